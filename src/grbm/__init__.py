@@ -1,0 +1,52 @@
+"""Gaussian-Bernoulli restricted Boltzmann machines: model, samplers, learning, exact answers.
+
+The package imports with torch, numpy and safetensors alone; heavier things are imported where they are used.
+"""
+
+from grbm.errors import DivergenceError, UserError
+from grbm.initialise import anchored_, paper_
+from grbm.model import GRBM, Base, Energy
+from grbm.moments import Moments, gradient
+from grbm.objectives import CD, PCD, ModifiedCD, Objective
+from grbm.samplers import (
+    Annealed,
+    Chains,
+    Gibbs,
+    GibbsLangevin,
+    Langevin,
+    ParallelTempering,
+    PartialGibbs,
+    Sampler,
+    sample,
+    walk,
+)
+from grbm.training import TrainState, fit, train_step
+
+__all__ = [
+    "CD",
+    "GRBM",
+    "PCD",
+    "Annealed",
+    "Base",
+    "Chains",
+    "DivergenceError",
+    "Energy",
+    "Gibbs",
+    "GibbsLangevin",
+    "Langevin",
+    "ModifiedCD",
+    "Moments",
+    "Objective",
+    "ParallelTempering",
+    "PartialGibbs",
+    "Sampler",
+    "TrainState",
+    "UserError",
+    "anchored_",
+    "fit",
+    "gradient",
+    "paper_",
+    "sample",
+    "train_step",
+    "walk",
+]

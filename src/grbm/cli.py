@@ -1,0 +1,310 @@
+"""The command line: parse, call, print. No mathematics here."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import tyro
+
+from grbm.config import RunConfig, SamplingConfig
+from grbm.errors import DivergenceError, UserError
+from grbm.presets import PRESETS
+
+T = TypeVar("T")
+
+USAGE = """\
+grbm: Gaussian-Bernoulli restricted Boltzmann machines
+
+  grbm train PRESET      learn a data set; writes a run folder with weights, metrics and figures
+  grbm sample RUN        draw samples from noise, as numbers and as a picture
+  grbm evaluate RUN      likelihoods, reconstruction, free energies; for mixtures exact scores
+  grbm figures RUN       draw the run's figures again
+  grbm reproduce fig1    the paper's Figure 1: five samplers on two mixtures
+
+Start with `grbm train digits` (a minute). Every command explains itself with --help."""
+
+
+@dataclass(frozen=True)
+class TrainOptions(RunConfig):
+    out: Path | None = None
+    """Run folder to make; by default runs/PRESET."""
+    overwrite: bool = False
+    """Replace a run that is already there."""
+    figures: bool = True
+    """Draw the figures after training."""
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Draw samples from noise and write them, in the data's units, to RUN/samples/samples.npy and a picture."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    n: int = 128
+    """How many."""
+    steps: int | None = None
+    """Steps of the chains; by default the run's own."""
+    sampler: str | None = None
+    """Another sampler than the run's own, by name, with its default options."""
+    mean: bool | None = None
+    """Conditional means μ + W h in place of v; by default as the run says."""
+    seed: int = 1
+    overwrite: bool = False
+    """Replace samples that are already there."""
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Score a run on its training and held-out data; writes RUN/evaluation.json."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    samples: int = 10_000
+    """Samples from noise to score."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class FiguresOptions:
+    """Draw all figures of a run anew, from its files."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Run what is missing of a figure of the paper, then draw it and print its table."""
+
+    what: tyro.conf.Positional[Literal["fig1"]]
+    budget: Literal["short", "paper"] = "short"
+    """short: at most 15 minutes on two cores. paper: the full 50,000 epochs, many hours."""
+    out: Path | None = None
+    """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
+    jobs: int = 2
+    """Runs at a time, one thread each."""
+    seed: int = 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code: 0, 1 (a run diverged), 2 (bad input), 130 (interrupted)."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": _train,
+        "sample": _sample,
+        "evaluate": _evaluate,
+        "figures": _figures,
+        "reproduce": _reproduce,
+    }
+    if args[:1] == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"grbm {version('grbm')}")
+        return 0
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    try:
+        if args[0] not in commands:
+            raise UserError(f"There is no command {args[0]!r}; choose one of {', '.join(commands)}.")
+        commands[args[0]](args[1:])
+    except UserError as error:
+        print(f"grbm: {error}", file=sys.stderr)
+        return 2
+    except DivergenceError as error:
+        print(f"grbm: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("grbm: interrupted; the weights so far are in the run folder.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parse(kind: type[T], args: list[str], prog: str, **kwargs: Any) -> T:
+    return tyro.cli(kind, args=args, prog=prog, **kwargs)
+
+
+def _train(args: list[str]) -> None:
+    from grbm import experiment
+
+    if not args or args[0] in ("-h", "--help"):
+        width = max(map(len, PRESETS))
+        print("usage: grbm train PRESET [options]\n\nPresets (grbm train PRESET --help shows what can be changed):")
+        print("\n".join(f"  {name:<{width}}  {preset.summary}" for name, preset in PRESETS.items()))
+        return
+    name, rest = args[0], args[1:]
+    if name not in PRESETS:
+        raise UserError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+    preset = PRESETS[name].config
+    defaults = TrainOptions(**{f.name: getattr(preset, f.name) for f in fields(RunConfig)})
+    options = _parse(TrainOptions, rest, f"grbm train {name}", default=defaults, description=PRESETS[name].summary)
+    config = _settle(RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)}), preset)
+    folder = options.out or Path("runs") / name
+
+    with _Progress(config.train.n_updates) as progress:
+        run = experiment.train(
+            config, folder, overwrite=options.overwrite, on_start=progress.start, on_update=progress.update
+        )
+    print(f"Trained in {progress.seconds:.0f} s; the run is in {folder}")
+    if options.figures:
+        from grbm.drawing import draw
+
+        for path in draw(run):
+            print(f"  {path}")
+    print(f"Next: grbm evaluate {folder}")
+
+
+def _settle(config: RunConfig, preset: RunConfig) -> RunConfig:
+    """When only a sampler's name was changed, the options that the preset gave to the other one go with it."""
+
+    def settle(chosen: Any, default: Any) -> Any:
+        if chosen.name == default.name:
+            return chosen
+        left = {f.name: None for f in fields(chosen) if f.name != "name"}
+        own = {k: getattr(chosen, k) for k in left if getattr(chosen, k) != getattr(default, k)}
+        return replace(chosen, **(left | own))
+
+    sampling = config.sampling
+    sampler = settle(config.sampler, preset.sampler)
+    if sampling.sampler == preset.sampling.sampler == preset.sampler:  # the run samples as it trains
+        sampling = replace(sampling, sampler=sampler)
+    else:
+        sampling = replace(sampling, sampler=settle(sampling.sampler, preset.sampling.sampler))
+    return replace(config, sampler=sampler, sampling=sampling)
+
+
+def _sample(args: list[str]) -> None:
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from grbm import plots, runs
+    from grbm.config import SAMPLERS, SamplerConfig
+    from grbm.data.loading import IMAGE_SHAPES
+    from grbm.data.mixtures import MIXTURES
+    from grbm.generate import generate
+
+    options = _parse(SampleOptions, args, "grbm sample")
+    if options.n < 1 or (options.steps is not None and options.steps < 1):
+        raise UserError(f"--n and --steps must be at least 1, got {options.n} and {options.steps}.")
+    if options.sampler is not None and options.sampler not in SAMPLERS:
+        raise UserError(f"There is no sampler {options.sampler!r}; choose one of {', '.join(SAMPLERS)}.")
+    run = runs.read(options.run)
+    own = run.config.sampling
+    sampling = SamplingConfig(
+        sampler=own.sampler if options.sampler is None else SamplerConfig(options.sampler),  # type: ignore[arg-type]
+        n_steps=options.steps or own.n_steps,
+        mean=own.mean if options.mean is None else options.mean,
+    )
+    path = options.run / runs.SAMPLES / "samples.npy"
+    if path.exists() and not options.overwrite:
+        raise UserError(f"{path} already exists; add --overwrite to replace it.")
+    drawn = generate(run, options.n, sampling=sampling, seed=options.seed)
+    with runs.replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, drawn.v.numpy(), allow_pickle=False)
+    print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise): {path}")
+    name = run.config.dataset.name
+    if name in IMAGE_SHAPES:
+        figure = plots.image_grid(drawn.v[:256], IMAGE_SHAPES[name], f"Samples: {sampling.n_steps} steps from noise")
+    elif run.model.n_visible == 2:
+        figure = Figure(figsize=(4, 4.2), layout="constrained")
+        plots.sample_panel(figure.subplots(), drawn.v, MIXTURES.get(name), "samples from noise")
+    else:
+        return
+    with runs.replacing(path.with_suffix(".png")) as temporary:
+        figure.savefig(temporary, dpi=150)
+    print(f"  {path.with_suffix('.png')}")
+
+
+def _evaluate(args: list[str]) -> None:
+    from grbm import runs
+    from grbm.evaluate.report import evaluate
+
+    options = _parse(EvaluateOptions, args, "grbm evaluate")
+    if options.samples < 1:
+        raise UserError(f"--samples must be at least 1, got {options.samples}.")
+    run = _relocate(runs.read(options.run), options.data_dir)
+    scores = evaluate(run, n_samples=options.samples, seed=options.seed)
+    runs.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
+    width = max(map(len, scores))
+    for name, score in scores.items():
+        shown = ", ".join(f"{x:.3f}" for x in score) if isinstance(score, list) else score
+        print(f"  {name:<{width}}  {f'{shown:.4f}' if isinstance(shown, float) else shown}")
+    print(f"Written to {options.run / runs.EVALUATION}; energies and likelihoods are nats per sample.")
+
+
+def _figures(args: list[str]) -> None:
+    from grbm import runs
+    from grbm.drawing import draw
+
+    options = _parse(FiguresOptions, args, "grbm figures")
+    for path in draw(_relocate(runs.read(options.run), options.data_dir), seed=options.seed):
+        print(f"  {path}")
+
+
+def _relocate(run: Any, data_dir: Path | None) -> Any:
+    return run if data_dir is None else run._replace(config=replace(run.config, data_dir=data_dir))
+
+
+def _reproduce(args: list[str]) -> None:
+    from grbm.figure1 import reproduce
+
+    options = _parse(ReproduceOptions, args, "grbm reproduce")
+    if options.jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {options.jobs}.")
+    out = options.out or Path("runs") / f"fig1-{options.budget}"
+    print(reproduce(out, budget=options.budget, jobs_at_once=options.jobs, seed=options.seed))
+
+
+class _Progress:
+    """A bar on a terminal, a plain line now and then elsewhere."""
+
+    def __init__(self, n_updates: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.n_updates, self.seconds, self.note = n_updates, 0.0, ""
+        self.console = Console(highlight=False)
+        columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
+        self.last_line = 0.0
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def start(self, data: Any, model: Any) -> None:
+        n, N = data.shape
+        size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
+        print(f"{size}; {self.n_updates:,} updates on {data.device}")
+        self.started = time.perf_counter()
+        self.task = self.bar.add_task("", total=self.n_updates, note="")
+        if self.console.is_terminal:
+            self.bar.start()
+
+    def update(self, update: int, record: dict[str, Any] | None) -> None:
+        self.seconds = time.perf_counter() - self.started
+        if record is not None:
+            accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
+            self.note = (
+                f"{update / self.seconds:.0f}/s  |grad| {record['grad_norm']:.3g}  "
+                f"mean log σ² {record['log_var_mean']:.2f}{accept}"
+            )
+        self.bar.update(self.task, completed=update, note=self.note)
+        if not self.console.is_terminal and (update == self.n_updates or self.seconds - self.last_line > 10):
+            self.last_line = self.seconds
+            print(f"  update {update:,} of {self.n_updates:,}  {self.note}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

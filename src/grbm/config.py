@@ -1,0 +1,233 @@
+"""One typed, frozen description of a run. Here, and nowhere else, names become objects."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from grbm.data.standardise import Mode
+from grbm.errors import UserError
+from grbm.model import GRBM, Base
+from grbm.objectives import CD, PCD, ModifiedCD, Objective
+from grbm.samplers import Annealed, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, Sampler
+
+SAMPLERS: dict[str, type] = {
+    "gibbs": Gibbs,
+    "langevin": Langevin,
+    "gibbs-langevin": GibbsLangevin,
+    "partial-gibbs": PartialGibbs,
+    "parallel-tempering": ParallelTempering,
+    "annealed": Annealed,
+}
+SamplerName = Literal["gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "parallel-tempering", "annealed"]
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """What to learn from."""
+
+    name: Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "array"] = "digits"
+    """Two 2-D mixtures, three image sets, or your own array (with --data)."""
+    standardise: Mode = "pixel"
+    """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all."""
+    n_points: int = 1000
+    """Mixtures only: training points."""
+    held_out: float = 0.1
+    """Digits and arrays: share of rows kept from training for evaluation. The others have their own test data."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The machine and where its parameters start."""
+
+    n_hidden: int = 256
+    """Binary hidden units."""
+    start: Literal["paper", "anchored"] = "paper"
+    """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point."""
+    anchor_var: float = 0.3
+    """anchored: initial variance of all visible units, near the narrowest in the data."""
+    anchor_length: float = 0.3
+    """anchored: length of each hidden unit's weight vector."""
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """A Markov transition. Options that do not apply to the sampler named are refused."""
+
+    name: SamplerName = "partial-gibbs"
+    """What moves the chains."""
+    rho: float | None = None
+    """partial-gibbs: share of v − (μ + W h) that a step keeps, in (−1, 1). For tempered samplers: their inner move."""
+    step_size: float | None = None
+    """Langevin family: first step size α₀, in units of the variance."""
+    n_inner: int | None = None
+    """gibbs-langevin: Langevin steps K per draw of h."""
+    adjust_from: int | None = None
+    """Langevin family: Metropolis adjustment from this step on (0 = always); None = never."""
+    temperature: float | None = None
+    """Langevin family: 1 is the paper; the batch size is the published program."""
+    per_unit: bool | None = None
+    """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
+    n_replicas: int | None = None
+    """parallel-tempering: replicas on the ladder."""
+    power: float | None = None
+    """Tempered samplers: exponent of the ladder or path from the base to the model."""
+
+    def build(self, base: Base) -> Sampler:
+        """The sampler; ``base`` is where tempered ones start."""
+        kind = SAMPLERS[self.name]
+        given: dict[str, Any] = {k: v for k, v in asdict(self).items() if k != "name" and v is not None}
+        known = {f.name for f in fields(kind)}
+        if "sampler" in known:
+            rho = given.pop("rho", None)
+            given |= {"base": base, "sampler": Gibbs() if rho is None else PartialGibbs(rho)}
+        if wrong := sorted(given.keys() - known):
+            takes = ", ".join(sorted(known - {"base", "sampler"})) or "no options"
+            raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
+        sampler: Sampler = kind(**given)
+        return sampler
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The negative phase."""
+
+    name: Literal["modified-cd", "cd", "pcd"] = "modified-cd"
+    """Chains start from noise (the paper), from the batch, or where they stopped at the last update."""
+    n_steps: int = 100
+    """Steps of the chains per update: the paper's CD steps."""
+    burn_in: int = 0
+    """modified-cd: first steps that do not count."""
+    n_chains: int | None = None
+    """Chains; by default as many as the batch has rows."""
+    probabilities: bool = False
+    """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
+
+    def build(self, sampler: Sampler, batch_size: int) -> Objective:
+        if self.name == "cd":
+            return CD(sampler, self.n_steps, self.probabilities)
+        if self.name == "pcd":
+            return PCD(sampler, self.n_steps, self.n_chains or batch_size, self.probabilities)
+        return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, self.probabilities)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Optimisation."""
+
+    n_updates: int = 10_000
+    """Parameter updates; an epoch is (rows of data)/batch_size of them."""
+    batch_size: int = 100
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """sgd: no momentum, as in the paper. adam: betas (adam_beta1, 0.999)."""
+    learning_rate: float = 0.01
+    """At the start; falls to 0 by a cosine."""
+    adam_beta1: float = 0.9
+    variance_rate: float = 1.0
+    """Factor on the learning rate of log σ²."""
+    centred: bool = False
+    """Centre visible and hidden units on the data's means in the gradient."""
+    clip_norm: float | None = 10.0
+    """Gradient norm, over all parameters together; None = no clipping."""
+    min_var: float = 1e-8
+    """Lower bound of the variances."""
+    average_decay: float | None = None
+    """Decay of an exponential moving average of the parameters, which is then what samples and scores."""
+
+    def build(self, model: GRBM) -> torch.optim.Optimizer:
+        rest = [p for name, p in model.named_parameters() if name != "log_var"]
+        groups = [
+            {"params": rest, "lr": self.learning_rate},
+            {"params": [model.log_var], "lr": self.learning_rate * self.variance_rate},
+        ]
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(groups)
+        return torch.optim.Adam(groups, betas=(self.adam_beta1, 0.999))
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How the trained model draws samples from noise."""
+
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    n_steps: int = 100
+    """Steps from noise."""
+    mean: bool = False
+    """Show the conditional mean μ + W h at the last step, as the published program does, in place of v."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run: data, model, sampler, objective, optimisation, and how to sample afterwards."""
+
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    data_dir: Path = Path("data")
+    """Folder of MNIST and Fashion-MNIST (IDX files, gzipped or not); downloaded there when absent."""
+    data: Path | None = None
+    """A .npy array (n, N): the data of the preset "array"."""
+    seed: int = 0
+    """Every random number of the run follows from it."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps ..., or auto: a GPU if there is one."""
+    preset: Annotated[str, tyro.conf.Suppress] = ""
+
+    def check(self) -> None:
+        """Raise UserError for what no run can mean."""
+        positive: dict[str, float] = {
+            "model.n_hidden": self.model.n_hidden,
+            "model.anchor_var": self.model.anchor_var,
+            "model.anchor_length": self.model.anchor_length,
+            "dataset.n_points": self.dataset.n_points,
+            "objective.n_steps": self.objective.n_steps,
+            "train.n_updates": self.train.n_updates,
+            "train.batch_size": self.train.batch_size,
+            "train.learning_rate": self.train.learning_rate,
+            "train.min_var": self.train.min_var,
+            "sampling.n_steps": self.sampling.n_steps,
+        }
+        for name, number in positive.items():
+            if not number > 0:
+                raise UserError(f"{_flag(name)} must be above 0, got {number}.")
+        if not 0 <= self.objective.burn_in < self.objective.n_steps:
+            raise UserError(f"--objective.burn-in must be at least 0 and below n_steps, got {self.objective.burn_in}.")
+        if not 0 <= self.dataset.held_out < 1:
+            raise UserError(f"--dataset.held-out must be a share in [0, 1), got {self.dataset.held_out}.")
+        if self.train.average_decay is not None and not 0 <= self.train.average_decay < 1:
+            raise UserError(f"--train.average-decay must be in [0, 1), got {self.train.average_decay}.")
+        if self.dataset.name == "array" and self.data is None:
+            raise UserError("The preset array needs --data FILE.npy, an array of rows of samples.")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, default=str) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunConfig":
+        """Read back `to_json`; raises UserError where it is not one."""
+        try:
+            return _restore(cls, json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"config.json is not a run's configuration ({error}).") from error
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _restore(kind: type, values: dict[str, Any]) -> Any:
+    given = dict(values)
+    for f in fields(kind):
+        if f.name not in given:
+            continue
+        if f.name in ("data", "data_dir") and given[f.name] is not None:
+            given[f.name] = Path(given[f.name])
+        elif isinstance(given[f.name], dict):
+            given[f.name] = _restore(f.type, given[f.name])  # type: ignore[arg-type]
+    return kind(**given)

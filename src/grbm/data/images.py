@@ -1,0 +1,73 @@
+"""Image data sets: scikit-learn's digits, MNIST and Fashion-MNIST."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grbm.errors import UserError
+
+IDX_FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+
+
+def load_digits() -> tuple[Tensor, Tensor]:
+    """scikit-learn's 1,797 digits of 8 x 8 pixels in [0, 1]: images (n, 64) and labels (n,)."""
+    from sklearn.datasets import load_digits as load
+
+    images, labels = load(return_X_y=True)
+    return torch.from_numpy(images / 16.0).float(), torch.from_numpy(labels)
+
+
+def load_idx(name: str, folder: Path, *, train: bool = True) -> tuple[Tensor, Tensor]:
+    """MNIST or Fashion-MNIST in [0, 1]: images (n, 784) and labels (n,).
+
+    IDX files, gzipped or not, are looked for in ``folder``, ``folder/raw`` and ``folder/<NAME>/raw`` and read as they
+    are; where they are absent torchvision downloads them to ``folder``.
+    """
+    kind = "train" if train else "t10k"
+    folders = [folder / IDX_FOLDERS[name] / "raw", folder / "raw", folder]
+    found = [_find(folders, f"{kind}-{part}-ubyte") for part in ("images-idx3", "labels-idx1")]
+    if found[0] is None or found[1] is None:
+        return _download(name, folder, train)
+    images, labels = _read_idx(found[0], 3), _read_idx(found[1], 1)
+    if len(images) != len(labels):
+        raise UserError(f"{found[0]} holds {len(images)} images but {found[1]} {len(labels)} labels; fetch them again.")
+    return torch.from_numpy(images.reshape(len(images), -1) / np.float32(255)), torch.from_numpy(
+        labels.astype(np.int64)
+    )
+
+
+def _find(folders: list[Path], name: str) -> Path | None:
+    candidates = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _read_idx(path: Path, n_dims: int) -> np.ndarray:
+    """The IDX format: two zero bytes, 8 for uint8, the number of axes, their sizes (big-endian), the numbers."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read ({error}); it may be truncated: fetch it again.") from error
+    sizes = np.frombuffer(raw[4 : 4 + 4 * n_dims], ">u4") if len(raw) >= 4 + 4 * n_dims else None
+    body = raw[4 + 4 * n_dims :]
+    if sizes is None or raw[:4] != bytes((0, 0, 8, n_dims)) or len(body) != int(np.prod(sizes)):
+        raise UserError(f"{path} is not a complete IDX file of {n_dims} axes; fetch it again.")
+    return np.frombuffer(body, np.uint8).reshape(sizes.tolist())
+
+
+def _download(name: str, folder: Path, train: bool) -> tuple[Tensor, Tensor]:
+    import torchvision
+
+    dataset = getattr(torchvision.datasets, IDX_FOLDERS[name])
+    try:
+        data = dataset(str(folder), train=train, download=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{IDX_FOLDERS[name]} is not in {folder} and could not be downloaded ({reason}); "
+            f"give --data-dir a folder that holds {IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
+        ) from error
+    return data.data.reshape(len(data.data), -1).float() / 255, data.targets

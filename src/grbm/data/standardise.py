@@ -1,0 +1,42 @@
+"""Standardisation per column, per channel or by one scalar, and its inverse."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Mode = Literal["none", "pixel", "channel", "scalar"]
+
+
+class Standardizer(NamedTuple):
+    """x -> (x − mean)/scale and back; both (N,)."""
+
+    mean: Tensor
+    scale: Tensor
+
+    @classmethod
+    def fit(cls, x: Tensor, mode: Mode, *, n_channels: int = 1, floor: float = 0.1) -> "Standardizer":
+        """Fit to data x (n, N), with columns in channel-major order (channels, height, width).
+
+        The deviation of (nearly) constant columns is floored at ``floor`` times the overall deviation: divided by
+        their own, they would be amplified rounding noise.
+        """
+        n_columns = x.shape[1]
+        x = x.double()
+        if mode == "none":
+            mean, scale = torch.zeros(n_columns), torch.ones(n_columns)
+        elif mode == "pixel":
+            mean, scale = x.mean(0), x.std(0, correction=0)
+        else:
+            grouped = x.view(len(x), n_channels if mode == "channel" else 1, -1)
+            mean = grouped.mean((0, 2))[:, None].expand(grouped.shape[1:]).reshape(-1)
+            scale = grouped.std((0, 2), correction=0)[:, None].expand(grouped.shape[1:]).reshape(-1)
+        overall = float((x - x.mean(0)).square().mean().sqrt())
+        least = floor * overall if overall > 0 else 1.0
+        return cls(mean.float(), scale.clamp_min(least if mode != "none" else 0).float())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x - self.mean.to(x)) / self.scale.to(x)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        return z * self.scale.to(z) + self.mean.to(z)

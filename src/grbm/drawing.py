@@ -1,0 +1,68 @@
+"""`grbm figures`: every figure of a run, drawn anew from its files."""
+
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+
+from grbm import plots, runs
+from grbm.config import SamplingConfig
+from grbm.data.loading import Dataset, load
+from grbm.evaluate.exact import quadrature
+from grbm.evaluate.mixtures import model_grid
+from grbm.generate import generate, trajectory
+
+
+def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> list[Path]:
+    """Draw all figures that the run's data allow into ``figures/`` and return their paths."""
+    dataset = dataset or load(run.config)
+    folder = run.folder / runs.FIGURES
+    written = []
+
+    def save(figure: Figure, name: str) -> None:
+        with runs.replacing(folder / name) as temporary:
+            figure.savefig(temporary, dpi=150)
+        written.append(folder / name)
+
+    sampling, shape = run.config.sampling, dataset.image_shape
+    if shape is not None:
+        how = f"{sampling.n_steps} steps from noise" + (", conditional means" if sampling.mean else "")
+        save(plots.image_grid(generate(run, 128, seed=seed).v, shape, f"Samples: {how}"), "samples.png")
+        states, steps = trajectory(run, 10, seed=seed)
+        save(plots.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
+        states, _ = trajectory(run, 32, seed=seed, n_states=sampling.n_steps)
+        with runs.replacing(folder / "chains.gif") as temporary:
+            plots.save_animation(temporary, states, shape)
+        written.append(folder / "chains.gif")
+        save(plots.filters(run.model.W, shape), "filters.png")
+    elif run.model.n_visible == 2:
+        save(_plane(run, dataset, sampling, seed), "density.png")
+    else:
+        drawn = generate(run, 1000, seed=seed).v
+        save(plots.scatter(drawn, dataset.train[:1000], "Samples from noise"), "samples.png")
+    if run.metrics:
+        save(plots.learning_curves(run.metrics), "learning.png")
+    return written
+
+
+@torch.no_grad()
+def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, seed: int) -> Figure:
+    """Data, learned density and samples of a model of the plane."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    grid = model_grid(run.model, dataset.mixture) if dataset.mixture else quadrature(run.model, max_spacing=0.1)
+    rows = dataset.train[:1000]
+    limits = None if dataset.mixture else (rows.amin(0), rows.amax(0))
+    plots.sample_panel(left, rows, dataset.mixture, "data")
+    points = run.standardizer.inverse(grid.points)
+    plots.density_panel(middle, points, grid.shape, grid.log_density, "model: log-density (quadrature)")
+    drawn = generate(run, 1000, seed=seed).v
+    plots.sample_panel(right, drawn, dataset.mixture, f"model: {sampling.n_steps} steps from noise")
+    if limits is not None:
+        low, high = limits
+        margin = 0.2 * (high - low)
+        for axes in (left, middle, right):
+            axes.set_xlim(float(low[0] - margin[0]), float(high[0] + margin[0]))
+            axes.set_ylim(float(low[1] - margin[1]), float(high[1] + margin[1]))
+            axes.set_aspect("auto")
+    return figure

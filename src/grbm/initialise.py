@@ -1,0 +1,34 @@
+"""How the parameters start, in place: the paper's normal weights, or hidden units anchored at the data."""
+
+import torch
+from torch import Tensor
+
+from grbm.model import GRBM
+from grbm.randomness import generator
+
+
+@torch.no_grad()
+def paper_(model: GRBM, *, seed: int = 0) -> GRBM:
+    """W ~ N(0, 1/(N + M)), b = mu = 0, σ² = 1 (Appendix B); `GRBM` starts so by itself."""
+    model.load_state_dict(GRBM(model.n_visible, model.n_hidden, seed=seed, dtype=model.W.dtype).state_dict())
+    return model
+
+
+@torch.no_grad()
+def anchored_(model: GRBM, data: Tensor, *, var: float = 0.3, length: float = 0.3, seed: int = 0) -> GRBM:
+    """Start each hidden unit's ridge ℓ_j = 0 at a random data point.
+
+    w_j is a random direction of length ``length``, b_j = −w_j·x_k/σ² for a random row x_k of ``data`` (n, N), and
+    μ = mean(x) − ½ Σ_j w_j, so that every unit is undecided somewhere in the data. Choose ``var`` near the narrowest
+    variance in the data: the model can widen a mode by its hidden units, but not narrow it. In 2-D this start decides
+    which optimum is reached: from the paper's weights even the exact gradient ends in a poor one.
+    """
+    rng = generator(seed, "anchored")
+    direction = torch.randn(model.n_visible, model.n_hidden, generator=rng, dtype=torch.float64)
+    W = (length * direction / direction.norm(dim=0)).to(model.W)
+    anchors = data[torch.randint(len(data), (model.n_hidden,), generator=rng)].to(model.W)
+    model.W.copy_(W)
+    model.b.copy_(-(W * anchors.T).sum(0) / var)
+    model.mu.copy_(data.to(model.W).mean(0) - 0.5 * W.sum(1))
+    model.log_var.fill_(torch.tensor(var).log().item())
+    return model

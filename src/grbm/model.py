@@ -1,0 +1,230 @@
+"""The Gaussian-Bernoulli RBM: its energy, conditionals and free energy (Eqs. 1-5, 21), and its tempered path.
+
+Shapes: visible units v (..., N) real, hidden units h (..., M) in {0, 1}; energies are per sample, (...).
+Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without Tears" (arXiv:2210.10318).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from grbm.randomness import generator
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)); PyTorch's default threshold of 20 would cost 2e-9, which float64 can see."""
+    return functional.softplus(x, threshold=40.0)
+
+
+class Base(NamedTuple):
+    """A Gaussian with independent units, where every tempered path starts; its hidden units are fair coins.
+
+    It is itself a GRBM with W = 0, b = 0, so E_0(v, h) = ½ Σ (v − mean)²/var. ``mean`` and ``var`` are (N,).
+    """
+
+    mean: Tensor
+    var: Tensor
+
+    @classmethod
+    def fit(cls, data: Tensor, floor: float = 1e-4) -> "Base":
+        """Match the mean and variance of each column of ``data`` (n, N); constant columns get the floor."""
+        return cls(data.mean(0), data.var(0, correction=0).clamp_min(floor))
+
+    def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        noise = torch.randn(*shape, len(self.mean), generator=rng, device=self.mean.device, dtype=self.mean.dtype)
+        return self.mean + self.var.sqrt() * noise
+
+    def log_z(self, n_hidden: int) -> Tensor:
+        """log Z_0 = ½ Σ log 2πvar + M log 2, a float64 scalar."""
+        return 0.5 * (2 * math.pi * self.var.double()).log().sum() + n_hidden * math.log(2)
+
+
+class Energy:
+    """The energy function as plain tensors, with what every step of a chain needs computed once.
+
+    Untempered this is Eq. 1. Tempered, it is E_β = (1 − β) E_0 + β E_1 for a :class:`Base` E_0, again a GRBM:
+    var_β = 1/((1 − β)/var_0 + β/var), W_β = (β var_β/var) ∘ W by rows and b_β = βb. All its inverse temperatures
+    share W: β enters as a factor of the logits and of the drive W h, so replicas share each matrix product.
+
+    Attributes
+    ----------
+    W, b, mu, var : Tensor
+        (N, M), (M,), (N,), (N,); tempered: b (R, 1, M), mu and var (R, 1, N), one entry per inverse temperature.
+    """
+
+    def __init__(self, W: Tensor, b: Tensor, mu: Tensor, var: Tensor) -> None:
+        self.W, self.b, self.mu, self.var = W, b, mu, var
+        self.projection = (W / var[:, None]).T  # (M, N): maps v to the hidden logits
+        self.beta: Tensor | None = None
+        self.gain: Tensor | None = None  # β var_β/var: scales the drive W h
+        self.offset: Tensor | float = 0.0  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
+
+    @property
+    def n_visible(self) -> int:
+        return self.W.shape[0]
+
+    @property
+    def n_hidden(self) -> int:
+        return self.W.shape[1]
+
+    def temper(self, beta: Tensor, base: Base) -> "Energy":
+        """(1 − β) E_0 + β E_1 for a scalar ``beta`` or a ladder (R,), for states (R, C, ·)."""
+        beta = beta.to(self.W)
+        if beta.ndim:
+            beta = beta[:, None, None]
+        precision = (1 - beta) / base.var + beta / self.var
+        var = 1 / precision
+        mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
+        tempered = Energy.__new__(Energy)
+        tempered.W, tempered.projection = self.W, self.projection
+        tempered.b, tempered.mu, tempered.var = beta * self.b, mu, var
+        tempered.beta, tempered.gain = beta, beta * var / self.var
+        squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * precision
+        tempered.offset = 0.5 * squares.sum(-1)
+        return tempered
+
+    def hidden_logits(self, v: Tensor) -> Tensor:
+        """ℓ = Wᵀ(v/σ²) + b, the log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M)."""
+        if self.beta is None:
+            return functional.linear(v, self.projection, self.b)
+        return functional.linear(self.beta * v, self.projection) + self.b
+
+    def visible_mean(self, h: Tensor) -> Tensor:
+        """μ + W h, the mean of p(v | h) (Eq. 3): (..., M) -> (..., N)."""
+        if self.gain is None:
+            return functional.linear(h, self.W, self.mu)
+        return self.mu + self.gain * functional.linear(h, self.W)
+
+    def energy(self, v: Tensor, h: Tensor) -> Tensor:
+        """E(v, h) (Eq. 1), per sample."""
+        return self._quadratic(v) - (h * self.hidden_logits(v)).sum(-1)
+
+    def free_energy(self, v: Tensor, logits: Tensor | None = None) -> Tensor:
+        """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5; the paper's marginal energy). Pass ``logits`` where already known."""
+        logits = self.hidden_logits(v) if logits is None else logits
+        return self._quadratic(v) - softplus(logits).sum(-1)
+
+    def energy_grad(self, v: Tensor, h: Tensor) -> Tensor:
+        """∂E/∂v = (v − μ − W h)/σ²."""
+        return (v - self.visible_mean(h)) / self.var
+
+    def free_energy_grad(self, v: Tensor) -> Tensor:
+        """∂F/∂v = (v − μ − W sigmoid(ℓ))/σ² (Eq. 21)."""
+        return self.energy_grad(v, self.hidden_logits(v).sigmoid())
+
+    def _quadratic(self, v: Tensor) -> Tensor:
+        return 0.5 * ((v - self.mu).square() / self.var).sum(-1) + self.offset
+
+
+class GRBM(nn.Module):
+    """A Gaussian-Bernoulli restricted Boltzmann machine with one variance per visible unit.
+
+    E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h  (Eq. 1)
+
+    Parameters
+    ----------
+    n_visible, n_hidden : int
+        N real visible units and M binary hidden units.
+    seed : int
+        Seed of the weights W ~ N(0, 1/(N + M)); b = mu = 0 and σ² = 1, as in the paper.
+    device, dtype
+        As everywhere in PyTorch; float32 or float64.
+
+    Attributes
+    ----------
+    W, b, mu, log_var : nn.Parameter
+        (N, M), (M,), (N,), (N,).
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive.
+    """
+
+    def __init__(
+        self,
+        n_visible: int,
+        n_hidden: int,
+        *,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("n_visible", n_visible), ("n_hidden", n_hidden)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}.")
+        dtype = dtype or torch.float32
+        scale = (n_visible + n_hidden) ** -0.5
+        weights = scale * torch.randn(n_visible, n_hidden, generator=generator(seed, "weights"), dtype=dtype)
+        self.W = nn.Parameter(weights.to(device))
+        self.b = nn.Parameter(torch.zeros(n_hidden, device=device, dtype=dtype))
+        self.mu = nn.Parameter(torch.zeros(n_visible, device=device, dtype=dtype))
+        self.log_var = nn.Parameter(torch.zeros(n_visible, device=device, dtype=dtype))
+
+    @property
+    def n_visible(self) -> int:
+        return self.W.shape[0]
+
+    @property
+    def n_hidden(self) -> int:
+        return self.W.shape[1]
+
+    @property
+    def var(self) -> Tensor:
+        """σ² (N,)."""
+        return self.log_var.exp()
+
+    def extra_repr(self) -> str:
+        return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}"
+
+    def freeze(self) -> Energy:
+        """The energy at the present parameters, without gradients: what samplers move under."""
+        return Energy(self.W.detach(), self.b.detach(), self.mu.detach(), self.var.detach())
+
+    def energy(self, v: Tensor, h: Tensor) -> Tensor:
+        """E(v, h) (Eq. 1) of v (..., N) and h (..., M), per sample: (...). Differentiable."""
+        self._check(v, self.n_visible, "visible")
+        self._check(h, self.n_hidden, "hidden")
+        return self._live().energy(v, h)
+
+    def free_energy(self, v: Tensor) -> Tensor:
+        """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5), per sample: (..., N) -> (...). Differentiable."""
+        self._check(v, self.n_visible, "visible")
+        return self._live().free_energy(v)
+
+    def hidden_logits(self, v: Tensor) -> Tensor:
+        """Log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M). Differentiable."""
+        self._check(v, self.n_visible, "visible")
+        return self._live().hidden_logits(v)
+
+    def visible_mean(self, h: Tensor) -> Tensor:
+        """Mean of p(v | h) (Eq. 3): (..., M) -> (..., N). Differentiable."""
+        self._check(h, self.n_hidden, "hidden")
+        return self._live().visible_mean(h)
+
+    def energy_grad(self, v: Tensor, h: Tensor) -> Tensor:
+        """∂E/∂v at fixed h: (..., N)."""
+        self._check(v, self.n_visible, "visible")
+        self._check(h, self.n_hidden, "hidden")
+        return self._live().energy_grad(v, h)
+
+    def free_energy_grad(self, v: Tensor) -> Tensor:
+        """∂F/∂v (Eq. 21): (..., N)."""
+        self._check(v, self.n_visible, "visible")
+        return self._live().free_energy_grad(v)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """Hidden probabilities p(h = 1 | v): the binary code's mean, (..., N) -> (..., M)."""
+        return self.hidden_logits(v).sigmoid()
+
+    def _live(self) -> Energy:
+        return Energy(self.W, self.b, self.mu, self.var)
+
+    @staticmethod
+    def _check(x: Tensor, size: int, which: str) -> None:
+        if x.shape[-1:] != (size,):
+            raise ValueError(f"The last axis must hold the {size} {which} units, got shape {tuple(x.shape)}.")

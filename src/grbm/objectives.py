@@ -1,0 +1,128 @@
+"""What the negative phase averages over: objectives differ in where its chains start, and in nothing else.
+
+Each is ⟨−∂E/∂θ⟩ at the data minus the same under the chains. With ``probabilities`` the hidden units enter by their
+probabilities (Alg. 4, the marginal gradient), else by draws (Alg. 3, the joint gradient).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from grbm.model import Energy
+from grbm.moments import Moments, MomentSum
+from grbm.ops import hidden_update
+from grbm.samplers import Chains, Sampler, walk
+
+
+class Negative(NamedTuple):
+    """The negative phase's result: moments, what the next update starts from, and diagnostics."""
+
+    moments: Moments
+    persistent: Tensor | None
+    accept_prob: Tensor | None  # scalar mean, None where nothing can be rejected
+    v: Tensor  # the chains' last visible units (C, N)
+
+
+class Objective(Protocol):
+    """Data in, positive and negative moments out."""
+
+    @property
+    def sampler(self) -> Sampler: ...
+
+    @property
+    def probabilities(self) -> bool: ...
+
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative: ...
+
+
+def positive(energy: Energy, v_data: Tensor, rng: torch.Generator, *, probabilities: bool) -> Moments:
+    """Moments at the data (B, N), h drawn from p(h | v) or kept as its probabilities."""
+    h, h_prob = hidden_update(energy.hidden_logits(v_data), rng=rng)
+    return Moments.of(v_data, h_prob if probabilities else h)
+
+
+@dataclass(frozen=True)
+class ModifiedCD:
+    """The paper's modified contrastive divergence (Algs. 3, 4): chains start from noise at every update.
+
+    All ``n_steps`` states after ``burn_in`` count (the paper's burn-in is 0). What is learned is the ``n_steps``-step
+    chain from noise, and the energy's own density only as far as that chain reaches it.
+
+    Parameters
+    ----------
+    sampler : Sampler
+    n_steps : int
+        The paper's CD steps.
+    burn_in : int
+        First steps left out of the moments.
+    n_chains : int, optional
+        By default as many as there are data in the batch.
+    probabilities : bool
+        The marginal gradient (Alg. 4) in place of the joint one (Alg. 3).
+    """
+
+    sampler: Sampler
+    n_steps: int = 100
+    burn_in: int = 0
+    n_chains: int | None = None
+    probabilities: bool = False
+
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
+        v = self.sampler.noise(energy, self.n_chains or len(v_data), rng)
+        return _run(energy, self.sampler, v, self.n_steps, self.burn_in, self.probabilities, rng)
+
+
+@dataclass(frozen=True)
+class CD:
+    """Contrastive divergence, CD-k: chains start at the batch, and the state after ``n_steps`` = k steps counts."""
+
+    sampler: Sampler
+    n_steps: int = 1
+    probabilities: bool = False
+
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
+        return _run(energy, self.sampler, v_data, self.n_steps, self.n_steps - 1, self.probabilities, rng)
+
+
+@dataclass(frozen=True)
+class PCD:
+    """Persistent contrastive divergence: chains go on from where the last update left them; the first start at noise.
+
+    Every state of the ``n_steps`` counts. With `ParallelTempering` as its sampler all replicas persist.
+    """
+
+    sampler: Sampler
+    n_steps: int = 1
+    n_chains: int = 100
+    probabilities: bool = False
+
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
+        v = self.sampler.noise(energy, self.n_chains, rng) if persistent is None else persistent
+        result = _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
+        return result
+
+
+def _run(
+    energy: Energy,
+    sampler: Sampler,
+    v: Tensor,
+    n_steps: int,
+    burn_in: int,
+    probabilities: bool,
+    rng: torch.Generator,
+    keep: bool = False,
+) -> Negative:
+    if not 0 <= burn_in < n_steps:
+        raise ValueError(f"Need 0 <= burn_in < n_steps, got burn_in={burn_in} and n_steps={n_steps}.")
+    chains: Chains = sampler.start(energy, v, rng)
+    moments = MomentSum(energy)
+    accept_probs = []
+    for t, chains, info in walk(energy, sampler, chains, n_steps, rng):
+        if info.accept_prob is not None:
+            accept_probs.append(info.accept_prob.mean())
+        if t >= burn_in:
+            moments.add(chains.v, chains.h_prob if probabilities else chains.h)
+    accept_prob = torch.stack(accept_probs).mean() if accept_probs else None
+    return Negative(moments.mean(), sampler.persistent(chains) if keep else None, accept_prob, chains.v)

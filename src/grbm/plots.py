@@ -1,0 +1,146 @@
+"""Figures, as matplotlib Figures that the caller saves or shows; nothing here touches global plotting state."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
+from torch import Tensor
+
+from grbm.data.mixtures import Mixture
+
+ImageShape = tuple[int, int, int]
+INK = "#1f4e79"
+
+
+def _tile(images: Tensor, shape: ImageShape, columns: int, gap: int = 1) -> np.ndarray:
+    """Images (n, N) in [0, 1] as one array (H, W, 3), row by row, with light gaps."""
+    channels, height, width = shape
+    x = images.detach().float().cpu().clamp(0, 1).view(-1, channels, height, width).permute(0, 2, 3, 1)
+    x = x.expand(-1, -1, -1, 3) if channels == 1 else x
+    rows = -(-len(x) // columns)
+    sheet = torch.full((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), 0.85)
+    for k, image in enumerate(x):
+        top, left = (k // columns) * (height + gap) + gap, (k % columns) * (width + gap) + gap
+        sheet[top : top + height, left : left + width] = image
+    return np.asarray(sheet.numpy())
+
+
+def _sheet(array: np.ndarray, title: str, width: float = 6.0) -> Figure:
+    height = width * array.shape[0] / array.shape[1]
+    figure = Figure(figsize=(width, height + 0.4), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(array, interpolation="nearest")
+    axes.set_axis_off()
+    axes.set_title(title, fontsize=10)
+    return figure
+
+
+def image_grid(images: Tensor, shape: ImageShape, title: str, columns: int = 16) -> Figure:
+    """Images (n, N), in [0, 1], as a grid."""
+    return _sheet(_tile(images, shape, columns), title)
+
+
+def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: str) -> Figure:
+    """The sampling process (Fig. 2): states (S, C, N), a row per chain and a column per kept step."""
+    n_states, n_chains, _ = states.shape
+    array = _tile(states.transpose(0, 1).reshape(n_states * n_chains, -1), shape, n_states)
+    figure = _sheet(array, title, width=0.6 * n_states + 0.5)
+    axes = figure.axes[0]
+    axes.set_axis_on()
+    cell = shape[2] + 1
+    axes.set_xticks([cell * k + cell / 2 for k in range(n_states)], [str(s) for s in steps], fontsize=7)
+    axes.set_yticks([])
+    axes.set_xlabel("step of the chain", fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: int = 8, scale: int = 3) -> None:
+    """The sampling process as a GIF: states (S, C, N), one frame per kept state, the last one held."""
+    from PIL import Image
+
+    frames = []
+    for state in states:
+        array = (_tile(state, shape, columns) * 255).round().astype(np.uint8)
+        frames.append(Image.fromarray(array).resize((array.shape[1] * scale, array.shape[0] * scale), 0))
+    durations = [90] * (len(frames) - 1) + [2000]
+    frames[0].save(path, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
+
+
+def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
+    """Weights of the hidden units of largest norm (Fig. 3b), each scaled to its own range, 0 in mid-grey."""
+    W = W.detach().float().cpu()
+    strongest = W.norm(dim=0).argsort(descending=True)[:count]
+    columns = W[:, strongest].T
+    scaled = 0.5 + 0.5 * columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
+    title = f"Filters: the {len(columns)} hidden units of largest weight norm"
+    return _sheet(_tile(scaled, shape, round(len(columns) ** 0.5)), title)
+
+
+def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
+    """Log-variance and reconstruction error over training (Fig. 3a), and the gradient norm."""
+    figure = Figure(figsize=(9, 2.8), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    updates = [m["update"] for m in metrics]
+    left.fill_between(
+        updates, [m["log_var_min"] for m in metrics], [m["log_var_max"] for m in metrics], color=INK, alpha=0.15, lw=0
+    )
+    left.plot(updates, [m["log_var_mean"] for m in metrics], color=INK)
+    left.set_title("log σ²: mean, and range over units", fontsize=9)
+    middle.plot(updates, [m["reconstruction"] for m in metrics], color=INK)
+    middle.set_title("reconstruction error (mean square)", fontsize=9)
+    right.semilogy(updates, [m["grad_norm"] for m in metrics], color=INK)
+    right.set_title("gradient norm before clipping", fontsize=9)
+    for axes in (left, middle, right):
+        axes.set_xlabel("update", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def density_panel(axes: Axes, points: Tensor, shape: tuple[int, ...], log_density: Tensor, title: str) -> None:
+    """A log-density on a 2-D grid (P, 2), coloured down to 12 nats below its peak."""
+    x, y = (points[:, k].view(shape).numpy() for k in (0, 1))
+    log_p = log_density.view(shape).numpy()
+    axes.pcolormesh(
+        x, y, log_p, cmap="viridis", vmin=log_p.max() - 12, vmax=log_p.max(), shading="auto", rasterized=True
+    )
+    _frame(axes, title)
+
+
+def sample_panel(axes: Axes, v: Tensor, mixture: Mixture | None, title: str) -> None:
+    """Samples (n, 2), over the 3-deviation ellipses of the mixture's modes."""
+    axes.scatter(v[:, 0].cpu(), v[:, 1].cpu(), s=2, color=INK, alpha=0.4, lw=0, rasterized=True)
+    if mixture is not None:
+        for mean, std in zip(mixture.means.tolist(), mixture.stds.tolist(), strict=True):
+            axes.add_patch(Ellipse(mean, 6 * std[0], 6 * std[1], fill=False, color="#c0504d", lw=0.8))
+    _frame(axes, title)
+
+
+def _frame(axes: Axes, title: str) -> None:
+    axes.set_xlim(-10, 10)
+    axes.set_ylim(-10, 10)
+    axes.set_aspect("equal")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(title, fontsize=8)
+
+
+def scatter(v: Tensor, data: Tensor, title: str) -> Figure:
+    """First two columns of samples over data, for arrays that are no images."""
+    figure = Figure(figsize=(4.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    second = min(1, data.shape[1] - 1)
+    for x, label, colour in ((data, "data", "#bbbbbb"), (v, "samples", INK)):
+        axes.scatter(x[:, 0].cpu(), x[:, second].cpu(), s=4, alpha=0.5, lw=0, color=colour, label=label)
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("column 0", fontsize=8)
+    axes.set_ylabel(f"column {second}", fontsize=8)
+    axes.set_title(title, fontsize=9)
+    return figure

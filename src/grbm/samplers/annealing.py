@@ -1,0 +1,93 @@
+"""Annealed chains from the base to the model, with importance weights and resampling."""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.model import Base, Energy
+from grbm.ops import hidden_update
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.tempering import on_device
+
+
+class Weights(NamedTuple):
+    """Importance weights of annealed chains since the last resampling, and the estimate of log Z so far."""
+
+    log_weight: Tensor  # (C,) float64
+    log_z: Tensor  # scalar float64, up to and including the last resampling
+
+
+@dataclass(frozen=True)
+class Annealed(Sampler):
+    """Chains start at the base and follow β_t = (t/T)^power up to the model over the T steps of the walk.
+
+    Before each move the weight of a chain grows by F_{β_t}(v) − F_{β_{t+1}}(v) (annealed importance sampling, Neal
+    2001); chains are resampled (systematically) when the effective sample size falls below ``resample_below`` of their
+    number, and before the last move, so that the returned chains have equal weight. Weighting gives every mode its
+    mass, which no chain from noise finds by mixing. ``chains.state.log_z`` estimates log Z: unbiased for Z, so low on
+    average for log Z.
+
+    Parameters
+    ----------
+    base : Base, optional
+        Start of the path; by default N(0, I), which fits standardised data.
+    sampler : Sampler
+        The transition at each β.
+    power : float
+        Exponent of the path; above 1 spends more steps near the base, where the free energy changes most.
+    resample_below : float
+        Share of the chains.
+    """
+
+    base: Base | None = None
+    sampler: Sampler = field(default_factory=Gibbs)
+    power: float = 2.0
+    resample_below: float = 0.5
+
+    @property
+    def exact(self) -> bool:
+        """Never: its chains are right in the limit of many chains or steps."""
+        return False
+
+    def noise(self, energy: Energy, n_chains: int, rng: torch.Generator) -> Tensor:
+        return on_device(self.base, energy).sample((n_chains,), rng)
+
+    def start(self, energy: Energy, v: Tensor, rng: torch.Generator) -> Chains:
+        """Chains at v, which must be draws from the base for the weights to mean anything."""
+        base = on_device(self.base, energy)
+        beginning = energy.temper(energy.W.new_zeros(()), base)
+        log_z = base.log_z(energy.n_hidden)
+        return Chains(v, *hidden_update(beginning.hidden_logits(v), rng=rng), Weights(log_z.new_zeros(len(v)), log_z))
+
+    def bind(self, energy: Energy, n_steps: int) -> Step:
+        base = on_device(self.base, energy)
+        betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64) ** self.power
+
+        def step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
+            before, after = (energy.temper(betas[k].to(energy.W), base) for k in (t, t + 1))
+            weights: Weights = chains.state
+            v = chains.v
+            log_weight = weights.log_weight + (before.free_energy(v) - after.free_energy(v)).double()
+            log_z = weights.log_z
+            ess = torch.exp(2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0))
+            if t == n_steps - 1 or ess < self.resample_below * len(v):
+                log_z = log_z + log_weight.logsumexp(0) - math.log(len(v))
+                v = v[systematic(log_weight, rng)]
+                log_weight = torch.zeros_like(log_weight)
+            moved, info = self.sampler.bind(after, 1)(self.sampler.start(after, v, rng), 0, rng)
+            return moved._replace(state=Weights(log_weight, log_z)), info
+
+        return step
+
+
+def systematic(log_weight: Tensor, rng: torch.Generator) -> Tensor:
+    """Indices (C,) of a systematic resampling: chain i appears C w_i times on average, give or take less than one."""
+    n = len(log_weight)
+    cumulative = log_weight.softmax(0).cumsum(0)
+    offset = torch.rand(1, generator=rng, dtype=torch.float64, device=log_weight.device)
+    points = (torch.arange(n, dtype=torch.float64, device=log_weight.device) + offset) / n
+    return torch.searchsorted(cumulative, points).clamp_max(n - 1)

@@ -1,0 +1,95 @@
+"""Langevin Monte Carlo on the free energy (Alg. 1), with or without Metropolis adjustment."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grbm.model import Energy
+from grbm.ops import draw_noise, hidden_update
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.metropolis import accept
+from grbm.schedules import cosine_steps
+
+
+def first_step_size(var: Tensor, step_size: float, per_unit: bool) -> Tensor:
+    """α at the start of the schedule: α₀ mean(σ²) (..., 1), as in the paper, or α₀ σ_i² (..., N). float64."""
+    var = var.double()
+    return step_size * (var if per_unit else var.mean(-1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class LangevinOptions:
+    """What the two Langevin samplers have in common.
+
+    Parameters
+    ----------
+    step_size : float
+        α₀, in units of the variance: α = α₀ · mean(σ²), or α₀ σ_i² with ``per_unit``.
+    adjust_from : int, optional
+        The paper's adjust step η: Metropolis-Hastings from this step on; 0 = always, None = never.
+    temperature : float
+        T in v' = v − (α/T) ∂ + sqrt(2α) ξ; 1 is the paper, the batch size is the published program.
+    per_unit : bool
+        A step size per unit keeps α/σ_i² equal for all; else the unit of smallest variance overshoots first.
+    """
+
+    step_size: float = 0.04
+    adjust_from: int | None = None
+    temperature: float = 1.0
+    per_unit: bool = False
+
+    def __post_init__(self) -> None:
+        if self.step_size <= 0 or self.temperature <= 0:
+            raise ValueError(f"step_size and temperature must be positive, got {self.step_size}, {self.temperature}.")
+        if self.adjust_from is not None and self.adjust_from < 0:
+            raise ValueError(f"adjust_from must be None or at least 0, got {self.adjust_from}.")
+
+    @property
+    def exact(self) -> bool:
+        """Adjusted at every step, and at temperature 1."""
+        return self.adjust_from == 0 and self.temperature == 1
+
+    def overshoot(self, energy: Energy) -> Tensor:
+        """α₀-step over Tσ_i² per unit (N,): above 2 the proposal moves v away from the mean, and v diverges."""
+        return (first_step_size(energy.var, self.step_size, self.per_unit) / (self.temperature * energy.var)).squeeze()
+
+
+@dataclass(frozen=True)
+class Langevin(LangevinOptions, Sampler):
+    """v' = v − (α_t/T) ∂F/∂v + sqrt(2α_t) ξ (Eqs. 6-8); the cosine schedule runs over the steps of the walk.
+
+    h is not needed to move; it is drawn from p(h | v') for the statistics. See `LangevinOptions` for the options.
+    Unadjusted, it is biased by the step size.
+    """
+
+    def bind(self, energy: Energy, n_steps: int) -> Step:
+        first = first_step_size(energy.var, self.step_size, self.per_unit)
+        schedule = cosine_steps(max(n_steps, 1)).to(first.device)
+        alphas = (schedule.view(-1, *[1] * first.ndim) * first).to(energy.var)
+        temperature, adjust_from = self.temperature, self.adjust_from
+
+        def evaluate(v: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            """The logits at v, and what the next step takes over: ∂F/∂v and, if needed, F."""
+            logits = energy.hidden_logits(v)
+            grad = energy.energy_grad(v, logits.sigmoid())
+            return logits, (grad,) if adjust_from is None else (grad, energy.free_energy(v, logits))
+
+        def step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
+            alpha = alphas[t]
+            state = chains.state or evaluate(chains.v)[1]
+            noise = draw_noise(chains.v, rng)
+            v = chains.v - alpha / temperature * state[0] + (2 * alpha).sqrt() * noise
+            logits, new_state = evaluate(v)
+            h, h_prob = hidden_update(logits, rng=rng)
+            new = Chains(v, h, h_prob, new_state)
+            if adjust_from is None:
+                return new, StepInfo()
+            if t < adjust_from:
+                return new, StepInfo(torch.ones_like(new_state[1]))
+            way_back = chains.v - v + alpha / temperature * new_state[0]
+            log_q = 0.5 * noise.square().sum(-1) - (way_back.square() / (4 * alpha)).sum(-1)
+            decision = accept((state[1] - new_state[1]) / temperature + log_q, rng)
+            return decision.select(new, chains._replace(state=state)), StepInfo(decision.accept_prob)
+
+        return step

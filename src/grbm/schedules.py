@@ -1,0 +1,16 @@
+"""Schedules over steps k = 0..n−1."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def cosine(k: int, n: int) -> float:
+    """½ (1 + cos(kπ/n)) (Eq. 22). Counted from k = 0, so that the first step is full and n = 1 still moves."""
+    return 0.5 * (1 + math.cos(math.pi * k / n))
+
+
+def cosine_steps(n: int) -> Tensor:
+    """The cosine schedule as a float64 tensor (n,)."""
+    return torch.tensor([cosine(k, n) for k in range(n)], dtype=torch.float64)

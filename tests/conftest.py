@@ -1,0 +1,51 @@
+"""Small random models, exact chains and the shared data folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from grbm import GRBM
+from grbm.evaluate import exact
+from grbm.moments import Moments
+from grbm.randomness import generator
+
+torch.set_num_threads(1)
+
+
+def random_model(n_visible: int, n_hidden: int, seed: int, *, strength: float = 1.0, dtype=torch.float64) -> GRBM:
+    """A model with unequal variances whose hidden units matter: nothing is zero, nothing symmetric."""
+    model = GRBM(n_visible, n_hidden, dtype=dtype)
+    rng = generator(seed, "test model")
+    with torch.no_grad():
+        model.W.copy_(strength * torch.randn(n_visible, n_hidden, generator=rng, dtype=torch.float64))
+        model.mu.copy_(torch.randn(n_visible, generator=rng, dtype=torch.float64))
+        model.log_var.copy_(0.5 * torch.randn(n_visible, generator=rng, dtype=torch.float64) - 0.3)
+        # log p(e_j)/p(0) moderate for every unit j, so that no state is too rare for a standard error to mean anything
+        shifted = ((model.mu[:, None] + model.W) ** 2 - model.mu[:, None] ** 2) / model.var[:, None]
+        model.b.copy_(0.7 * torch.randn(n_hidden, generator=rng, dtype=torch.float64) - 0.5 * shifted.sum(0))
+    return model
+
+
+def exact_chains(model: GRBM, n: int, seed: int):
+    """Independent exact draws (v, h)."""
+    return exact.sample(model, n, seed=seed)
+
+
+def z_scores(v: torch.Tensor, h: torch.Tensor, moments: Moments) -> torch.Tensor:
+    """Deviations of the sample moments of v, v², h and v hᵀ from the exact ones, in standard errors."""
+    vh = torch.einsum("ci,cj->cij", v, h).flatten(1)
+    columns = torch.cat([v, v.square(), h, vh], 1).double()
+    truth = torch.cat([moments.v, moments.v2, moments.h, moments.vh.flatten()])
+    return (columns.mean(0) - truth) / (columns.std(0) / len(v) ** 0.5)
+
+
+def shared_data() -> Path:
+    """The folder with MNIST, or a skip with the reason."""
+    here = Path(__file__).resolve().parent.parent
+    candidates = [os.environ.get("GRBM_DATA_DIR"), here.parent / "shared" / "data", here / "data"]
+    for folder in candidates:
+        if folder and (Path(folder) / "MNIST" / "raw").is_dir():
+            return Path(folder)
+    pytest.skip("no MNIST folder: set GRBM_DATA_DIR to one that holds MNIST/raw/*-ubyte[.gz]")

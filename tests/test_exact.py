@@ -1,0 +1,68 @@
+"""The oracles against each other: enumeration, quadrature and exact draws."""
+
+import pytest
+import torch
+
+from grbm import GRBM
+from grbm.evaluate import exact
+from tests.conftest import exact_chains, random_model, z_scores
+
+PLANE = [(1, 1, 0), (1, 6, 1), (2, 3, 2), (2, 8, 3)]
+
+
+@pytest.mark.parametrize(("N", "M", "seed"), PLANE)
+@pytest.mark.parametrize("strength", [0.3, 2.0])
+def test_enumeration_and_quadrature_agree(N, M, seed, strength):
+    model = random_model(N, M, seed, strength=strength)
+    grid = exact.quadrature(model)
+    assert grid.log_z == pytest.approx(exact.log_z(model), abs=1e-6)
+    moments = exact.moments(model)
+    h = model(grid.points).detach()
+    torch.testing.assert_close(grid.mean(grid.points), moments.v, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(grid.mean(grid.points**2), moments.v2, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(grid.mean(h), moments.h, rtol=1e-6, atol=1e-6)
+    vh = torch.einsum("pi,pj->pij", grid.points, h)
+    torch.testing.assert_close(grid.mean(vh), moments.vh, rtol=1e-6, atol=1e-6)
+
+
+def test_log_z_without_coupling_is_known():
+    model = GRBM(5, 3, dtype=torch.float64)
+    with torch.no_grad():
+        model.W.zero_()
+        model.b.copy_(torch.tensor([0.5, -1.0, 2.0]))
+        model.log_var.copy_(torch.linspace(-1, 1, 5))
+    by_hand = 0.5 * (2 * torch.pi * model.var).log().sum() + (1 + model.b.exp()).log().sum()
+    assert exact.log_z(model) == pytest.approx(by_hand.item(), abs=1e-12)
+
+
+def test_log_prob_integrates_to_one():
+    model = random_model(2, 5, 4)
+    grid = exact.quadrature(model, max_spacing=0.1)
+    assert float(exact.log_prob(model, grid.points).exp().sum() * grid.cell) == pytest.approx(1, abs=1e-9)
+
+
+def test_quadrature_finds_modes_that_are_far_apart():
+    model = GRBM(2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        model.W.copy_(torch.tensor([[60.0, 0.0], [0.0, -80.0]]))
+        model.b.copy_(torch.tensor([-1800.0, -3200.0]))  # cancels the modes' ½ ‖μ + W h‖² but for nothing
+    assert exact.quadrature(model).log_z == pytest.approx(exact.log_z(model), abs=1e-6)
+
+
+def test_exact_draws_have_the_exact_moments():
+    """200,000 draws, 45 statistics: all within 4 standard errors."""
+    model = random_model(3, 6, 5)
+    v, h = exact_chains(model, 200_000, seed=0)
+    assert z_scores(v, h, exact.moments(model)).abs().max() < 4
+
+
+def test_what_cannot_be_exact_says_so():
+    with pytest.raises(ValueError, match="n_hidden <= 20"):
+        exact.log_z(GRBM(2, 21))
+    with pytest.raises(ValueError, match="n_visible <= 2"):
+        exact.quadrature(GRBM(3, 2))
+    model = GRBM(2, 2)
+    with torch.no_grad():
+        model.log_var.fill_(-30)
+    with pytest.raises(ValueError, match="more than max_points"):
+        exact.quadrature(model)

@@ -1,0 +1,311 @@
+"""Samplers against the distributions that they must leave alone, and against the paper's formulas step by step."""
+
+import math
+
+import pytest
+import torch
+
+from grbm import GRBM, Annealed, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, sample, walk
+from grbm.evaluate import exact
+from grbm.randomness import generator
+from grbm.samplers.metropolis import accept
+from grbm.samplers.moves import k_step_loop, k_step_move
+from grbm.schedules import cosine, cosine_steps
+from tests.conftest import exact_chains, random_model, z_scores
+
+EXACT = [
+    Gibbs(),
+    PartialGibbs(0.8),
+    PartialGibbs(-0.7),
+    Langevin(0.4, adjust_from=0),
+    Langevin(0.4, adjust_from=0, per_unit=True),
+    GibbsLangevin(0.15, adjust_from=0),
+    GibbsLangevin(0.15, adjust_from=0, per_unit=True),
+    GibbsLangevin(0.6, adjust_from=0, n_inner=1),
+]
+BIASED = [Langevin(0.6), Langevin(0.6, per_unit=True), GibbsLangevin(0.4), GibbsLangevin(0.4, per_unit=True)]
+OTHERS = [Langevin(0.3, adjust_from=5), ParallelTempering(n_replicas=3), Annealed(), GibbsLangevin(0.1, temperature=8.0)]
+MODELS = [(1, 2, 0), (2, 4, 1), (3, 6, 2), (6, 3, 3)]
+N_CHAINS = 40_000
+
+
+def label(x) -> str:
+    return repr(x).replace("(", "[").replace(")", "]").replace(" ", "")
+
+
+@pytest.mark.parametrize("sampler", EXACT, ids=label)
+@pytest.mark.parametrize(("N", "M", "seed"), MODELS)
+def test_exact_samplers_do_not_drift(sampler, N, M, seed):
+    """40,000 chains that start at the exact distribution: every moment within 4 standard errors of it."""
+    assert sampler.exact
+    model = random_model(N, M, seed)
+    truth = exact.moments(model)
+    v, h = exact_chains(model, N_CHAINS, seed=seed)
+    # h goes along with v: chains on (v, h) must start at the joint distribution
+    for n_steps in (1, 4, 16):
+        chains = sample(model, sampler, v0=v, n_steps=n_steps, seed=n_steps)
+        assert z_scores(chains.v, chains.h, truth).abs().max() < 4, n_steps
+
+
+@pytest.mark.parametrize("sampler", [ParallelTempering(n_replicas=4), ParallelTempering(n_replicas=3, power=1.0)], ids=label)
+def test_parallel_tempering_does_not_drift(sampler):
+    """Each replica starts at its own exact distribution, and stays there; swaps do happen."""
+    model = random_model(2, 4, 1)
+    energy, base = model.freeze(), Base(torch.zeros(2).double(), torch.ones(2).double())
+    replicas = []
+    for beta in sampler.betas():
+        tempered = energy.temper(beta, base)
+        rung = GRBM(2, 4, dtype=torch.float64)
+        with torch.no_grad():
+            rung.W.copy_(tempered.gain[:, None] * energy.W)
+            rung.b.copy_(tempered.b)
+            rung.mu.copy_(tempered.mu)
+            rung.log_var.copy_(tempered.var.log())
+        replicas.append((rung, exact_chains(rung, N_CHAINS, seed=3)[0]))
+    rng = generator(0, "tempering")
+    chains = sampler.start(energy, torch.stack([v for _, v in replicas]), rng)
+    for _, chains, info in walk(energy, sampler, chains, 8, rng):  # noqa: B007
+        pass
+    assert (info.swap_rate > 0.1).all()
+    for k, (rung, _) in enumerate(replicas):
+        assert z_scores(chains.state.v[k], chains.state.h[k], exact.moments(rung)).abs().max() < 4
+
+
+@pytest.mark.parametrize("sampler", BIASED, ids=label)
+def test_biased_samplers_drift_visibly(sampler):
+    """Without adjustment these step sizes are far too coarse, and the same test sees it."""
+    assert not sampler.exact
+    model = random_model(3, 6, 2)
+    v, _ = exact_chains(model, N_CHAINS, seed=2)
+    chains = sample(model, sampler, v0=v, n_steps=16, seed=0)
+    assert z_scores(chains.v, chains.h, exact.moments(model)).abs().max() > 6
+
+
+def uncoupled(var=(0.5, 2.0)) -> GRBM:
+    """W = 0: v is Gaussian, so the law of every sampler's v can be written down."""
+    model = GRBM(len(var), 2, dtype=torch.float64)
+    with torch.no_grad():
+        model.W.zero_()
+        model.mu.fill_(1.0)
+        model.log_var.copy_(torch.tensor(var).log())
+    return model
+
+
+@pytest.mark.parametrize("per_unit", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 8.0])
+def test_unadjusted_gibbs_langevin_drifts_by_the_amount_theory_says(per_unit, temperature):
+    """Var v after t steps is s^2t σ² + n² (1 − s^2t)/(1 − s²) for shrink s and noise n, multiplied out by hand here."""
+    model, alpha0, n_inner, n_steps = uncoupled(), 0.3, 4, 3
+    v, _ = exact_chains(model, 200_000, seed=1)
+    sampler = GibbsLangevin(alpha0, n_inner=n_inner, per_unit=per_unit, temperature=temperature)
+    drawn = sample(model, sampler, v0=v, n_steps=n_steps, seed=2).v
+    for unit, var in enumerate(model.var.tolist()):
+        expected = var
+        for _ in range(n_steps):
+            for k in range(n_inner):
+                alpha = alpha0 * (var if per_unit else 1.25) * 0.5 * (1 + math.cos(math.pi * k / n_inner))
+                expected = expected * (1 - alpha / (temperature * var)) ** 2 + 2 * alpha
+        # the standard error of a variance over n draws is var sqrt(2/n): 0.32 %
+        assert drawn[:, unit].var().item() == pytest.approx(expected, rel=4 * math.sqrt(2 / 200_000))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 8.0])
+def test_unadjusted_langevin_drifts_by_the_amount_theory_says(temperature):
+    model, alpha0, n_steps = uncoupled(), 0.3, 5
+    v, _ = exact_chains(model, 200_000, seed=3)
+    drawn = sample(model, Langevin(alpha0, temperature=temperature), v0=v, n_steps=n_steps, seed=4).v
+    for unit, var in enumerate(model.var.tolist()):
+        expected = var
+        for t in range(n_steps):
+            alpha = alpha0 * 1.25 * 0.5 * (1 + math.cos(math.pi * t / n_steps))
+            expected = expected * (1 - alpha / (temperature * var)) ** 2 + 2 * alpha
+        assert drawn[:, unit].var().item() == pytest.approx(expected, rel=4 * math.sqrt(2 / 200_000))
+
+
+def test_the_two_dynamics_are_told_apart():
+    """At temperature T, v | h relaxes to variance T σ² in the limit of small steps (here within 2 %)."""
+    model = uncoupled()
+    for temperature in (1.0, 16.0):
+        # α/(Tσ²) = 0.02 at most, so the step size adds 1 %; 400 steps of ten forget the start
+        sampler = GibbsLangevin(0.02 * temperature, temperature=temperature, per_unit=True)
+        drawn = sample(model, sampler, v0=torch.zeros(40_000, 2), n_steps=100, seed=0).v
+        torch.testing.assert_close(drawn.var(0), temperature * model.var.detach(), rtol=0.04, atol=0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 5.0])
+@pytest.mark.parametrize("n_inner", [1, 2, 10])
+def test_the_collapsed_inner_loop_is_the_loop(n_inner, temperature):
+    """Fed the same noise, the K steps and their collapsed form agree; so do Eq. 11's own coefficients."""
+    rng = generator(0, "collapse")
+    var = torch.tensor([0.3, 1.0, 2.5], dtype=torch.float64)
+    v, mean = (torch.randn(50, 3, generator=rng, dtype=torch.float64) for _ in range(2))
+    noise = torch.randn(n_inner, 50, 3, generator=rng, dtype=torch.float64)
+    alphas = 0.2 * cosine_steps(n_inner)[:, None].expand(n_inner, 3)
+    factors = 1 - alphas / (temperature * var)
+    betas = torch.stack([factors[k + 1 :].prod(0) for k in range(n_inner)])  # β_k, k = 1..K in the paper
+    move = k_step_move(var, alphas, temperature)
+    torch.testing.assert_close(move.shrink, factors.prod(0))
+    torch.testing.assert_close(move.noise_std**2, (2 * alphas * betas**2).sum(0))
+    a = (betas * alphas).sum(0) / (temperature * var)
+    collapsed_noise = (betas * (2 * alphas).sqrt() * noise.transpose(0, 1)).sum(1)
+    collapsed = move.shrink * v + a * mean + collapsed_noise
+    stepwise = k_step_loop(v, mean, var, alphas, noise, temperature)
+    torch.testing.assert_close(collapsed, stepwise, rtol=1e-5, atol=1e-5)
+
+
+def test_the_collapsed_inner_loop_has_the_loops_distribution():
+    """Mean and variance over 100,000 chains, 4 standard errors, against fresh draws of the loop."""
+    rng = generator(1, "collapse")
+    var, alphas = torch.tensor([0.4, 1.5]).double(), 0.3 * cosine_steps(5)[:, None].expand(5, 2)
+    v, mean = torch.full((100_000, 2), 2.0).double(), torch.full((100_000, 2), -1.0).double()
+    stepwise = k_step_loop(v, mean, var, alphas, torch.randn(5, 100_000, 2, generator=rng, dtype=torch.float64))
+    move = k_step_move(var, alphas)
+    for unit in range(2):
+        std = move.noise_std[unit]
+        assert abs(stepwise[:, unit].mean() - (-1 + 3 * move.shrink[unit])) < 4 * std / 100_000**0.5
+        assert float(stepwise[:, unit].std() / std) == pytest.approx(1, abs=4 / 200_000**0.5)
+
+
+def log_normal(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    return (-0.5 * (x - mean) ** 2 / var - 0.5 * (2 * math.pi * var).log()).sum(-1)
+
+
+def test_gibbs_langevin_accepts_by_equation_12_in_full():
+    """The acceptance probability is the ratio of joint densities and of whole proposals, hidden terms included."""
+    model = random_model(3, 5, 4)
+    energy = model.freeze()
+    sampler = GibbsLangevin(0.3, adjust_from=0, n_inner=3)
+    v, h = exact_chains(model, 500, seed=1)
+    start = sampler.start(energy, v, generator(0))._replace(h=h)
+    _, info = sampler.bind(energy, 1)(start, 0, generator(7))
+    # the same proposal, made by the sampler that never rejects, from the same random numbers
+    free = GibbsLangevin(0.3, adjust_from=1, n_inner=3)
+    proposal, _ = free.bind(energy, 1)(start, 0, generator(7))
+    move = k_step_move(energy.var, 0.3 * energy.var.mean() * cosine_steps(3)[:, None])
+
+    def log_q(to_v, to_h, from_v, from_h):
+        mean = move.shrink * from_v + (1 - move.shrink) * energy.visible_mean(from_h)
+        logits = energy.hidden_logits(to_v)
+        log_h = (to_h * logits - torch.nn.functional.softplus(logits)).sum(-1)
+        return log_normal(to_v, mean, move.noise_std**2) + log_h
+
+    new_v, new_h = proposal.v, proposal.h
+    log_ratio = energy.energy(v, h) - energy.energy(new_v, new_h)
+    log_ratio += log_q(v, h, new_v, new_h) - log_q(new_v, new_h, v, h)
+    torch.testing.assert_close(info.accept_prob, log_ratio.clamp_max(0).exp())
+    assert 0.05 < info.accept_prob.mean() < 0.95
+
+
+def test_langevin_accepts_by_the_papers_ratio():
+    model = random_model(3, 5, 4)
+    energy = model.freeze()
+    v, _ = exact_chains(model, 500, seed=1)
+    start = Langevin(0.8).start(energy, v, generator(0))
+    _, info = Langevin(0.8, adjust_from=0).bind(energy, 1)(start, 0, generator(7))
+    proposal, _ = Langevin(0.8, adjust_from=1).bind(energy, 1)(start, 0, generator(7))
+    new, alpha = proposal.v, 0.8 * energy.var.mean()
+    log_ratio = energy.free_energy(v) - energy.free_energy(new)
+    log_ratio -= (v - new + alpha * energy.free_energy_grad(new)).square().sum(-1) / (4 * alpha)
+    log_ratio += (new - v + alpha * energy.free_energy_grad(v)).square().sum(-1) / (4 * alpha)
+    torch.testing.assert_close(info.accept_prob, log_ratio.clamp_max(0).exp())
+    assert 0.05 < info.accept_prob.mean() < 0.95
+
+
+def test_acceptance_has_the_stated_probability_and_nan_is_a_rejection():
+    ratio = torch.tensor([0.0, 1.0, math.log(0.3), -math.inf, math.nan]).double().repeat_interleave(50_000)
+    decision = accept(ratio, generator(0))
+    rates = decision.accepted.view(5, -1).double().mean(1)
+    assert rates[[0, 1]].eq(1).all()
+    assert rates[[3, 4]].eq(0).all()
+    assert float(rates[2]) == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / 50_000) ** 0.5)
+
+
+def test_the_schedule_starts_full_and_moves_even_for_one_step():
+    assert cosine(0, 10) == 1
+    assert cosine_steps(1).tolist() == [1.0]
+    torch.testing.assert_close(cosine_steps(4), torch.tensor([1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5]).double())
+
+
+def test_adjust_from_leaves_the_first_steps_free():
+    model = random_model(2, 3, 5)
+    energy, sampler = model.freeze(), Langevin(0.9, adjust_from=3)
+    rng = generator(0)
+    chains = sampler.start(energy, torch.zeros(2000, 2).double(), rng)
+    rates = [info.accept_prob.mean().item() for _, _, info in walk(energy, sampler, chains, 6, rng)]
+    assert rates[:3] == [1.0, 1.0, 1.0]
+    assert all(rate < 0.99 for rate in rates[3:5])
+
+
+@pytest.mark.parametrize("sampler", EXACT + BIASED + OTHERS, ids=label)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_contract(sampler, dtype):
+    """Every sampler: shapes, dtype, binary h, determinism, no parameter or global random state touched."""
+    model = random_model(4, 3, 6, dtype=dtype)
+    before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
+    chains = sample(model, sampler, n_chains=8, n_steps=6, seed=1)
+    assert chains.v.shape == (8, 4)
+    assert chains.h.shape == chains.h_prob.shape == (8, 3)
+    assert chains.v.dtype == chains.h.dtype == dtype
+    assert ((chains.h == 0) | (chains.h == 1)).all()
+    assert torch.isfinite(chains.v).all()
+    torch.testing.assert_close(chains.h_prob, model(chains.v).detach())
+    again, other = (sample(model, sampler, n_chains=8, n_steps=6, seed=s) for s in (1, 2))
+    assert torch.equal(chains.v, again.v)
+    assert torch.equal(chains.h, again.h)
+    assert not torch.equal(chains.v, other.v)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert torch.equal(state, torch.get_rng_state())
+    # taking up again from what persists is possible after any walk
+    taken_up = sampler.start(model.freeze(), sampler.persistent(chains), generator(0))
+    assert taken_up.v.shape == chains.v.shape
+
+
+def test_sample_keeps_intermediate_states_and_can_finish_on_the_mean():
+    model = random_model(3, 4, 7)
+    kept = sample(model, Gibbs(), n_chains=5, n_steps=10, burn_in=2, keep_every=4, seed=0)
+    assert kept.v.shape == (2, 5, 3)
+    last = sample(model, Gibbs(), n_chains=5, n_steps=10, seed=0)
+    assert torch.equal(kept.v[-1], last.v)
+    mean = sample(model, Gibbs(), n_chains=5, n_steps=10, seed=0, mean=True)
+    assert torch.equal(mean.h, last.h)
+    torch.testing.assert_close(mean.v, model.visible_mean(last.h).detach())
+    start = torch.randn(5, 3, generator=generator(0), dtype=torch.float64)
+    assert torch.equal(sample(model, Gibbs(), v0=start, n_steps=0).v, start)
+
+
+def test_sample_refuses_what_it_cannot_mean():
+    model = GRBM(3, 2)
+    with pytest.raises(ValueError, match="either n_chains"):
+        sample(model, Gibbs())
+    with pytest.raises(ValueError, match="3 columns"):
+        sample(model, Gibbs(), v0=torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="burn_in"):
+        sample(model, Gibbs(), n_chains=2, n_steps=5, burn_in=6)
+    with pytest.raises(ValueError, match="keeps nothing"):
+        sample(model, Gibbs(), n_chains=2, n_steps=5, keep_every=6)
+    with pytest.raises(ValueError, match="rho"):
+        PartialGibbs(1.0)
+    with pytest.raises(ValueError, match="positive"):
+        Langevin(step_size=0.0)
+    with pytest.raises(ValueError, match="n_inner"):
+        GibbsLangevin(n_inner=0)
+
+
+def test_annealed_chains_estimate_log_z_and_give_modes_their_mass():
+    """Two modes 12 deviations apart with masses 0.2 and 0.8: Gibbs from noise cannot know, annealing can."""
+    model = GRBM(1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.W.fill_(12.0)
+        model.mu.fill_(-6.0)
+        model.b.fill_(math.log(4) - 0.5 * ((12 - 6.0) ** 2 - 6.0**2))
+    truth = exact.moments(model).h.item()
+    assert truth == pytest.approx(0.8)
+    base = Base(torch.zeros(1).double(), torch.full((1,), 30.0).double())
+    runs = [sample(model, Annealed(base), n_chains=2000, n_steps=200, seed=s) for s in range(20)]
+    shares = torch.tensor([r.h.mean().item() for r in runs])
+    log_zs = torch.tensor([float(r.state.log_z) for r in runs])
+    for estimate, expected in ((shares, truth), (log_zs, exact.log_z(model))):
+        assert abs(estimate.mean() - expected) < 4 * estimate.std() / 20**0.5 + 1e-3
+    assert log_zs.std() < 0.1
+    by_gibbs = sample(model, Gibbs(), n_chains=2000, n_steps=200, seed=0).h.mean().item()
+    assert abs(by_gibbs - truth) > 0.1

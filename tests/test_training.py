@@ -1,0 +1,179 @@
+"""The loop: reproducible, resumable, clipped, and loud when it diverges."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from grbm import (
+    CD,
+    GRBM,
+    PCD,
+    DivergenceError,
+    Gibbs,
+    GibbsLangevin,
+    Langevin,
+    ModifiedCD,
+    PartialGibbs,
+    TrainState,
+    anchored_,
+    fit,
+    paper_,
+    train_step,
+)
+from grbm.evaluate import exact
+from tests.conftest import exact_chains, random_model
+
+CDS = [ModifiedCD(PartialGibbs(0.5), 5), CD(Gibbs(), 2), PCD(Gibbs(), 2, n_chains=20)]
+
+
+def small_data(n: int = 200) -> torch.Tensor:
+    return exact_chains(random_model(3, 4, 1), n, seed=0)[0].float()
+
+
+def new_state(optimizer=torch.optim.SGD, **kwargs) -> TrainState:
+    model = GRBM(3, 8, seed=2)
+    return TrainState(model, optimizer(model.parameters(), lr=0.02, **kwargs), seed=3)
+
+
+def run(state: TrainState, n_updates: int, until: int | None = None, objective=CDS[0], **kwargs) -> TrainState:
+    for _ in fit(state, small_data(), objective, n_updates=n_updates, batch_size=30, **kwargs):
+        if state.update == until:
+            break
+    return state
+
+
+def same(a: GRBM, b: GRBM) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("objective", CDS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_stopping_and_going_on_is_bit_identical(objective, optimizer):
+    whole = run(new_state(optimizer), 40, objective=objective, average_decay=0.9)
+    half = run(new_state(optimizer), 40, until=20, objective=objective, average_decay=0.9)
+    model = copy.deepcopy(half.model)
+    taken_up = TrainState(model, optimizer(model.parameters(), lr=1.0), 3, half.update, half.persistent, half.average)
+    taken_up.optimizer.load_state_dict(copy.deepcopy(half.optimizer.state_dict()))
+    torch.randn(100)  # whatever happens to the global state in between does not matter
+    run(taken_up, 40, objective=objective, average_decay=0.9)
+    assert taken_up.update == whole.update == 40
+    assert same(whole.model, taken_up.model)
+    assert same(whole.average, taken_up.average)
+
+
+def test_seeds_make_runs():
+    assert same(run(new_state(), 10).model, run(new_state(), 10).model)
+    other = new_state()
+    other.seed = 4
+    assert not same(run(new_state(), 10).model, run(other, 10).model)
+
+
+@pytest.mark.parametrize("objective", CDS, ids=lambda o: type(o).__name__)
+def test_learning_raises_the_exact_log_likelihood(objective):
+    state, data = new_state(), small_data()
+    before = exact.log_prob(state.model, data).mean()
+    run(state, 400, objective=objective)
+    gain = exact.log_prob(state.model, data).mean() - before
+    assert gain > 0.3  # nats per sample; measured 0.5 to 0.9
+
+
+def test_the_learning_rate_falls_by_the_cosine():
+    state = new_state()
+    rates = [state.optimizer.param_groups[0]["lr"] for _ in fit(state, small_data(), CDS[0], n_updates=10)]
+    expected = [0.02 * 0.5 * (1 + math.cos(math.pi * k / 10)) for k in range(10)]
+    assert rates == pytest.approx(expected)
+
+
+def test_the_gradient_is_clipped_over_all_parameters_together():
+    for clip, centred in ((0.05, False), (0.05, True), (None, False)):
+        state = new_state()
+        before = copy.deepcopy(state.model)
+        metrics = train_step(state, CDS[0], small_data(), clip_norm=clip, centred=centred)
+        moved = sum(
+            ((a - b) ** 2).sum() for a, b in zip(before.parameters(), state.model.parameters(), strict=True)
+        ).sqrt()
+        assert metrics.grad_norm > 0.1
+        assert float(moved) == pytest.approx(0.02 * (clip or float(metrics.grad_norm)), rel=1e-4)
+
+
+def test_variances_keep_to_their_floor():
+    state = new_state()
+    with torch.no_grad():
+        state.model.log_var.fill_(-20)
+    train_step(state, CDS[0], small_data(), min_var=1e-3)
+    assert torch.allclose(state.model.var, torch.full((3,), 1e-3))
+
+
+def test_the_average_follows_the_parameters():
+    state = new_state()
+    weights = []
+    for _ in fit(state, small_data(), CDS[0], n_updates=30, average_decay=0.8):
+        weights.append(state.model.W.detach().clone())
+    expected = weights[0]
+    for k, W in enumerate(weights[1:], start=2):
+        decay = min(0.8, (1 + k) / (10 + k))
+        expected = decay * expected + (1 - decay) * W
+    torch.testing.assert_close(state.average.W.detach(), expected)
+
+
+def test_a_variance_too_small_for_the_step_stops_with_unit_update_and_remedy():
+    """The published rule, one step size α₀ mean(σ²) for all, with one variance far below the mean."""
+    for sampler in (Langevin(0.1, adjust_from=0), GibbsLangevin(0.1)):
+        state = new_state()
+        with torch.no_grad():
+            state.model.log_var[1] = -6.0
+        state.update = 17
+        before = copy.deepcopy(state.model)
+        with pytest.raises(DivergenceError, match=r"update 17.*visible unit 1 .*per_unit"):
+            train_step(state, ModifiedCD(sampler, 3), small_data())
+        assert same(before, state.model)
+    safe = GibbsLangevin(0.1, per_unit=True)
+    train_step(state, ModifiedCD(safe, 3), small_data())
+
+
+def test_numbers_that_are_not_finite_stop_and_keep_the_last_good_weights():
+    state = new_state()
+    run(state, 100, until=5)
+    before = copy.deepcopy(state.model)
+    data = small_data()
+    data[:, 2] = 1e30  # squares overflow float32
+    with pytest.raises(DivergenceError, match=r"update 5.*min_var"):
+        train_step(state, CD(Gibbs(), 1), data)
+    assert same(before, state.model)
+    assert all(torch.isfinite(p).all() for p in state.model.parameters())
+
+
+def test_data_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"\(n, 3\)"):
+        next(fit(new_state(), torch.zeros(5, 4), CDS[0], n_updates=1))
+    with pytest.raises(ValueError, match="NaN"):
+        next(fit(new_state(), torch.full((5, 3), torch.nan), CDS[0], n_updates=1))
+
+
+def test_every_row_is_visited_once_an_epoch():
+    seen = []
+
+    class Spy(ModifiedCD):
+        def negative(self, energy, v_data, persistent, rng):
+            seen.append(v_data[:, 0].clone())
+            return super().negative(energy, v_data, persistent, rng)
+
+    data = torch.zeros(60, 3)
+    data[:, 0] = torch.arange(60)
+    list(fit(new_state(), data, Spy(Gibbs(), 1), n_updates=6, batch_size=20))
+    for epoch in (torch.cat(seen[:3]), torch.cat(seen[3:])):
+        assert torch.equal(epoch.sort().values, data[:, 0])
+    assert not torch.equal(torch.cat(seen[:3]), torch.cat(seen[3:]))
+
+
+def test_anchored_units_are_undecided_at_data_points():
+    model, data = GRBM(3, 50), small_data()
+    anchored_(model, data, var=0.4, length=0.7, seed=1)
+    logits = model.hidden_logits(data).detach()
+    assert (logits.abs().amin(0) < 1e-5).all()
+    torch.testing.assert_close(model.W.norm(dim=0).detach(), torch.full((50,), 0.7))
+    torch.testing.assert_close(model.var.detach(), torch.full((3,), 0.4))
+    torch.testing.assert_close(model.visible_mean(torch.full((50,), 0.5)).detach(), data.mean(0))
+    assert same(paper_(model, seed=5), GRBM(3, 50, seed=5))

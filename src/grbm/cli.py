@@ -281,7 +281,8 @@ class _Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:
+            self.bar.stop()
 
     def start(self, data: Any, model: Any) -> None:
         n, N = data.shape

@@ -87,7 +87,10 @@ class SamplerConfig:
         if wrong := sorted(given.keys() - known):
             takes = ", ".join(sorted(known - {"base", "sampler"})) or "no options"
             raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
-        sampler: Sampler = kind(**given)
+        try:
+            sampler: Sampler = kind(**given)
+        except ValueError as error:
+            raise UserError(f"The sampler {self.name} was refused: {error}") from error
         return sampler
 
 
@@ -209,12 +212,13 @@ class RunConfig:
         return json.dumps(asdict(self), indent=2, default=str) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "RunConfig":
-        """Read back `to_json`; raises UserError where it is not one."""
+    def read(cls, path: Path) -> "RunConfig":
+        """Read back a file of `to_json`; raises UserError where it is not one."""
         try:
-            return _restore(cls, json.loads(text))
+            config: RunConfig = _restore(cls, json.loads(path.read_text(encoding="utf-8")))
+            return config
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"config.json is not a run's configuration ({error}).") from error
+            raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
 
 
 def _flag(name: str) -> str:

@@ -26,7 +26,7 @@ def _mixture(name: str, anchor_var: float) -> RunConfig:
     masses from swinging, and the weights of annealed chains carry them over to samples from noise.
     """
     return RunConfig(
-        dataset=DatasetConfig(name, standardise="none"),  # type: ignore[arg-type]
+        dataset=DatasetConfig(name, standardise="none", n_points=10_000),  # type: ignore[arg-type]
         model=ModelConfig(128, start="anchored", anchor_var=anchor_var),
         sampler=SamplerConfig("parallel-tempering"),
         objective=ObjectiveConfig("pcd", n_steps=10, n_chains=100, probabilities=True),

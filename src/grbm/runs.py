@@ -113,7 +113,7 @@ def read(folder: Path) -> Run:
     """A run from its folder; raises UserError where something is missing or damaged."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run (it has no {CONFIG}); give a folder that `grbm train` made.")
-    config = RunConfig.from_json((folder / CONFIG).read_text(encoding="utf-8"))
+    config = RunConfig.read(folder / CONFIG)
     model = from_parameters(read_tensors(folder / WEIGHTS), str(folder / WEIGHTS))
     data = read_tensors(folder / DATA)
     if set(data) != {"mean", "scale", "base_mean", "base_var"} or any(

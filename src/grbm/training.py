@@ -17,6 +17,9 @@ from grbm.samplers.langevin import LangevinOptions
 from grbm.schedules import cosine
 
 
+EXPLODED = 1e6  # root-mean-square gradient per parameter beyond which nothing sensible is being learned
+
+
 @dataclass
 class TrainState:
     """Everything that an update reads and changes; all randomness follows from (seed, update)."""
@@ -52,7 +55,7 @@ def train_step(
 
     With ``centred`` the gradient is that of `grbm.moments.centre`. Its norm over all parameters together is clipped to
     ``clip_norm``; σ² is kept at or above ``min_var``.
-    A gradient that is not finite raises `DivergenceError` and leaves the parameters as they were.
+    A gradient that is not finite, or absurdly large, raises `DivergenceError` and leaves the parameters as they were.
     """
     model, energy = state.model, state.model.freeze()
     _check_step_size(state, objective)
@@ -63,7 +66,8 @@ def train_step(
     for name, step in (centre(energy, ascent, data_term) if centred else ascent).items():
         model.get_parameter(name).grad = -step
     grad_norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    if not torch.isfinite(grad_norm):
+    n_parameters = sum(p.numel() for p in model.parameters())
+    if not grad_norm < EXPLODED * n_parameters**0.5:  # also where it is NaN
         raise DivergenceError(_explain(state, negative))
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
@@ -156,11 +160,13 @@ def _check_step_size(state: TrainState, objective: Objective) -> None:
 
 
 def _explain(state: TrainState, negative: Negative) -> str:
-    """Name the first visible unit whose chain left the finite world, and what to do."""
-    bad = ~torch.isfinite(negative.moments.v2)
-    where = f"visible unit {int(bad.nonzero()[0])}" if bad.any() else "the gradient"
+    """Name the visible unit that left the finite world first, and what to do."""
+    slope = state.model.log_var.grad
+    assert slope is not None
+    bad = ~torch.isfinite(negative.moments.v2) | ~torch.isfinite(slope)
+    unit = int(bad.nonzero()[0]) if bad.any() else int(slope.abs().argmax())
     return (
-        f"Stopped at update {state.update}: {where} became infinite or NaN in the negative phase "
-        f"(smallest variance {state.model.var.min():.3g}); lower the learning rate or the step size, "
-        f"or set a larger min_var."
+        f"Stopped at update {state.update}: the gradient of visible unit {unit} is {float(slope[unit]):.3g} "
+        f"(its variance {float(state.model.var[unit]):.3g}, mean square of its chains "
+        f"{float(negative.moments.v2[unit]):.3g}); lower the learning rate or the step size, or set a larger min_var."
     )

@@ -1,0 +1,215 @@
+"""The command line as a user meets it: what it writes, what it prints, what it refuses."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from grbm import cli, runs
+from grbm.config import RunConfig
+from grbm.presets import PRESETS
+
+TINY = ["--train.n-updates", "6", "--model.n-hidden", "12", "--objective.n-steps", "3"]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    assert cli.main(["train", "digits", *TINY, "--out", str(folder)]) == 0
+    return folder
+
+
+def refused(args, capsys, *words):
+    """Exit code 2 and one sentence on standard error that holds ``words``."""
+    try:
+        code = cli.main([str(a) for a in args])
+    except SystemExit as stop:
+        code = stop.code
+    error = capsys.readouterr().err
+    assert code == 2, error
+    for word in words:
+        assert word in error
+    if error.startswith("grbm: "):
+        assert error.count("\n") == 1, error
+    assert "Traceback" not in error
+
+
+def test_train_writes_a_whole_run(digits):
+    assert {p.name for p in digits.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "data.safetensors",
+        "figures",
+    }
+    figures = {p.name for p in (digits / "figures").iterdir()}
+    assert figures == {"samples.png", "chains.png", "chains.gif", "filters.png", "learning.png"}
+    assert all((digits / "figures" / name).stat().st_size > 1000 for name in figures)
+    run = runs.read(digits)
+    assert run.model.W.shape == (64, 12)
+    assert [m["update"] for m in run.metrics] == [1, 2, 3, 4, 5, 6]
+    for key in ("grad_norm", "reconstruction", "log_var_mean", "free_energy_data", "seconds"):
+        assert all(np.isfinite(m[key]) for m in run.metrics)
+    assert run.config == RunConfig.read(digits / "config.json")
+
+
+def test_the_same_command_gives_the_same_weights(digits, tmp_path):
+    assert cli.main(["train", "digits", *TINY, "--no-figures", "--out", str(tmp_path / "again")]) == 0
+    first, again = (runs.read_tensors(f / runs.WEIGHTS) for f in (digits, tmp_path / "again"))
+    assert all(torch.equal(first[k], again[k]) for k in first)
+
+
+def test_sample_evaluate_and_figures(digits, capsys):
+    assert cli.main(["sample", str(digits), "--n", "20"]) == 0
+    drawn = np.load(digits / "samples" / "samples.npy")
+    assert drawn.shape == (20, 64)
+    assert np.isfinite(drawn).all()
+    assert (digits / "samples" / "samples.png").is_file()
+    refused(["sample", digits], capsys, "already exists", "--overwrite")
+    assert cli.main(["sample", str(digits), "--n", "20", "--sampler", "gibbs", "--overwrite", "--seed", "2"]) == 0
+    assert not np.array_equal(drawn, np.load(digits / "samples" / "samples.npy"))
+    assert cli.main(["evaluate", str(digits), "--samples", "50"]) == 0
+    scores = json.loads((digits / "evaluation.json").read_text())
+    assert scores["log_z_method"] == "enumeration"
+    assert np.isfinite(scores["log_likelihood_test"])
+    (digits / "figures" / "filters.png").unlink()
+    assert cli.main(["figures", str(digits)]) == 0
+    assert (digits / "figures" / "filters.png").is_file()
+
+
+def test_a_mixture_run_has_exact_scores(tmp_path):
+    folder = tmp_path / "mixture"
+    assert cli.main(["train", "isotropic", *TINY, "--objective.n-chains", "10", "--out", str(folder)]) == 0
+    assert (folder / "figures" / "density.png").is_file()
+    assert (folder / "model_raw.safetensors").is_file()  # the average is the model, the last parameters beside it
+    assert cli.main(["evaluate", str(folder), "--samples", "100"]) == 0
+    scores = json.loads((folder / "evaluation.json").read_text())
+    assert scores["log_z_method"] == "quadrature"
+    assert sum(scores["mode_mass"]) == pytest.approx(1, abs=1e-6)
+    assert scores["kl_data_model"] > 0
+
+
+def test_any_array_trains(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 2, 3)) * [1, 100, 1e-3] + 7
+    x[:, 0, 0] = 5.0  # a constant column is no obstacle
+    np.save(tmp_path / "x.npy", x)
+    assert cli.main(["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--out", str(tmp_path / "run")]) == 0
+    assert cli.main(["evaluate", str(tmp_path / "run"), "--samples", "20"]) == 0
+    assert cli.main(["sample", str(tmp_path / "run"), "--n", "500"]) == 0
+    drawn = np.load(tmp_path / "run" / "samples" / "samples.npy")
+    assert 30 < drawn[:, 1].std() < 300  # in the data's own units: 100, 0.001
+    assert np.abs(drawn[:, 2] - 7).max() < 0.1
+
+
+def test_paper_samplers_by_name(tmp_path):
+    for k, sampler in enumerate(["langevin", "gibbs-langevin"]):
+        options = ["--sampler.name", sampler, "--sampler.adjust-from", "0", "--sampler.per-unit", "True"]
+        out = tmp_path / str(k)
+        assert cli.main(["train", "paper-isotropic", *TINY, *options, "--out", str(out), "--no-figures"]) == 0
+        run = runs.read(out)
+        assert 0 < run.metrics[-1]["accept_prob"] <= 1
+        assert run.config.sampling.sampler == run.config.sampler  # it samples as it trains
+    # the preset's own rho does not get in the way of another sampler
+    out = tmp_path / "gibbs"
+    assert cli.main(["train", "digits", *TINY, "--sampler.name", "gibbs", "--out", str(out), "--no-figures"]) == 0
+    assert runs.read(out).config.sampler.rho is None
+
+
+def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
+    out = ["--out", tmp_path / "new"]
+    refused(["nonsense"], capsys, "nonsense", "train")
+    refused(["train", "nonsense"], capsys, "nonsense", "digits")
+    refused(["train", "digits", "--model.n-hidden", 0, *out], capsys, "--model.n-hidden", "above 0")
+    refused(["train", "digits", "--train.n-updates", -1, *out], capsys, "--train.n-updates")
+    refused(["train", "digits", "--model.n-hidden", "many", *out], capsys, "n-hidden")
+    refused(["train", "digits", "--no-such-option", 1, *out], capsys, "no-such-option")
+    refused(["train", "digits", "--sampler.step-size", 1.0, *out], capsys, "step_size", "rho")
+    refused(["train", "digits", "--sampler.rho", 1.5, *out], capsys, "rho")
+    refused(["train", "digits", "--device", "cuda:99", *out], capsys, "cuda:99")
+    refused(["train", "array", *out], capsys, "--data FILE.npy")
+    refused(["train", "array", "--data", tmp_path / "none.npy", *out], capsys, "none.npy")
+    refused(["train", "mnist-small", "--data-dir", tmp_path / "none", *out], capsys, "none", "--data-dir")
+    refused(["sample", tmp_path / "none"], capsys, "not a run")
+    refused(["reproduce", "fig1", "--jobs", 0], capsys, "--jobs")
+    assert not (tmp_path / "new").exists()  # nothing was claimed for a run that could not start
+    for content, words in ((np.full((5, 3), np.nan), "row 0"), (np.full((9, 3), 2.0), "constant")):
+        np.save(tmp_path / "x.npy", content)
+        refused(["train", "array", "--data", tmp_path / "x.npy", *out], capsys, words)
+    (tmp_path / "x.npy").write_text("text")
+    refused(["train", "array", "--data", tmp_path / "x.npy", *out], capsys, "not a .npy")
+
+
+def test_nothing_existing_is_overwritten(digits, tmp_path, capsys):
+    before = (digits / "model.safetensors").read_bytes()
+    refused(["train", "digits", *TINY, "--out", digits], capsys, "already holds a run", "--overwrite")
+    assert (digits / "model.safetensors").read_bytes() == before
+    (tmp_path / "notes.txt").write_text("mine")
+    refused(["train", "digits", *TINY, "--out", tmp_path, "--overwrite"], capsys, "not a run")
+    refused(["train", "digits", *TINY, "--out", tmp_path / "notes.txt"], capsys, "is a file")
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+    copy = tmp_path / "copy"
+    shutil.copytree(digits, copy)
+    (copy / "notes.txt").write_text("mine")
+    assert cli.main(["train", "digits", *TINY, "--seed", "9", "--out", str(copy), "--overwrite"]) == 0
+    assert (copy / "notes.txt").read_text() == "mine"
+    assert (copy / "model.safetensors").read_bytes() != before
+
+
+@pytest.mark.parametrize("damage", ["truncate", "empty", "flip", "missing", "foreign"])
+@pytest.mark.parametrize("name", ["model.safetensors", "data.safetensors", "config.json"])
+def test_damaged_runs_are_named(digits, tmp_path, capsys, name, damage):
+    copy = tmp_path / "copy"
+    shutil.copytree(digits, copy)
+    path = copy / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "foreign":
+        runs.write_tensors(path, {"W": torch.zeros(3, 2)})
+    else:
+        path.write_bytes({"truncate": content[: len(content) // 2], "empty": b"", "flip": b"\xff" + content[1:]}[damage])
+    refused(["evaluate", copy], capsys, "grbm:")
+
+
+def test_a_run_that_diverges_says_so_and_keeps_its_weights(tmp_path, capsys):
+    options = ["--sampler.name", "langevin", "--sampler.step-size", "2.5", "--sampler.adjust-from", "0"]
+    out = tmp_path / "run"
+    assert cli.main(["train", "digits", *TINY, *options, "--out", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert "visible unit" in error
+    assert "per_unit" in error
+    assert error.count("\n") == 1
+    assert torch.isfinite(runs.read(out).model.W).all()
+
+
+def test_every_preset_reads_back_and_builds(tmp_path):
+    for name, preset in PRESETS.items():
+        config = preset.config
+        runs.write_text(tmp_path / "config.json", config.to_json())
+        assert RunConfig.read(tmp_path / "config.json") == config
+        assert config.preset == name
+        if name != "array":
+            config.check()
+
+
+def test_help_teaches(capsys):
+    assert cli.main([]) == 0
+    assert cli.main(["train", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in PRESETS)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "digits", "--help"])
+    assert stop.value.code == 0
+    assert "Langevin steps K per draw of h" in " ".join(capsys.readouterr().out.replace("│", "").split())
+
+
+def test_writes_are_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "x.txt"
+    runs.write_text(path, "old")
+    with pytest.raises(RuntimeError), runs.replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]

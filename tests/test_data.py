@@ -1,0 +1,149 @@
+"""Data in, standardised and back; what is malformed is refused with one sentence."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from grbm.config import DatasetConfig, RunConfig
+from grbm.data import Standardizer
+from grbm.data.arrays import load_array
+from grbm.data.images import load_digits, load_idx
+from grbm.data.loading import load, standardizer
+from grbm.errors import UserError
+from tests.conftest import shared_data
+
+
+@pytest.mark.parametrize("mode", ["pixel", "channel", "scalar", "none"])
+def test_standardising_and_back(mode):
+    x = torch.randn(50, 12, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 13) + 5
+    fitted = Standardizer.fit(x, mode, n_channels=3)
+    torch.testing.assert_close(fitted.inverse(fitted(x)), x)
+    z = fitted(x).double()
+    if mode == "pixel":
+        groups = z
+    elif mode == "channel":
+        groups = z.view(50, 3, 4).transpose(0, 1).reshape(3, -1).T
+    elif mode == "scalar":
+        groups = z.reshape(-1, 1)
+    else:
+        assert torch.equal(z.float(), x)
+        return
+    torch.testing.assert_close(groups.mean(0), torch.zeros(groups.shape[1]).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(groups.std(0, correction=0), torch.ones(groups.shape[1]).double(), atol=1e-6, rtol=0)
+
+
+def test_constant_columns_are_safe():
+    x = torch.randn(50, 4)
+    x[:, 1] = 3.0
+    x[:, 2] = 3.0 + 1e-6 * torch.randn(50)
+    z = Standardizer.fit(x, "pixel")(x)
+    assert torch.isfinite(z).all()
+    assert z[:, 1:3].abs().max() < 1e-3
+
+
+def test_digits_are_there():
+    images, labels = load_digits()
+    assert images.shape == (1797, 64)
+    assert (images.min(), images.max()) == (0, 1)
+    assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    dataset = load(RunConfig(DatasetConfig("digits")))
+    assert (len(dataset.train), len(dataset.test)) == (1618, 179)
+
+
+def write_idx(path, array, compress):
+    header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    raw = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(raw) if compress else raw)
+
+
+def mnist_folder(tmp_path, compress):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for kind, n in (("train", 20), ("t10k", 6)):
+        suffix = ".gz" if compress else ""
+        write_idx(raw / f"{kind}-images-idx3-ubyte{suffix}", rng.integers(0, 256, (n, 28, 28)), compress)
+        write_idx(raw / f"{kind}-labels-idx1-ubyte{suffix}", rng.integers(0, 10, (n,)), compress)
+    return raw
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_idx_files_are_read_gzipped_or_not(tmp_path, compress):
+    mnist_folder(tmp_path, compress)
+    images, labels = load_idx("mnist", tmp_path)
+    expected = np.random.default_rng(0).integers(0, 256, (20, 28, 28))
+    assert np.array_equal((images.numpy() * 255).round().reshape(20, 28, 28), expected)
+    assert labels.shape == (20,)
+    assert load_idx("mnist", tmp_path, train=False)[0].shape == (6, 784)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "empty", "header"])
+@pytest.mark.parametrize("compress", [False, True])
+def test_damaged_idx_files_are_named(tmp_path, compress, damage):
+    raw = mnist_folder(tmp_path, compress)
+    path = next(raw.glob("train-images*"))
+    content = path.read_bytes()
+    path.write_bytes({"truncate": content[: len(content) // 2], "empty": b"", "header": b"xxxxxxxxxx"}[damage])
+    with pytest.raises(UserError, match="train-images"):
+        load_idx("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_the_real_files(name):
+    images, labels = load_idx(name, shared_data())
+    assert images.shape == (60_000, 784)
+    if name == "mnist":
+        assert labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+        assert float(images.double().mean()) == pytest.approx(0.1307, abs=5e-5)
+        assert float(images.double().std()) == pytest.approx(0.3081, abs=5e-5)
+
+
+def test_arrays_of_any_shape_and_number_type(tmp_path):
+    for dtype in (np.float64, np.float32, np.int16, np.bool_):
+        np.save(tmp_path / "x.npy", np.arange(24).reshape(4, 2, 3).astype(dtype))
+        x = load_array(tmp_path / "x.npy")
+        assert x.shape == (4, 6)
+        assert x.dtype == torch.float32
+
+
+def bad_arrays():
+    nan = np.zeros((5, 3))
+    nan[3, 1] = np.nan
+    return {
+        "row 3, column 1": nan,
+        "shape": np.zeros(5),
+        "n, N >= 1": np.zeros((0, 3)),
+        "single row": np.zeros((1, 3)),
+        "real numbers": np.array([["a", "b"]]),
+        "not a .npy array": np.array([[{}, []]], dtype=object),
+    }
+
+
+@pytest.mark.parametrize("message", bad_arrays())
+def test_bad_arrays_are_refused(tmp_path, message):
+    np.save(tmp_path / "x.npy", bad_arrays()[message], allow_pickle=True)
+    with pytest.raises(UserError, match=message):
+        load_array(tmp_path / "x.npy")
+
+
+def test_what_is_no_array_is_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    with pytest.raises(UserError, match="not a file"):
+        load_array(path)
+    path.write_text("hello, these are words\n")
+    with pytest.raises(UserError, match=r"not a \.npy"):
+        load_array(path)
+    np.save(path, np.zeros((9, 9)))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(UserError, match=r"not a \.npy"):
+        load_array(path)
+
+
+def test_data_without_variation_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.full((20, 3), 7.0))
+    config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
+    with pytest.raises(UserError, match="constant"):
+        standardizer(config, load(config))

@@ -1,0 +1,36 @@
+"""`grbm reproduce fig1` from end to end, at a size that says nothing about learning."""
+
+import json
+
+import pytest
+
+from grbm import UserError
+from grbm.figure1 import jobs, reproduce
+from grbm.presets import PAPER_SAMPLERS
+
+
+def test_figure_1_runs_draws_and_does_not_run_twice(tmp_path, capsys):
+    table = reproduce(tmp_path, n_updates=2)
+    assert (tmp_path / "figure1.png").stat().st_size > 10_000
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert len(rows) == 12
+    assert {row["method"] for row in rows} == {*PAPER_SAMPLERS, "recommended"}
+    assert all(row["updates"] == 2 and row["kl"] > 0 for row in rows)
+    assert "Gibbs-Langevin, adjusted" in table
+    assert "12 to train" in capsys.readouterr().out
+    assert reproduce(tmp_path, n_updates=2) == table
+    assert " 0 to train" in capsys.readouterr().out
+    with pytest.raises(UserError, match="other settings"):
+        reproduce(tmp_path, n_updates=3)
+
+
+def test_the_papers_five_samplers_have_the_papers_settings():
+    todo = {job.name: job.config for job in jobs("paper", 0)}
+    assert len(todo) == 12
+    for name in PAPER_SAMPLERS:
+        for mixture in ("isotropic", "anisotropic"):
+            config = todo[f"{mixture}-{name}"]
+            assert (config.model.n_hidden, config.train.batch_size, config.train.n_updates) == (256, 100, 500_000)
+            assert (config.objective.name, config.objective.n_steps, config.train.clip_norm) == ("modified-cd", 100, 10)
+            assert (config.train.optimizer, config.train.learning_rate) == ("sgd", 0.01)
+            assert config.dataset.n_points == 1000

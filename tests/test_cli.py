@@ -169,7 +169,9 @@ def test_damaged_runs_are_named(digits, tmp_path, capsys, name, damage):
     elif damage == "foreign":
         runs.write_tensors(path, {"W": torch.zeros(3, 2)})
     else:
-        path.write_bytes({"truncate": content[: len(content) // 2], "empty": b"", "flip": b"\xff" + content[1:]}[damage])
+        path.write_bytes(
+            {"truncate": content[: len(content) // 2], "empty": b"", "flip": b"\xff" + content[1:]}[damage]
+        )
     refused(["evaluate", copy], capsys, "grbm:")
 
 
@@ -208,8 +210,13 @@ def test_help_teaches(capsys):
 def test_writes_are_whole_or_not_at_all(tmp_path):
     path = tmp_path / "x.txt"
     runs.write_text(path, "old")
-    with pytest.raises(RuntimeError), runs.replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+
+    def fail_half_way():
+        with runs.replacing(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]

@@ -56,7 +56,9 @@ def test_kl_has_the_closed_form_between_gaussians():
 
 
 def test_mode_mass_is_the_models_own():
-    two = Mixture(torch.tensor([0.5, 0.5]).double(), torch.tensor([[-6.0, 0], [6, 0]]).double(), torch.ones(2, 2).double())
+    two = Mixture(
+        torch.tensor([0.5, 0.5]).double(), torch.tensor([[-6.0, 0], [6, 0]]).double(), torch.ones(2, 2).double()
+    )
     model = shifted_gaussian(0.0, 1.0)
     with torch.no_grad():  # h moves v from (−6, 0) to (6, 0), and has three times the mass
         model.mu.copy_(torch.tensor([-6.0, 0.0]))

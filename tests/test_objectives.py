@@ -74,7 +74,9 @@ def test_moments_are_those_of_every_state_of_the_walk():
     model = random_model(3, 4, 2)
     energy, data = model.freeze(), torch.zeros(8, 3).double()
     for probabilities in (False, True):
-        negative = ModifiedCD(Gibbs(), n_steps=5, probabilities=probabilities).negative(energy, data, None, generator(3))
+        negative = ModifiedCD(Gibbs(), n_steps=5, probabilities=probabilities).negative(
+            energy, data, None, generator(3)
+        )
         rng = generator(3)
         chains = Gibbs().start(energy, Gibbs().noise(energy, 8, rng), rng)
         states = [c for _, c, _ in walk(energy, Gibbs(), chains, 5, rng)]

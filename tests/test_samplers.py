@@ -24,7 +24,12 @@ EXACT = [
     GibbsLangevin(0.6, adjust_from=0, n_inner=1),
 ]
 BIASED = [Langevin(0.6), Langevin(0.6, per_unit=True), GibbsLangevin(0.4), GibbsLangevin(0.4, per_unit=True)]
-OTHERS = [Langevin(0.3, adjust_from=5), ParallelTempering(n_replicas=3), Annealed(), GibbsLangevin(0.1, temperature=8.0)]
+OTHERS = [
+    Langevin(0.3, adjust_from=5),
+    ParallelTempering(n_replicas=3),
+    Annealed(),
+    GibbsLangevin(0.1, temperature=8.0),
+]
 MODELS = [(1, 2, 0), (2, 4, 1), (3, 6, 2), (6, 3, 3)]
 N_CHAINS = 40_000
 
@@ -40,14 +45,15 @@ def test_exact_samplers_do_not_drift(sampler, N, M, seed):
     assert sampler.exact
     model = random_model(N, M, seed)
     truth = exact.moments(model)
-    v, h = exact_chains(model, N_CHAINS, seed=seed)
-    # h goes along with v: chains on (v, h) must start at the joint distribution
+    v, _ = exact_chains(model, N_CHAINS, seed=seed)  # with h ~ p(h | v) drawn at the start, (v, h) is exact
     for n_steps in (1, 4, 16):
         chains = sample(model, sampler, v0=v, n_steps=n_steps, seed=n_steps)
         assert z_scores(chains.v, chains.h, truth).abs().max() < 4, n_steps
 
 
-@pytest.mark.parametrize("sampler", [ParallelTempering(n_replicas=4), ParallelTempering(n_replicas=3, power=1.0)], ids=label)
+@pytest.mark.parametrize(
+    "sampler", [ParallelTempering(n_replicas=4), ParallelTempering(n_replicas=3, power=1.0)], ids=label
+)
 def test_parallel_tempering_does_not_drift(sampler):
     """Each replica starts at its own exact distribution, and stays there; swaps do happen."""
     model = random_model(2, 4, 1)

@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 def jobs(budget: str, seed: int, n_updates: int | None = None) -> list[Job]:
     """Twelve runs. ``short`` cuts the number of updates of the paper's five, and nothing else."""
-    updates = n_updates or {"short": 4000, "paper": 500_000}[budget]
+    updates = n_updates or {"short": 3500, "paper": 500_000}[budget]
     todo = []
     for mixture in MIXTURES:
         recommended = PRESETS[mixture].config

@@ -42,18 +42,28 @@ def _mixture(name: str, anchor_var: float) -> RunConfig:
     )
 
 
-def _images(name: str, n_hidden: int, n_updates: int, batch_size: int) -> RunConfig:
-    """Modified CD with partial moves, Adam and no clipping: clear pictures from noise in minutes on a CPU."""
-    sampler = SamplerConfig("partial-gibbs", rho=0.9)
+def _images(name: str, n_hidden: int, n_updates: int, learning_rate: float) -> RunConfig:
+    """Persistent chains with the centred gradient; some Gibbs steps from noise to draw.
+
+    Measured on digits against modified CD with partial moves: a quarter of its Fréchet distance, 30 nats more
+    likelihood, and it does not fall apart when trained longer (docs/results.md). ``min_var`` keeps the variances of
+    pixels that are always black from falling for ever.
+    """
+    sampler = SamplerConfig("gibbs")
     return RunConfig(
         dataset=DatasetConfig(name, standardise="scalar"),  # type: ignore[arg-type]
         model=ModelConfig(n_hidden),
         sampler=sampler,
-        objective=ObjectiveConfig(n_steps=30),
+        objective=ObjectiveConfig("pcd", n_steps=10, n_chains=256, probabilities=True),
         train=TrainConfig(
-            n_updates, batch_size, optimizer="adam", learning_rate=0.003, adam_beta1=0.5, clip_norm=None, min_var=1e-3
+            n_updates,
+            batch_size=256,
+            learning_rate=learning_rate,
+            centred=True,
+            min_var=0.02,
+            average_decay=0.99,
         ),
-        sampling=SamplingConfig(sampler, n_steps=30, mean=True),
+        sampling=SamplingConfig(sampler, n_steps=100, mean=True),
     )
 
 
@@ -80,15 +90,15 @@ PAPER_SAMPLERS = {
 _GL = PAPER_SAMPLERS["gibbs-langevin"]
 
 PRESETS: dict[str, Preset] = {
-    "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 3000, 256)),
-    "mnist-small": Preset("MNIST on two CPU cores", _images("mnist", 512, 3000, 256)),
-    "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, 3000, 256)),
+    "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.05)),
+    "mnist-small": Preset("MNIST on two CPU cores", _images("mnist", 512, 6000, 0.1)),
+    "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, 6000, 0.1)),
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),
     "array": Preset(
         "your own array, --data FILE.npy",
         replace(
-            _images("array", 128, 5000, 256),
+            _images("array", 128, 2000, 0.05),
             dataset=DatasetConfig("array", standardise="pixel"),
         ),
     ),

@@ -16,7 +16,6 @@ from grbm.randomness import generator
 from grbm.samplers.langevin import LangevinOptions
 from grbm.schedules import cosine
 
-
 EXPLODED = 1e6  # root-mean-square gradient per parameter beyond which nothing sensible is being learned
 
 

@@ -1,0 +1,43 @@
+"""What the README says runs: its Python, its commands, its links."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from grbm import cli
+from grbm.presets import PRESETS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_python_blocks_run():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+
+
+def test_commands_exist(capsys):
+    lines = [
+        line.split("#")[0] for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()
+    ]
+    commands = [shlex.split(line.split("uv run grbm")[1]) for line in lines if "uv run grbm" in line]
+    assert len(commands) >= 7
+    for command in commands:
+        if command[0] == "train" and len(command) > 1:
+            assert command[1] in PRESETS
+        if len(command) > 1:
+            with pytest.raises(SystemExit) as stop:
+                cli.main([*command, "--help"])
+            assert stop.value.code == 0
+    capsys.readouterr()
+
+
+def test_local_links_resolve():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http", "mailto")):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -10,6 +10,7 @@ import torch
 from grbm import cli, runs
 from grbm.config import RunConfig
 from grbm.presets import PRESETS
+from tests.conftest import shared_data
 
 TINY = ["--train.n-updates", "6", "--model.n-hidden", "12", "--objective.n-steps", "3"]
 
@@ -40,7 +41,8 @@ def test_train_writes_a_whole_run(digits):
     assert {p.name for p in digits.iterdir()} == {
         "config.json",
         "metrics.jsonl",
-        "model.safetensors",
+        "model.safetensors",  # the average, and the last parameters:
+        "model_raw.safetensors",
         "data.safetensors",
         "figures",
     }
@@ -111,10 +113,11 @@ def test_paper_samplers_by_name(tmp_path):
         run = runs.read(out)
         assert 0 < run.metrics[-1]["accept_prob"] <= 1
         assert run.config.sampling.sampler == run.config.sampler  # it samples as it trains
-    # the preset's own rho does not get in the way of another sampler
+    # the options that a preset gave to its own sampler do not get in the way of another
     out = tmp_path / "gibbs"
-    assert cli.main(["train", "digits", *TINY, "--sampler.name", "gibbs", "--out", str(out), "--no-figures"]) == 0
-    assert runs.read(out).config.sampler.rho is None
+    gibbs = ["--sampler.name", "gibbs", "--out", str(out), "--no-figures", "--data-dir", str(shared_data())]
+    assert cli.main(["train", "paper-mnist", *TINY, *gibbs]) == 0
+    assert runs.read(out).config.sampler.step_size is None
 
 
 def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
@@ -125,7 +128,7 @@ def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
     refused(["train", "digits", "--train.n-updates", -1, *out], capsys, "--train.n-updates")
     refused(["train", "digits", "--model.n-hidden", "many", *out], capsys, "n-hidden")
     refused(["train", "digits", "--no-such-option", 1, *out], capsys, "no-such-option")
-    refused(["train", "digits", "--sampler.step-size", 1.0, *out], capsys, "step_size", "rho")
+    refused(["train", "digits", "--sampler.step-size", 1.0, *out], capsys, "step_size", "no options")
     refused(["train", "digits", "--sampler.rho", 1.5, *out], capsys, "rho")
     refused(["train", "digits", "--device", "cuda:99", *out], capsys, "cuda:99")
     refused(["train", "array", *out], capsys, "--data FILE.npy")

@@ -36,12 +36,18 @@ def test_standardising_and_back(mode):
 
 
 def test_constant_columns_are_safe():
-    x = torch.randn(50, 4)
+    x = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
     x[:, 1] = 3.0
-    x[:, 2] = 3.0 + 1e-6 * torch.randn(50)
+    x[:, 2] = 3.0 + 1e-6 * x[:, 2]  # varies by rounding alone
+    x[:, 3] *= 1e-4  # small, but real: another unit
+    x[:, 4] = 0
+    x[0, 4] = 1.0  # a pixel lit once
     z = Standardizer.fit(x, "pixel")(x)
     assert torch.isfinite(z).all()
     assert z[:, 1:3].abs().max() < 1e-3
+    assert float(z[:, 3].std()) == pytest.approx(1, rel=0.02)
+    assert z[0, 4] > 6
+    assert Standardizer.fit(x, "pixel", floor=0.3)(x)[0, 4] < 4
 
 
 def test_digits_are_there():

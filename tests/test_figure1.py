@@ -10,7 +10,7 @@ from grbm.presets import PAPER_SAMPLERS
 
 
 def test_figure_1_runs_draws_and_does_not_run_twice(tmp_path, capsys):
-    table = reproduce(tmp_path, n_updates=2)
+    table = reproduce(tmp_path, n_updates=2, n_samples=100)
     assert (tmp_path / "figure1.png").stat().st_size > 10_000
     rows = json.loads((tmp_path / "table.json").read_text())
     assert len(rows) == 12
@@ -18,7 +18,7 @@ def test_figure_1_runs_draws_and_does_not_run_twice(tmp_path, capsys):
     assert all(row["updates"] == 2 and row["kl"] > 0 for row in rows)
     assert "Gibbs-Langevin, adjusted" in table
     assert "12 to train" in capsys.readouterr().out
-    assert reproduce(tmp_path, n_updates=2) == table
+    assert reproduce(tmp_path, n_updates=2, n_samples=100) == table
     assert " 0 to train" in capsys.readouterr().out
     with pytest.raises(UserError, match="other settings"):
         reproduce(tmp_path, n_updates=3)

@@ -63,6 +63,18 @@ def test_chains_start_where_each_objective_says():
     assert second.moments.v.tolist() == [1003.5, 1003.5]
 
 
+def test_chains_restart_with_the_stated_probability():
+    model = random_model(2, 3, 1)
+    energy, objective = model.freeze(), PCD(Still(), n_steps=1, n_chains=10_000, restart=0.3)
+    old = torch.zeros(10_000, 2).double()
+    negative = objective.negative(energy, old, old, generator(0))
+    fresh = (negative.v[:, 0] == 1001).double()
+    assert torch.equal(negative.v[:, 0], 1 + 1000 * fresh)
+    assert float(fresh.mean()) == pytest.approx(0.3, abs=4 * (0.21 / 10_000) ** 0.5)
+    with pytest.raises(ValueError, match="probability"):
+        PCD(Gibbs(), restart=1.5)
+
+
 def test_replicas_of_tempered_chains_persist():
     model = random_model(2, 3, 1)
     objective = PCD(ParallelTempering(n_replicas=3), n_steps=2, n_chains=6)

@@ -106,6 +106,8 @@ class ObjectiveConfig:
     """modified-cd: first steps that do not count."""
     n_chains: int | None = None
     """Chains; by default as many as the batch has rows."""
+    restart: float = 0.0
+    """pcd: probability that a chain starts again from noise at an update."""
     probabilities: bool = False
     """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
 
@@ -113,7 +115,7 @@ class ObjectiveConfig:
         if self.name == "cd":
             return CD(sampler, self.n_steps, self.probabilities)
         if self.name == "pcd":
-            return PCD(sampler, self.n_steps, self.n_chains or batch_size, self.probabilities)
+            return PCD(sampler, self.n_steps, self.n_chains or batch_size, self.probabilities, self.restart)
         return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, self.probabilities)
 
 
@@ -201,6 +203,8 @@ class RunConfig:
                 raise UserError(f"{_flag(name)} must be above 0, got {number}.")
         if not 0 <= self.objective.burn_in < self.objective.n_steps:
             raise UserError(f"--objective.burn-in must be at least 0 and below n_steps, got {self.objective.burn_in}.")
+        if not 0 <= self.objective.restart <= 1:
+            raise UserError(f"--objective.restart must be a probability, got {self.objective.restart}.")
         if not 0 <= self.dataset.held_out < 1:
             raise UserError(f"--dataset.held-out must be a share in [0, 1), got {self.dataset.held_out}.")
         if self.train.average_decay is not None and not 0 <= self.train.average_decay < 1:

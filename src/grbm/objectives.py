@@ -91,17 +91,29 @@ class PCD:
     """Persistent contrastive divergence: chains go on from where the last update left them; the first start at noise.
 
     Every state of the ``n_steps`` counts. With `ParallelTempering` as its sampler all replicas persist.
+
+    ``restart`` is the probability that a chain starts again from noise at an update. Chains then have all ages, on
+    average 1/restart updates: old ones keep the density right, young ones keep open the way from noise, which plain PCD
+    forgets and modified CD knows alone.
     """
 
     sampler: Sampler
     n_steps: int = 1
     n_chains: int = 100
     probabilities: bool = False
+    restart: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.restart <= 1:
+            raise ValueError(f"restart must be a probability, got {self.restart}.")
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
-        v = self.sampler.noise(energy, self.n_chains, rng) if persistent is None else persistent
-        result = _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
-        return result
+        v = persistent
+        if v is None or self.restart > 0:
+            noise = self.sampler.noise(energy, self.n_chains, rng)
+            fresh = torch.rand(self.n_chains, generator=rng, device=noise.device) < self.restart
+            v = noise if v is None else torch.where(fresh[:, None], noise, v)
+        return _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
 
 
 def _run(

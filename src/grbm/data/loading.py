@@ -48,8 +48,8 @@ def standardizer(config: RunConfig, dataset: Dataset) -> Standardizer:
     spread = dataset.train.amax(0) - dataset.train.amin(0)
     if not (spread > 0).any():
         raise UserError("Every column of the data is constant, so there is nothing to learn; check the input.")
-    channels = dataset.image_shape[0] if dataset.image_shape else 1
-    return Standardizer.fit(dataset.train, config.dataset.standardise, n_channels=channels)
+    channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
+    return Standardizer.fit(dataset.train, config.dataset.standardise, n_channels=channels, floor=floor)
 
 
 def _split(rows: Tensor, config: RunConfig) -> tuple[Tensor, Tensor]:

@@ -15,11 +15,12 @@ class Standardizer(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def fit(cls, x: Tensor, mode: Mode, *, n_channels: int = 1, floor: float = 0.1) -> "Standardizer":
+    def fit(cls, x: Tensor, mode: Mode, *, n_channels: int = 1, floor: float = 0.0) -> "Standardizer":
         """Fit to data x (n, N), with columns in channel-major order (channels, height, width).
 
-        The deviation of (nearly) constant columns is floored at ``floor`` times the overall deviation: divided by
-        their own, they would be amplified rounding noise.
+        Constant columns, and those that vary by less than rounding, keep their scale. Where all columns have the same
+        unit, as pixels do, ``floor`` bounds the scale below by that share of the overall deviation, so that a pixel
+        that is lit once in the whole data is not blown up.
         """
         n_columns = x.shape[1]
         x = x.double()
@@ -31,9 +32,11 @@ class Standardizer(NamedTuple):
             grouped = x.view(len(x), n_channels if mode == "channel" else 1, -1)
             mean = grouped.mean((0, 2))[:, None].expand(grouped.shape[1:]).reshape(-1)
             scale = grouped.std((0, 2), correction=0)[:, None].expand(grouped.shape[1:]).reshape(-1)
-        overall = float((x - x.mean(0)).square().mean().sqrt())
-        least = floor * overall if overall > 0 else 1.0
-        return cls(mean.float(), scale.clamp_min(least if mode != "none" else 0).float())
+        if mode != "none":
+            overall = float((x - x.mean(0)).square().mean().sqrt())
+            scale = scale.clamp_min(floor * overall)
+            scale = torch.where(scale > 1e-6 * x.abs().amax(0), scale, 1.0)
+        return cls(mean.float(), scale.float())
 
     def __call__(self, x: Tensor) -> Tensor:
         return (x - self.mean.to(x)) / self.scale.to(x)

@@ -40,6 +40,7 @@ def refused(args, capsys, *words):
 def test_train_writes_a_whole_run(digits):
     assert {p.name for p in digits.iterdir()} == {
         "config.json",
+        "status.json",
         "metrics.jsonl",
         "model.safetensors",  # the average, and the last parameters:
         "model_raw.safetensors",
@@ -67,6 +68,7 @@ def test_sample_evaluate_and_figures(digits, capsys):
     assert cli.main(["sample", str(digits), "--n", "20"]) == 0
     drawn = np.load(digits / "samples" / "samples.npy")
     assert drawn.shape == (20, 64)
+    assert drawn.dtype == np.float32
     assert np.isfinite(drawn).all()
     assert (digits / "samples" / "samples.png").is_file()
     refused(["sample", digits], capsys, "already exists", "--overwrite")
@@ -129,7 +131,17 @@ def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
     refused(["train", "digits", "--model.n-hidden", "many", *out], capsys, "n-hidden")
     refused(["train", "digits", "--no-such-option", 1, *out], capsys, "no-such-option")
     refused(["train", "digits", "--sampler.step-size", 1.0, *out], capsys, "step_size", "no options")
-    refused(["train", "digits", "--sampler.rho", 1.5, *out], capsys, "rho")
+    refused(["train", "digits", "--sampler.rho", 0.5, *out], capsys, "rho")
+    refused(["train", "digits", "--sampler.name", "partial-gibbs", "--sampler.rho", 1.5, *out], capsys, "rho")
+    refused(["train", "digits", "--sampler.name", "annealed", *out], capsys, "annealed")
+    refused(["train", "digits", "--train.clip-norm", -1, *out], capsys, "--train.clip-norm")
+    refused(["train", "digits", "--train.variance-rate", -1, *out], capsys, "--train.variance-rate")
+    refused(["train", "digits", "--train.optimizer", "adam", "--train.adam-beta1", 1.5, *out], capsys, "adam-beta1")
+    refused(["train", "digits", "--objective.n-chains", -5, *out], capsys, "--objective.n-chains")
+    refused(["train", "digits", "--objective.burn-in", 3, *out], capsys, "pcd", "burn_in")
+    refused(["train", "digits", "--objective.restart", 2, *out], capsys, "probability")
+    refused(["train", "digits", "--data", tmp_path / "x.npy", *out], capsys, "--data")
+    refused(["train", "digits", "--device", "meta", *out], capsys, "meta")
     refused(["train", "digits", "--device", "cuda:99", *out], capsys, "cuda:99")
     refused(["train", "array", *out], capsys, "--data FILE.npy")
     refused(["train", "array", "--data", tmp_path / "none.npy", *out], capsys, "none.npy")
@@ -187,6 +199,19 @@ def test_a_run_that_diverges_says_so_and_keeps_its_weights(tmp_path, capsys):
     assert "per_unit" in error
     assert error.count("\n") == 1
     assert torch.isfinite(runs.read(out).model.W).all()
+    assert "visible unit" in runs.read(out).status
+    assert cli.main(["sample", str(out), "--n", "2"]) == 0
+    assert "visible unit" in capsys.readouterr().err  # whoever uses the run is told
+
+
+def test_data_that_changed_since_training_are_named(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(50, 3)))
+    out, data = tmp_path / "run", ["--data", str(tmp_path / "x.npy")]
+    assert cli.main(["train", "array", *data, *TINY, "--out", str(out), "--no-figures"]) == 0
+    np.save(tmp_path / "y.npy", np.load(tmp_path / "x.npy"))
+    np.save(tmp_path / "x.npy", np.zeros((50, 4)))
+    refused(["evaluate", out], capsys, "4 columns", "3 visible units")
+    assert cli.main(["evaluate", str(out), "--samples", "10", "--data", str(tmp_path / "y.npy")]) == 0
 
 
 def test_every_preset_reads_back_and_builds(tmp_path):

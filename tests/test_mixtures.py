@@ -31,6 +31,7 @@ def test_samples_follow_the_density(stratified):
     score = sample_score(v, mixture)
     assert score.within == pytest.approx(1 - math.exp(-4.5), abs=4 * (0.989 * 0.011 / 1e5) ** 0.5)
     assert score.mode_share == pytest.approx([0.33, 0.33, 0.34], abs=1e-3 if stratified else 4 * 0.0015)
+    assert sample_score(v[:300], mixture).mode_share == pytest.approx([0.33, 0.33, 0.34], abs=4 * 0.027)
     for k in range(3):
         mode = v[mixture.modes(v) == k]
         # 33,000 draws: the standard error of a deviation is 0.4 %
@@ -53,6 +54,11 @@ def test_kl_has_the_closed_form_between_gaussians():
     for mean, var in ((0.0, 1.0), (0.7, 0.5), (-1.0, 3.0)):
         expected = 2 * 0.5 * (1 / var + mean**2 / var - 1 + math.log(var))
         assert density_score(shifted_gaussian(mean, var), one).kl == pytest.approx(expected, abs=1e-6)
+
+
+def test_data_where_the_model_has_no_density_cost_36_nats():
+    far = Mixture(torch.ones(1).double(), torch.full((1, 2), 40.0).double(), torch.ones(1, 2).double())
+    assert density_score(shifted_gaussian(0.0, 1.0), far).kl == pytest.approx(36)
 
 
 def test_mode_mass_is_the_models_own():

@@ -97,7 +97,9 @@ def test_a_tempered_energy_is_the_interpolation_and_a_grbm(N, M, seed):
     states = all_hidden(M)
     summed = torch.stack([ladder.energy(v, s.expand_as(h)) for s in states])
     torch.testing.assert_close(ladder.free_energy(v), -(-summed).logsumexp(0))
-    torch.testing.assert_close(ladder.energy_grad(ladder.visible_mean(h), h), torch.zeros_like(v))
+    live = v.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(ladder.energy(live, h).sum(), live)
+    torch.testing.assert_close(ladder.energy_grad(v, h), slope)
     for k, beta in enumerate(betas):  # a scalar beta is the same energy without the ladder's axis
         alone = energy.temper(beta, base)
         torch.testing.assert_close(alone.free_energy(v[k]), ladder.free_energy(v)[k])
@@ -138,6 +140,19 @@ def test_building_a_model_leaves_the_global_random_state_alone():
 def test_sizes_must_be_positive(sizes):
     with pytest.raises(ValueError, match="must be at least 1"):
         GRBM(*sizes)
+
+
+def test_a_frozen_energy_does_not_move_with_the_parameters():
+    model = random_model(3, 4, 0)
+    v, h = inputs(model)
+    energy = model.freeze()
+    before = energy.energy(v, h), energy.visible_mean(h)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    assert torch.equal(energy.energy(v, h), before[0])
+    assert torch.equal(energy.visible_mean(h), before[1])
+    assert not energy.W.requires_grad
 
 
 def test_wrong_shapes_are_named():

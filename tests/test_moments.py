@@ -91,6 +91,28 @@ def test_the_centred_step_commutes_with_flips_and_the_plain_one_does_not():
         assert torch.allclose(here, there, atol=1e-10) == centred
 
 
+def test_the_centred_step_commutes_with_shifts_of_the_data():
+    """v -> v + c, with b and μ to match, is the same model; a step taken there is the same step."""
+    model, shift = random_model(3, 4, 6), torch.tensor([2.0, -1.0, 0.5]).double()
+    data, _ = exact_chains(random_model(3, 4, 7), 40, seed=0)
+    other = GRBM(3, 4, dtype=torch.float64)
+    with torch.no_grad():
+        other.load_state_dict(model.state_dict())
+        other.mu += shift
+        other.b -= model.W.T @ (shift / model.var)
+    torch.testing.assert_close(exact.log_prob(model, data), exact.log_prob(other, data + shift))
+    after = []
+    for m, rows in ((model, data), (other, data + shift)):
+        energy = m.freeze()
+        positive = Moments.of(rows, energy.hidden_logits(rows).sigmoid())
+        step = centre(energy, gradient(energy, positive, exact.moments(m)), positive)
+        with torch.no_grad():
+            for name in ("W", "b", "mu"):
+                m.get_parameter(name).add_(0.1 * step[name])
+        after.append(exact.log_prob(m, rows))
+    torch.testing.assert_close(*after)
+
+
 def test_the_centred_step_climbs():
     model = random_model(3, 4, 8)
     data, _ = exact_chains(random_model(3, 4, 9), 200, seed=0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grbm import CD, PCD, Chains, Gibbs, ModifiedCD, ParallelTempering, PartialGibbs, walk
+from grbm import CD, PCD, Annealed, Chains, Gibbs, ModifiedCD, ParallelTempering, PartialGibbs, walk
 from grbm.moments import Moments
 from grbm.objectives import positive
 from grbm.randomness import generator
@@ -110,8 +110,15 @@ def test_the_positive_phase_draws_h_or_keeps_its_probabilities():
     assert (drawn.h - mean.h).abs().max() < 4 * 0.5 / 50_000**0.5
 
 
+def test_annealed_paths_count_by_their_last_state_alone():
+    with pytest.raises(ValueError, match="last state"):
+        ModifiedCD(Annealed(), n_steps=5)
+    ModifiedCD(Annealed(), n_steps=5, burn_in=4)
+    for objective in (CD, PCD):
+        with pytest.raises(ValueError, match="annealed"):
+            objective(Annealed())
+
+
 def test_burn_in_must_leave_something():
     with pytest.raises(ValueError, match="burn_in"):
-        ModifiedCD(Gibbs(), n_steps=3, burn_in=3).negative(
-            random_model(2, 2, 0).freeze(), torch.zeros(2, 2).double(), None, generator(0)
-        )
+        ModifiedCD(Gibbs(), n_steps=3, burn_in=3)

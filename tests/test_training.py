@@ -136,13 +136,40 @@ def test_a_variance_too_small_for_the_step_stops_with_unit_update_and_remedy():
 def test_numbers_that_are_not_finite_stop_and_keep_the_last_good_weights():
     state = new_state()
     run(state, 100, until=5)
-    before = copy.deepcopy(state.model)
+    verified = {name: p.clone() for name, p in state.last_good.items()}
     data = small_data()
     data[:, 2] = 1e30  # squares overflow float32
-    with pytest.raises(DivergenceError, match=r"update 5.*min_var"):
+    with pytest.raises(DivergenceError, match=r"update 5.*visible unit 2"):
         train_step(state, CD(Gibbs(), 1), data)
-    assert same(before, state.model)
+    assert all(torch.equal(verified[name], p) for name, p in state.model.state_dict().items())
     assert all(torch.isfinite(p).all() for p in state.model.parameters())
+
+
+def test_a_step_into_nonsense_is_taken_back():
+    """The gradient before the step is fine; the parameters after it are not, and must not be kept."""
+    state = new_state(torch.optim.SGD)
+    run(state, 100, until=5)
+    good = copy.deepcopy(state.model)
+    for group in state.optimizer.param_groups:
+        group["lr"] = 1e6
+    train_step(state, CDS[0], small_data(), clip_norm=None)
+    assert not same(good, state.model)
+    with pytest.raises(DivergenceError, match="visible unit"):
+        train_step(state, CDS[0], small_data())
+    assert same(good, state.model)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "step_size", "stops"), [(1.0, 1.9, False), (1.0, 2.1, True), (4.0, 7.9, False)]
+)
+def test_the_overshoot_guard_stands_at_two_variances(temperature, step_size, stops):
+    state = new_state()
+    sampler = Langevin(step_size, adjust_from=0, temperature=temperature)
+    if stops:
+        with pytest.raises(DivergenceError, match="overshoots"):
+            train_step(state, ModifiedCD(sampler, 2), small_data())
+    else:
+        train_step(state, ModifiedCD(sampler, 2), small_data())
 
 
 def test_data_that_do_not_fit_are_refused():

@@ -67,7 +67,9 @@ class EvaluateOptions:
     """Samples from noise to score."""
     seed: int = 1
     data_dir: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the .npy array is now, if it moved since training."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ class FiguresOptions:
     """Folder of a run."""
     seed: int = 1
     data_dir: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the .npy array is now, if it moved since training."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DivergenceError as error:
         print(f"grbm: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("grbm: interrupted; the weights so far are in the run folder.", file=sys.stderr)
+    except OSError as error:
+        print(f"grbm: {error}; check the path, its permissions and the space on the disk.", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"grbm: {error or 'interrupted'}.", file=sys.stderr)
         return 130
     return 0
 
@@ -197,10 +204,10 @@ def _sample(args: list[str]) -> None:
         raise UserError(f"--n and --steps must be at least 1, got {options.n} and {options.steps}.")
     if options.sampler is not None and options.sampler not in SAMPLERS:
         raise UserError(f"There is no sampler {options.sampler!r}; choose one of {', '.join(SAMPLERS)}.")
-    run = runs.read(options.run)
+    run = _read(options.run, None, None)
     own = run.config.sampling
     sampling = SamplingConfig(
-        sampler=own.sampler if options.sampler is None else SamplerConfig(options.sampler),  # type: ignore[arg-type]
+        sampler=own.sampler if options.sampler in (None, own.sampler.name) else SamplerConfig(options.sampler),  # type: ignore[arg-type]
         n_steps=options.steps or own.n_steps,
         mean=own.mean if options.mean is None else options.mean,
     )
@@ -209,14 +216,16 @@ def _sample(args: list[str]) -> None:
         raise UserError(f"{path} already exists; add --overwrite to replace it.")
     drawn = generate(run, options.n, sampling=sampling, seed=options.seed)
     with runs.replacing(path) as temporary, temporary.open("wb") as file:
-        np.save(file, drawn.v.numpy(), allow_pickle=False)
+        kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
+        np.save(file, drawn.numpy().astype(kind), allow_pickle=False)
     print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise): {path}")
     name = run.config.dataset.name
     if name in IMAGE_SHAPES:
-        figure = plots.image_grid(drawn.v[:256], IMAGE_SHAPES[name], f"Samples: {sampling.n_steps} steps from noise")
+        figure = plots.image_grid(drawn[:256], IMAGE_SHAPES[name], f"Samples: {sampling.n_steps} steps from noise")
     elif run.model.n_visible == 2:
         figure = Figure(figsize=(4, 4.2), layout="constrained")
-        plots.sample_panel(figure.subplots(), drawn.v, MIXTURES.get(name), "samples from noise")
+        limits = None if name in MIXTURES else plots.limits_of(drawn)
+        plots.sample_panel(figure.subplots(), drawn, MIXTURES.get(name), "samples from noise", limits)
     else:
         return
     with runs.replacing(path.with_suffix(".png")) as temporary:
@@ -231,7 +240,7 @@ def _evaluate(args: list[str]) -> None:
     options = _parse(EvaluateOptions, args, "grbm evaluate")
     if options.samples < 1:
         raise UserError(f"--samples must be at least 1, got {options.samples}.")
-    run = _relocate(runs.read(options.run), options.data_dir)
+    run = _read(options.run, options.data_dir, options.data)
     scores = evaluate(run, n_samples=options.samples, seed=options.seed)
     runs.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
     width = max(map(len, scores))
@@ -242,16 +251,22 @@ def _evaluate(args: list[str]) -> None:
 
 
 def _figures(args: list[str]) -> None:
-    from grbm import runs
     from grbm.drawing import draw
 
     options = _parse(FiguresOptions, args, "grbm figures")
-    for path in draw(_relocate(runs.read(options.run), options.data_dir), seed=options.seed):
+    for path in draw(_read(options.run, options.data_dir, options.data), seed=options.seed):
         print(f"  {path}")
 
 
-def _relocate(run: Any, data_dir: Path | None) -> Any:
-    return run if data_dir is None else run._replace(config=replace(run.config, data_dir=data_dir))
+def _read(folder: Path, data_dir: Path | None, data: Path | None) -> Any:
+    """A run, with its data where they are now; says so if its training ended early."""
+    from grbm import runs
+
+    run = runs.read(folder)
+    if run.status:
+        print(f"Note: {run.status}", file=sys.stderr)
+    config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
+    return run._replace(config=config)
 
 
 def _reproduce(args: list[str]) -> None:
@@ -299,7 +314,7 @@ class _Progress:
             accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
             self.note = (
                 f"{update / self.seconds:.0f}/s  |grad| {record['grad_norm']:.3g}  "
-                f"mean log σ² {record['log_var_mean']:.2f}{accept}"
+                f"mean σ² {record['var_mean']:.3g}{accept}"
             )
         self.bar.update(self.task, completed=update, note=self.note)
         if not self.console.is_terminal and (update == self.n_updates or self.seconds - self.last_line > 10):

@@ -27,6 +27,7 @@ def load_published(path: str | Path) -> GRBM:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} is not a checkpoint that can be read safely ({reason}).") from error
     parameters = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
+    parameters = parameters if isinstance(parameters, dict) else {}
     return from_parameters({k: v for k, v in parameters.items() if isinstance(v, torch.Tensor)}, str(path))
 
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import torch
 import tyro
@@ -112,11 +112,19 @@ class ObjectiveConfig:
     """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
 
     def build(self, sampler: Sampler, batch_size: int) -> Objective:
-        if self.name == "cd":
-            return CD(sampler, self.n_steps, self.probabilities)
-        if self.name == "pcd":
-            return PCD(sampler, self.n_steps, self.n_chains or batch_size, self.probabilities, self.restart)
-        return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, self.probabilities)
+        """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
+        takes = {"modified-cd": ("burn_in", "n_chains"), "cd": (), "pcd": ("n_chains", "restart")}[self.name]
+        for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
+            if getattr(self, option) != unset and option not in takes:
+                raise UserError(f"The objective {self.name} has no option {option}.")
+        try:
+            if self.name == "cd":
+                return CD(sampler, self.n_steps, self.probabilities)
+            if self.name == "pcd":
+                return PCD(sampler, self.n_steps, self.n_chains or batch_size, self.probabilities, self.restart)
+            return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, self.probabilities)
+        except ValueError as error:
+            raise UserError(f"The objective {self.name} was refused: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,7 @@ class RunConfig:
     seed: int = 0
     """Every random number of the run follows from it."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, mps ..., or auto: a GPU if there is one."""
+    """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one."""
     preset: Annotated[str, tyro.conf.Suppress] = ""
 
     def check(self) -> None:
@@ -197,20 +205,26 @@ class RunConfig:
             "train.learning_rate": self.train.learning_rate,
             "train.min_var": self.train.min_var,
             "sampling.n_steps": self.sampling.n_steps,
+            "train.clip_norm": 1.0 if self.train.clip_norm is None else self.train.clip_norm,
+            "objective.n_chains": 1 if self.objective.n_chains is None else self.objective.n_chains,
         }
         for name, number in positive.items():
             if not number > 0:
                 raise UserError(f"{_flag(name)} must be above 0, got {number}.")
-        if not 0 <= self.objective.burn_in < self.objective.n_steps:
-            raise UserError(f"--objective.burn-in must be at least 0 and below n_steps, got {self.objective.burn_in}.")
-        if not 0 <= self.objective.restart <= 1:
-            raise UserError(f"--objective.restart must be a probability, got {self.objective.restart}.")
-        if not 0 <= self.dataset.held_out < 1:
-            raise UserError(f"--dataset.held-out must be a share in [0, 1), got {self.dataset.held_out}.")
-        if self.train.average_decay is not None and not 0 <= self.train.average_decay < 1:
-            raise UserError(f"--train.average-decay must be in [0, 1), got {self.train.average_decay}.")
+        shares: dict[str, float] = {
+            "dataset.held_out": self.dataset.held_out,
+            "train.adam_beta1": self.train.adam_beta1,
+            "train.average_decay": self.train.average_decay or 0.0,
+        }
+        for name, number in shares.items():
+            if not 0 <= number < 1:
+                raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
+        if not self.train.variance_rate >= 0:
+            raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")
         if self.dataset.name == "array" and self.data is None:
             raise UserError("The preset array needs --data FILE.npy, an array of rows of samples.")
+        if self.dataset.name != "array" and self.data is not None:
+            raise UserError(f"--data goes with the preset array; {self.dataset.name} has its own data.")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, default=str) + "\n"
@@ -229,9 +243,13 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _restore(kind: type, values: dict[str, Any]) -> Any:
+def _restore(kind: type, values: Any) -> Any:
+    if not isinstance(values, dict) or not values:
+        raise TypeError(f"expected the fields of {kind.__name__}, found {values!r}")
     given = dict(values)
     for f in fields(kind):
+        if get_origin(f.type) is Literal and given.get(f.name) not in get_args(f.type):
+            raise ValueError(f"{f.name} is {given.get(f.name)!r}")
         if f.name not in given:
             continue
         if f.name in ("data", "data_dir") and given[f.name] is not None:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from grbm import plots, runs
 from grbm.config import SamplingConfig
-from grbm.data.loading import Dataset, load
+from grbm.data.loading import Dataset, load_for
 from grbm.evaluate.exact import quadrature
 from grbm.evaluate.mixtures import model_grid
 from grbm.generate import generate, trajectory
@@ -15,7 +15,7 @@ from grbm.generate import generate, trajectory
 
 def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> list[Path]:
     """Draw all figures that the run's data allow into ``figures/`` and return their paths."""
-    dataset = dataset or load(run.config)
+    dataset = dataset or load_for(run.config, run.model.n_visible)
     folder = run.folder / runs.FIGURES
     written = []
 
@@ -27,10 +27,10 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     sampling, shape = run.config.sampling, dataset.image_shape
     if shape is not None:
         how = f"{sampling.n_steps} steps from noise" + (", conditional means" if sampling.mean else "")
-        save(plots.image_grid(generate(run, 128, seed=seed).v, shape, f"Samples: {how}"), "samples.png")
-        states, steps = trajectory(run, 10, seed=seed)
+        save(plots.image_grid(generate(run, 128, seed=seed), shape, f"Samples: {how}"), "samples.png")
+        states, steps = trajectory(run, 10, seed=seed, n_states=13)
         save(plots.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
-        states, _ = trajectory(run, 32, seed=seed, n_states=sampling.n_steps)
+        states, _ = trajectory(run, 32, seed=seed, n_states=50)
         with runs.replacing(folder / "chains.gif") as temporary:
             plots.save_animation(temporary, states, shape)
         written.append(folder / "chains.gif")
@@ -38,7 +38,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     elif run.model.n_visible == 2:
         save(_plane(run, dataset, sampling, seed), "density.png")
     else:
-        drawn = generate(run, 1000, seed=seed).v
+        drawn = generate(run, 1000, seed=seed)
         save(plots.scatter(drawn, dataset.train[:1000], "Samples from noise"), "samples.png")
     if run.metrics:
         save(plots.learning_curves(run.metrics), "learning.png")
@@ -50,19 +50,16 @@ def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, seed: int)
     """Data, learned density and samples of a model of the plane."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
-    grid = model_grid(run.model, dataset.mixture) if dataset.mixture else quadrature(run.model, max_spacing=0.1)
     rows = dataset.train[:1000]
-    limits = None if dataset.mixture else (rows.amin(0), rows.amax(0))
-    plots.sample_panel(left, rows, dataset.mixture, "data")
-    points = run.standardizer.inverse(grid.points)
-    plots.density_panel(middle, points, grid.shape, grid.log_density, "model: log-density (quadrature)")
-    drawn = generate(run, 1000, seed=seed).v
-    plots.sample_panel(right, drawn, dataset.mixture, f"model: {sampling.n_steps} steps from noise")
-    if limits is not None:
-        low, high = limits
-        margin = 0.2 * (high - low)
-        for axes in (left, middle, right):
-            axes.set_xlim(float(low[0] - margin[0]), float(high[0] + margin[0]))
-            axes.set_ylim(float(low[1] - margin[1]), float(high[1] + margin[1]))
-            axes.set_aspect("auto")
+    limits = None if dataset.mixture else plots.limits_of(rows)
+    plots.sample_panel(left, rows, dataset.mixture, "data", limits)
+    title = "model: log-density (quadrature)"
+    try:
+        grid = model_grid(run.model, dataset.mixture) if dataset.mixture else quadrature(run.model, max_spacing=0.1)
+        points = run.standardizer.inverse(grid.points)
+        plots.density_panel(middle, points, grid.shape, grid.log_density, title, limits)
+    except ValueError:
+        middle.text(0.5, 0.5, "too sharp for a grid", ha="center", transform=middle.transAxes)
+    drawn = generate(run, 1000, seed=seed)
+    plots.sample_panel(right, drawn, dataset.mixture, f"model: {sampling.n_steps} steps from noise", limits)
     return figure

@@ -38,25 +38,25 @@ def train(
     dataset = load(config)
     scale = standardizer(config, dataset)
     device = runs.pick_device(config.device)
-    data = scale(dataset.train).to(device)
-    base = Base.fit(scale(dataset.train))
+    data = scale(dataset.train)
+    base = Base.fit(data)
     batch_size = min(config.train.batch_size, len(data))
     objective = config.objective.build(config.sampler.build(base), batch_size)
     config.sampling.sampler.build(base)  # so that a wrong option is refused now and not after training
 
-    runs.create(folder, config, overwrite=overwrite)
-    runs.save_data(folder, scale, base)
     model = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed)
     if config.model.start == "anchored":
         var, length = config.model.anchor_var, config.model.anchor_length
-        anchored_(model, data.cpu(), var=var, length=length, seed=config.seed)
-    model = model.to(device)
+        anchored_(model, data, var=var, length=length, seed=config.seed)
+    model, data = model.to(device), data.to(device)
     state = TrainState(model, config.train.build(model), seed=config.seed)
+    runs.create(folder, config, overwrite=overwrite)  # only now, when nothing in the configuration can fail any more
+    runs.save_data(folder, scale, base)
     on_start(data, model)
 
     n_updates = config.train.n_updates
     every = max(1, n_updates // log_points)
-    started, clipped, rejected = time.perf_counter(), 0, 0
+    started, clipped, since = time.perf_counter(), 0, 0
     try:
         with (folder / runs.METRICS).open("w", encoding="utf-8") as log:
             for metrics in fit(
@@ -71,21 +71,24 @@ def train(
                 average_decay=config.train.average_decay,
             ):
                 clipped += config.train.clip_norm is not None and float(metrics.grad_norm) > config.train.clip_norm
-                rejected += 1
+                since += 1
                 record = None
                 if state.update % every == 0 or state.update in (1, n_updates):
                     record = describe(state, metrics, data[:512])
-                    record |= {"seconds": round(time.perf_counter() - started, 3), "clipped": clipped / rejected}
-                    clipped = rejected = 0
+                    record |= {"seconds": round(time.perf_counter() - started, 3), "clipped": clipped / since}
+                    clipped = since = 0
                     log.write(json.dumps(record) + "\n")
                     log.flush()
                 on_update(state.update, record)
     except (DivergenceError, KeyboardInterrupt) as error:
+        message = str(error) if isinstance(error, DivergenceError) else f"interrupted at update {state.update}"
         runs.save_model(folder, state.model, state.average)
+        runs.save_status(folder, state.update, message)
         if isinstance(error, KeyboardInterrupt):
-            raise
+            raise KeyboardInterrupt(f"{message}; the weights so far are in {folder / runs.WEIGHTS}") from error
         raise DivergenceError(f"{error} The last good weights are in {folder / runs.WEIGHTS}.") from error
     runs.save_model(folder, state.model, state.average)
+    runs.save_status(folder, state.update)
     return runs.read(folder)
 
 
@@ -101,6 +104,7 @@ def describe(state: TrainState, metrics: StepMetrics, data: Tensor) -> Record:
         "learning_rate": state.optimizer.param_groups[0]["lr"],
         "grad_norm": float(metrics.grad_norm),
         "reconstruction": float((data - reconstruction).square().mean()),
+        "var_mean": float(log_var.exp().mean()),
         "log_var_mean": float(log_var.mean()),
         "log_var_min": float(log_var.min()),
         "log_var_max": float(log_var.max()),

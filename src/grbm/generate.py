@@ -1,46 +1,47 @@
 """Samples of a run, in the units of its data."""
 
-from typing import NamedTuple
+import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from grbm.config import SamplingConfig
-from grbm.model import Base
-from grbm.runs import Run
+from grbm.model import GRBM, Base
+from grbm.runs import Run, pick_device
 from grbm.samplers import Chains, sample
-from grbm.samplers.annealing import Weights
 
 
-class Generated(NamedTuple):
-    v: Tensor  # (n, N) in the data's units
-    log_z: float | None  # of the model in its own units, where the sampler estimates it
+def generate(run: Run, n_samples: int, *, sampling: SamplingConfig | None = None, seed: int = 1) -> Tensor:
+    """``n_samples`` from noise (n, N) in the data's units, drawn as ``sampling`` (by default the run's own) says."""
+    return run.standardizer.inverse(_sample(run, sampling or run.config.sampling, n_samples, seed).v.cpu())
 
 
-def generate(run: Run, n_samples: int, *, sampling: SamplingConfig | None = None, seed: int = 1) -> Generated:
-    """Draw ``n_samples`` from noise as ``sampling`` (by default the run's own) says."""
-    sampling = sampling or run.config.sampling
-    chains = _sample(run, sampling, n_samples, seed, keep_every=None)
-    log_z = float(chains.state.log_z) if isinstance(chains.state, Weights) else None
-    return Generated(run.standardizer.inverse(chains.v.cpu()), log_z)
+def trajectory(run: Run, n_chains: int, *, n_states: int, seed: int = 1) -> tuple[Tensor, list[int]]:
+    """The way from noise: states (S, C, N) in the data's units and their steps, closer together at the start.
+
+    The first state is the noise itself; the last ones are those that `generate` returns for the same seed and
+    number of chains.
+    """
+    sampling = run.config.sampling
+    noise = _sample(run, replace(sampling, n_steps=0, mean=False), n_chains, seed)
+    kept = _sample(run, sampling, n_chains, seed, keep_every=1)
+    steps = sorted({0, *(round(sampling.n_steps ** (k / (n_states - 2))) for k in range(n_states - 1))})
+    states = torch.stack([noise.v if step == 0 else kept.v[step - 1] for step in steps])
+    return run.standardizer.inverse(states.cpu()), steps
 
 
-def trajectory(
-    run: Run, n_chains: int, *, sampling: SamplingConfig | None = None, seed: int = 1, n_states: int = 11
-) -> tuple[Tensor, list[int]]:
-    """The way from noise, evenly spaced: states (S, C, N) in the data's units and their steps."""
-    sampling = sampling or run.config.sampling
-    every = max(1, sampling.n_steps // n_states)
-    kept = _sample(run, sampling, n_chains, seed, keep_every=every)
-    return run.standardizer.inverse(kept.v.cpu()), [every * (k + 1) for k in range(len(kept.v))]
+def on_device(run: Run) -> GRBM:
+    """A copy of the model on a GPU if there is one: the run itself stays on the CPU."""
+    return copy.deepcopy(run.model).to(pick_device("auto"))
 
 
 @torch.no_grad()
-def _sample(run: Run, sampling: SamplingConfig, n: int, seed: int, keep_every: int | None) -> Chains:
-    base = Base(*(x.to(run.model.W) for x in run.base))
+def _sample(run: Run, sampling: SamplingConfig, n: int, seed: int, keep_every: int | None = None) -> Chains:
+    model = on_device(run)
     return sample(
-        run.model,
-        sampling.sampler.build(base),
+        model,
+        sampling.sampler.build(Base(*(x.to(model.W) for x in run.base))),
         n_steps=sampling.n_steps,
         n_chains=n,
         seed=seed,

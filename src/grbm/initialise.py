@@ -1,5 +1,7 @@
 """How the parameters start, in place: the paper's normal weights, or hidden units anchored at the data."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,5 +32,5 @@ def anchored_(model: GRBM, data: Tensor, *, var: float = 0.3, length: float = 0.
     model.W.copy_(W)
     model.b.copy_(-(W * anchors.T).sum(0) / var)
     model.mu.copy_(data.to(model.W).mean(0) - 0.5 * W.sum(1))
-    model.log_var.fill_(torch.tensor(var).log().item())
+    model.log_var.fill_(math.log(var))
     return model

@@ -182,8 +182,9 @@ class GRBM(nn.Module):
         return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}"
 
     def freeze(self) -> Energy:
-        """The energy at the present parameters, without gradients: what samplers move under."""
-        return Energy(self.W.detach(), self.b.detach(), self.mu.detach(), self.var.detach())
+        """A copy of the energy at the present parameters, without gradients: what samplers move under."""
+        W, b, mu = (p.detach().clone() for p in (self.W, self.b, self.mu))
+        return Energy(W, b, mu, self.var.detach())
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
         """E(v, h) (Eq. 1) of v (..., N) and h (..., M), per sample: (...). Differentiable."""

@@ -69,6 +69,12 @@ class ModifiedCD:
     n_chains: int | None = None
     probabilities: bool = False
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.burn_in < self.n_steps:
+            raise ValueError(f"Need 0 <= burn_in < n_steps, got burn_in={self.burn_in} and n_steps={self.n_steps}.")
+        if self.sampler.anneals and self.burn_in != self.n_steps - 1:
+            raise ValueError("Only the last state of an annealed path is a draw from the model: burn_in = n_steps - 1.")
+
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
         v = self.sampler.noise(energy, self.n_chains or len(v_data), rng)
         return _run(energy, self.sampler, v, self.n_steps, self.burn_in, self.probabilities, rng)
@@ -82,6 +88,9 @@ class CD:
     n_steps: int = 1
     probabilities: bool = False
 
+    def __post_init__(self) -> None:
+        _refuse_annealing(self.sampler, "CD")
+
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
         return _run(energy, self.sampler, v_data, self.n_steps, self.n_steps - 1, self.probabilities, rng)
 
@@ -93,8 +102,8 @@ class PCD:
     Every state of the ``n_steps`` counts. With `ParallelTempering` as its sampler all replicas persist.
 
     ``restart`` is the probability that a chain starts again from noise at an update. Chains then have all ages, on
-    average 1/restart updates: old ones keep the density right, young ones keep open the way from noise, which plain PCD
-    forgets and modified CD knows alone.
+    average 1/restart updates: a hybrid of PCD and modified CD, whose young chains keep open the way from noise and
+    whose old ones see the density. Its fixed point is not maximum likelihood, but comes near as restart goes to 0.
     """
 
     sampler: Sampler
@@ -104,6 +113,7 @@ class PCD:
     restart: float = 0.0
 
     def __post_init__(self) -> None:
+        _refuse_annealing(self.sampler, "PCD")
         if not 0 <= self.restart <= 1:
             raise ValueError(f"restart must be a probability, got {self.restart}.")
 
@@ -116,6 +126,11 @@ class PCD:
         return _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
 
 
+def _refuse_annealing(sampler: Sampler, name: str) -> None:
+    if sampler.anneals:
+        raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")
+
+
 def _run(
     energy: Energy,
     sampler: Sampler,
@@ -126,8 +141,6 @@ def _run(
     rng: torch.Generator,
     keep: bool = False,
 ) -> Negative:
-    if not 0 <= burn_in < n_steps:
-        raise ValueError(f"Need 0 <= burn_in < n_steps, got burn_in={burn_in} and n_steps={n_steps}.")
     chains: Chains = sampler.start(energy, v, rng)
     moments = MomentSum(energy)
     accept_probs = []

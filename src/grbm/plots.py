@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
@@ -104,31 +105,48 @@ def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def density_panel(axes: Axes, points: Tensor, shape: tuple[int, ...], log_density: Tensor, title: str) -> None:
+Limits = tuple[tuple[float, float], tuple[float, float]]
+
+
+def limits_of(rows: Tensor, margin: float = 0.2) -> Limits:
+    """What a panel must show to hold all rows (n, 2)."""
+    low, high = rows.amin(0), rows.amax(0)
+    border = margin * (high - low).clamp_min(1e-12)
+    (left, bottom), (right, top) = (low - border).tolist(), (high + border).tolist()
+    return (left, right), (bottom, top)
+
+
+def density_panel(
+    axes: Axes, points: Tensor, shape: tuple[int, ...], log_density: Tensor, title: str, limits: Limits | None = None
+) -> None:
     """A log-density on a 2-D grid (P, 2), coloured down to 12 nats below its peak."""
-    x, y = (points[:, k].view(shape).numpy() for k in (0, 1))
-    log_p = log_density.view(shape).numpy()
-    axes.pcolormesh(
-        x, y, log_p, cmap="viridis", vmin=log_p.max() - 12, vmax=log_p.max(), shading="auto", rasterized=True
-    )
-    _frame(axes, title)
+    x, y = (points[:, k].view(shape).cpu().numpy() for k in (0, 1))
+    log_p = log_density.view(shape).cpu().numpy()
+    low, high = log_p.max() - 12, log_p.max()
+    axes.set_facecolor(colormaps["viridis"](0))  # where the grid ends there is no density
+    axes.pcolormesh(x, y, log_p, cmap="viridis", vmin=low, vmax=high, shading="auto", rasterized=True)
+    _frame(axes, title, limits)
 
 
-def sample_panel(axes: Axes, v: Tensor, mixture: Mixture | None, title: str) -> None:
+def sample_panel(axes: Axes, v: Tensor, mixture: Mixture | None, title: str, limits: Limits | None = None) -> None:
     """Samples (n, 2), over the 3-deviation ellipses of the mixture's modes."""
     axes.scatter(v[:, 0].cpu(), v[:, 1].cpu(), s=2, color=INK, alpha=0.4, lw=0, rasterized=True)
     if mixture is not None:
         for mean, std in zip(mixture.means.tolist(), mixture.stds.tolist(), strict=True):
             axes.add_patch(Ellipse(mean, 6 * std[0], 6 * std[1], fill=False, color="#c0504d", lw=0.8))
-    _frame(axes, title)
+    _frame(axes, title, limits)
 
 
-def _frame(axes: Axes, title: str) -> None:
-    axes.set_xlim(-10, 10)
-    axes.set_ylim(-10, 10)
-    axes.set_aspect("equal")
-    axes.set_xticks([])
-    axes.set_yticks([])
+def _frame(axes: Axes, title: str, limits: Limits | None) -> None:
+    """The paper's window, or ``limits`` with its own scale of each axis."""
+    horizontal, vertical = limits or ((-10, 10), (-10, 10))
+    axes.set_xlim(*horizontal)
+    axes.set_ylim(*vertical)
+    if limits is None:
+        axes.set_aspect("equal")
+        axes.set_xticks([])
+        axes.set_yticks([])
+    axes.tick_params(labelsize=6)
     axes.set_title(title, fontsize=8)
 
 

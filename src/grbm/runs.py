@@ -27,7 +27,7 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "model_raw.safetensors",
     "data.safetensors",
 )
-FIGURES, SAMPLES, EVALUATION = "figures", "samples", "evaluation.json"
+FIGURES, SAMPLES, EVALUATION, STATUS = "figures", "samples", "evaluation.json", "status.json"
 
 
 class Run(NamedTuple):
@@ -38,6 +38,7 @@ class Run(NamedTuple):
     model: GRBM
     standardizer: Standardizer
     base: Base
+    status: str  # why training ended early; empty where it finished
     metrics: list[dict[str, Any]]
 
 
@@ -86,7 +87,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.")
         if not overwrite:
             raise UserError(f"{folder} already holds a run; choose another folder with --out, or add --overwrite.")
-        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION):
+        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS):
             (folder / name).unlink(missing_ok=True)
         for name in (FIGURES, SAMPLES):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -100,6 +101,11 @@ def save_data(folder: Path, standardizer: Standardizer, base: Base) -> None:
     """What turns numbers into the model's units and back, and where tempered paths start."""
     names = ("mean", "scale", "base_mean", "base_var")
     write_tensors(folder / DATA, dict(zip(names, (*standardizer, *base), strict=True)))
+
+
+def save_status(folder: Path, update: int, message: str = "") -> None:
+    """How training ended; an empty message means that it finished."""
+    write_text(folder / STATUS, json.dumps({"update": update, "message": message}) + "\n")
 
 
 def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
@@ -127,8 +133,14 @@ def read(folder: Path) -> Run:
                 metrics.append(json.loads(line))
             except ValueError:  # an interrupted run ends in half a line
                 break
-    standardizer = Standardizer(data["mean"], data["scale"])
-    return Run(folder, config, model, standardizer, Base(data["base_mean"], data["base_var"]), metrics)
+    status = "training was killed before it ended"
+    if (folder / STATUS).is_file():
+        try:
+            status = str(json.loads((folder / STATUS).read_text(encoding="utf-8"))["message"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{folder / STATUS} is damaged ({error}); train again or restore the file.") from error
+    standardizer = Standardizer(data["mean"].double(), data["scale"].double())
+    return Run(folder, config, model, standardizer, Base(data["base_mean"], data["base_var"]), status, metrics)
 
 
 def pick_device(name: str) -> torch.device:
@@ -137,7 +149,7 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()  # also where a device holds no numbers
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"--device {name} is not usable here ({reason}); use cpu or auto.") from error

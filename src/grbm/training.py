@@ -1,6 +1,6 @@
 """The training loop: one update is a positive phase, a negative phase, a clipped step. Readable top to bottom."""
 
-import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grbm.errors import DivergenceError
-from grbm.model import GRBM
+from grbm.model import GRBM, Energy
 from grbm.moments import Moments, centre, gradient
 from grbm.objectives import Negative, Objective, positive
 from grbm.randomness import generator
@@ -29,6 +29,7 @@ class TrainState:
     update: int = 0
     persistent: Tensor | None = None  # visible units of persistent chains
     average: GRBM | None = None  # exponential moving average of the parameters
+    last_good: dict[str, Tensor] | None = None  # the last parameters whose gradient was sensible
 
 
 class StepMetrics(NamedTuple):
@@ -54,10 +55,11 @@ def train_step(
 
     With ``centred`` the gradient is that of `grbm.moments.centre`. Its norm over all parameters together is clipped to
     ``clip_norm``; σ² is kept at or above ``min_var``.
-    A gradient that is not finite, or absurdly large, raises `DivergenceError` and leaves the parameters as they were.
+    A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
+    ones whose gradient was neither.
     """
     model, energy = state.model, state.model.freeze()
-    _check_step_size(state, objective)
+    _check_step_size(state.update, energy, objective)
     rng = generator(state.seed, "update", state.update, device=v_data.device)
     data_term = positive(energy, v_data, rng, probabilities=objective.probabilities)
     negative = objective.negative(energy, v_data, state.persistent, rng)
@@ -67,11 +69,13 @@ def train_step(
     grad_norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     n_parameters = sum(p.numel() for p in model.parameters())
     if not grad_norm < EXPLODED * n_parameters**0.5:  # also where it is NaN
-        raise DivergenceError(_explain(state, negative))
+        model.load_state_dict(state.last_good or model.state_dict())
+        raise DivergenceError(_explain(state.update, energy, negative, ascent["log_var"]))
+    state.last_good = {name: p.clone() for name, p in model.state_dict().items()}
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
     state.optimizer.step()
-    model.log_var.clamp_(min=torch.tensor(min_var).log().item())
+    model.log_var.clamp_(min=math.log(min_var))
     state.persistent = negative.persistent
     state.update += 1
     if average_decay is not None:
@@ -139,33 +143,36 @@ def fit(
 def _update_average(state: TrainState, decay: float) -> None:
     """θ_avg ← d θ_avg + (1 − d) θ, with d growing to ``decay`` so that the start is forgotten."""
     if state.average is None:
-        state.average = copy.deepcopy(state.model)
+        model = state.model
+        state.average = GRBM(model.n_visible, model.n_hidden, device=model.W.device, dtype=model.W.dtype)
+        state.average.load_state_dict(model.state_dict())
     weight = 1 - min(decay, (1 + state.update) / (10 + state.update))
     for average, parameter in zip(state.average.parameters(), state.model.parameters(), strict=True):
         average.lerp_(parameter, weight)
 
 
-def _check_step_size(state: TrainState, objective: Objective) -> None:
+def _check_step_size(update: int, energy: Energy, objective: Objective) -> None:
     """Above α/(Tσ²) = 2 a Langevin proposal overshoots: unadjusted chains explode, adjusted ones reject everything."""
     if not isinstance(objective.sampler, LangevinOptions):
         return
-    ratio, unit = objective.sampler.overshoot(state.model.freeze()).max(0)
+    ratio, unit = objective.sampler.overshoot(energy).max(0)
     if ratio > 2:
         raise DivergenceError(
-            f"Stopped before update {state.update}: the variance of visible unit {int(unit)} has fallen to "
-            f"{state.model.var[unit]:.3g}, where the Langevin step overshoots (step/variance = {ratio:.3g} > 2); "
-            f"use a step size per unit (per_unit), a smaller step_size, or a larger min_var."
+            f"Stopped before update {update}: the Langevin step is {float(ratio):.3g} variances of visible unit "
+            f"{int(unit)} (variance {float(energy.var[unit]):.3g}), and above 2 it overshoots; use a step size per "
+            f"unit (per_unit), a smaller step_size, or a larger min_var."
         )
 
 
-def _explain(state: TrainState, negative: Negative) -> str:
-    """Name the visible unit that left the finite world first, and what to do."""
-    slope = state.model.log_var.grad
-    assert slope is not None
-    bad = ~torch.isfinite(negative.moments.v2) | ~torch.isfinite(slope)
-    unit = int(bad.nonzero()[0]) if bad.any() else int(slope.abs().argmax())
+def _explain(update: int, energy: Energy, negative: Negative, slope: Tensor) -> str:
+    """Name the visible unit that left the sensible world first, and what to do."""
+    log_var = energy.var.log()
+    bad = ~torch.isfinite(log_var + negative.moments.v2 + slope)
+    unit = int((log_var.abs().nan_to_num(torch.inf) + 1e6 * bad).argmax())
+    slower = "lower the learning rate or the step size"
+    remedy = f"set a larger min_var, or {slower}" if log_var[unit] < 0 else slower
     return (
-        f"Stopped at update {state.update}: the gradient of visible unit {unit} is {float(slope[unit]):.3g} "
-        f"(its variance {float(state.model.var[unit]):.3g}, mean square of its chains "
-        f"{float(negative.moments.v2[unit]):.3g}); lower the learning rate or the step size, or set a larger min_var."
+        f"Stopped at update {update}: the gradient is no longer a sensible number, worst at visible unit {unit} "
+        f"(variance {float(energy.var[unit]):.3g}, mean square of its chains {float(negative.moments.v2[unit]):.3g}); "
+        f"{remedy}."
     )

@@ -33,6 +33,8 @@ def load_idx(name: str, folder: Path, *, train: bool = True) -> tuple[Tensor, Te
     if found[0] is None or found[1] is None:
         return _download(name, folder, train)
     images, labels = _read_idx(found[0], 3), _read_idx(found[1], 1)
+    if images.shape[1:] != (28, 28) or len(images) == 0:
+        raise UserError(f"{found[0]} holds an array of shape {images.shape}, not images of 28 x 28; fetch it again.")
     if len(images) != len(labels):
         raise UserError(f"{found[0]} holds {len(images)} images but {found[1]} {len(labels)} labels; fetch them again.")
     return torch.from_numpy(images.reshape(len(images), -1) / np.float32(255)), torch.from_numpy(

@@ -43,6 +43,15 @@ def load(config: RunConfig) -> Dataset:
     return Dataset(train, test, image_shape=IMAGE_SHAPES[name])
 
 
+def load_for(config: RunConfig, n_visible: int) -> Dataset:
+    """The data of a trained run; raises UserError where they no longer fit its model."""
+    dataset = load(config)
+    if dataset.train.shape[1] != n_visible:
+        where, found = config.data or config.dataset.name, dataset.train.shape[1]
+        raise UserError(f"{where} has {found} columns now, but the model has {n_visible} visible units; give its data.")
+    return dataset
+
+
 def standardizer(config: RunConfig, dataset: Dataset) -> Standardizer:
     """Fitted to the training rows; refuses data without any variation."""
     spread = dataset.train.amax(0) - dataset.train.amin(0)

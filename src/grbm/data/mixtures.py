@@ -38,6 +38,7 @@ class Mixture(NamedTuple):
             edges = (self.weights.cumsum(0) * n_samples).round().long()
             edges[-1] = n_samples
             mode = torch.searchsorted(edges, torch.arange(n_samples), right=True)
+            mode = mode[torch.randperm(n_samples, generator=rng)]
         else:
             mode = torch.multinomial(self.weights, n_samples, replacement=True, generator=rng)
         noise = torch.randn(n_samples, self.means.shape[1], generator=rng, dtype=torch.float64)

@@ -9,7 +9,7 @@ Mode = Literal["none", "pixel", "channel", "scalar"]
 
 
 class Standardizer(NamedTuple):
-    """x -> (x − mean)/scale and back; both (N,)."""
+    """x -> (x − mean)/scale in float32, and back in float64; mean and scale are (N,), float64."""
 
     mean: Tensor
     scale: Tensor
@@ -18,7 +18,7 @@ class Standardizer(NamedTuple):
     def fit(cls, x: Tensor, mode: Mode, *, n_channels: int = 1, floor: float = 0.0) -> "Standardizer":
         """Fit to data x (n, N), with columns in channel-major order (channels, height, width).
 
-        Constant columns, and those that vary by less than rounding, keep their scale. Where all columns have the same
+        Constant columns, and those that vary by rounding alone, keep their scale. Where all columns have the same
         unit, as pixels do, ``floor`` bounds the scale below by that share of the overall deviation, so that a pixel
         that is lit once in the whole data is not blown up.
         """
@@ -35,11 +35,11 @@ class Standardizer(NamedTuple):
         if mode != "none":
             overall = float((x - x.mean(0)).square().mean().sqrt())
             scale = scale.clamp_min(floor * overall)
-            scale = torch.where(scale > 1e-6 * x.abs().amax(0), scale, 1.0)
-        return cls(mean.float(), scale.float())
+            scale = torch.where(scale > 1e-12 * x.abs().amax(0), scale, 1.0)
+        return cls(mean.double(), scale.double())
 
     def __call__(self, x: Tensor) -> Tensor:
-        return (x - self.mean.to(x)) / self.scale.to(x)
+        return ((x.double() - self.mean) / self.scale).float()
 
     def inverse(self, z: Tensor) -> Tensor:
-        return z * self.scale.to(z) + self.mean.to(z)
+        return z.double() * self.scale + self.mean

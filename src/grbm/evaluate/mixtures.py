@@ -16,7 +16,6 @@ class DensityScore:
 
     kl: float  # KL(data || model), nats
     mode_mass: tuple[float, ...]  # probability that the model puts on each mode
-    log_z: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def density_score(model: GRBM, mixture: Mixture, grid: Grid | None = None) -> De
     missed = 1 - weight.sum()  # data where the model has no density at all; there q < exp(-36)
     kl = (weight * (log_data - grid.log_density)).sum() + 36 * missed.clamp_min(0)
     one_hot = torch.nn.functional.one_hot(mixture.modes(grid.points), len(mixture.weights))
-    return DensityScore(float(kl), tuple(grid.mean(one_hot).tolist()), grid.log_z)
+    return DensityScore(float(kl), tuple(grid.mean(one_hot).tolist()))
 
 
 def sample_score(v: Tensor, mixture: Mixture) -> SampleScore:

@@ -48,6 +48,12 @@ class Annealed(Sampler):
     power: float = 2.0
     resample_below: float = 0.5
 
+    anneals = True
+
+    def __post_init__(self) -> None:
+        if not self.power > 0:
+            raise ValueError(f"power must be above 0, got {self.power}.")
+
     @property
     def exact(self) -> bool:
         """Never: its chains are right in the limit of many chains or steps."""

@@ -1,7 +1,7 @@
 """What a chain is, what a sampler is, and the two ways to run one: `walk` step by step, `sample` in one call."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Sampler(Protocol):
 
     A new sampler needs ``bind``, and ``exact``: does it leave the model's distribution unchanged?
     """
+
+    anneals: ClassVar[bool] = False  # must start from its own noise, and only its last state is a draw from the model
 
     @property
     def exact(self) -> bool: ...
@@ -115,6 +117,8 @@ def sample(
     rng = generator(seed, "sample", device=energy.W.device)
     if (n_chains is None) == (v0 is None):
         raise ValueError("Give either n_chains (chains start from noise) or v0 (chains start there).")
+    if v0 is not None and sampler.anneals:
+        raise ValueError("An annealed path starts from its own noise: give n_chains, not v0.")
     if n_steps < 0 or not 0 <= burn_in <= n_steps:
         raise ValueError(f"Need 0 <= burn_in <= n_steps, got burn_in={burn_in} and n_steps={n_steps}.")
     if v0 is None:

@@ -40,7 +40,7 @@ class LangevinOptions:
     per_unit: bool = False
 
     def __post_init__(self) -> None:
-        if self.step_size <= 0 or self.temperature <= 0:
+        if not (self.step_size > 0 and self.temperature > 0):
             raise ValueError(f"step_size and temperature must be positive, got {self.step_size}, {self.temperature}.")
         if self.adjust_from is not None and self.adjust_from < 0:
             raise ValueError(f"adjust_from must be None or at least 0, got {self.adjust_from}.")
@@ -83,10 +83,8 @@ class Langevin(LangevinOptions, Sampler):
             logits, new_state = evaluate(v)
             h, h_prob = hidden_update(logits, rng=rng)
             new = Chains(v, h, h_prob, new_state)
-            if adjust_from is None:
+            if adjust_from is None or t < adjust_from:
                 return new, StepInfo()
-            if t < adjust_from:
-                return new, StepInfo(torch.ones_like(new_state[1]))
             way_back = chains.v - v + alpha / temperature * new_state[0]
             log_q = 0.5 * noise.square().sum(-1) - (way_back.square() / (4 * alpha)).sum(-1)
             decision = accept((state[1] - new_state[1]) / temperature + log_q, rng)

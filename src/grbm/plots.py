@@ -63,13 +63,14 @@ def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: s
     return figure
 
 
-def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: int = 8, scale: int = 3) -> None:
-    """The sampling process as a GIF: states (S, C, N), one frame per kept state, the last one held."""
+def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: int = 8, width: int = 640) -> None:
+    """The sampling process as a GIF about ``width`` pixels wide: a frame per state of (S, C, N), the last one held."""
     from PIL import Image
 
     frames = []
     for state in states:
         array = (_tile(state, shape, columns) * 255).round().astype(np.uint8)
+        scale = max(1, round(width / array.shape[1]))
         frames.append(Image.fromarray(array).resize((array.shape[1] * scale, array.shape[0] * scale), 0))
     durations = [90] * (len(frames) - 1) + [2000]
     frames[0].save(path, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)

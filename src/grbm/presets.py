@@ -46,8 +46,8 @@ def _mixture(name: str, anchor_var: float) -> RunConfig:
 def _images(name: str, n_hidden: int, n_updates: int, learning_rate: float) -> RunConfig:
     """Persistent chains, a tenth of them restarted from noise at each update, with the centred gradient.
 
-    On digits and MNIST this beats modified CD with partial moves in samples and in likelihood, and unlike it does not
-    fall apart when trained longer (docs/results.md). ``min_var`` keeps the variances of pixels that are always black
+    On digits this beats modified CD in samples and in likelihood, and unlike it does not fall apart when trained longer
+    (docs/results.md). ``min_var`` keeps the variances of pixels that are always black
     from falling for ever.
     """
     sampler = SamplerConfig("gibbs")

@@ -90,11 +90,9 @@ def reproduce(
     if folder.exists() and (not folder.is_dir() or any(path.name not in ours for path in folder.iterdir())):
         raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
     missing = [job for job in todo if not _finished(folder / job.name, job.config)]
+    missing.sort(key=lambda job: "adjusted" not in job.method)  # the longest first: no worker waits at the end
     print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
     with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
-        missing.sort(
-            key=lambda job: "adjusted" not in job.method
-        )  # the longest first, so that no worker waits at the end
         pending = {pool.submit(_train, job.config, folder / job.name): job for job in missing}
         try:
             for done in as_completed(pending):

@@ -10,7 +10,6 @@ import torch
 from grbm import cli, runs
 from grbm.config import RunConfig
 from grbm.presets import PRESETS
-from tests.conftest import shared_data
 
 TINY = ["--train.n-updates", "6", "--model.n-hidden", "12", "--objective.n-steps", "3"]
 
@@ -117,7 +116,7 @@ def test_paper_samplers_by_name(tmp_path):
         assert run.config.sampling.sampler == run.config.sampler  # it samples as it trains
     # the options that a preset gave to its own sampler do not get in the way of another
     out = tmp_path / "gibbs"
-    gibbs = ["--sampler.name", "gibbs", "--out", str(out), "--no-figures", "--data-dir", str(shared_data())]
+    gibbs = ["--dataset.name", "digits", "--sampler.name", "gibbs", "--out", str(out), "--no-figures"]
     assert cli.main(["train", "paper-mnist", *TINY, *gibbs]) == 0
     assert runs.read(out).config.sampler.step_size is None
 

@@ -78,6 +78,11 @@ def test_parallel_tempering_does_not_drift(sampler):
         assert z_scores(chains.state.v[k], chains.state.h[k], exact.moments(rung)).abs().max() < 4
 
 
+def test_the_ladder_is_the_stated_power():
+    expected = [0.0, 0.25**1.5, 0.5**1.5, 0.75**1.5, 1.0]
+    assert ParallelTempering(n_replicas=5, power=1.5).betas().tolist() == pytest.approx(expected)
+
+
 def two_modes() -> GRBM:
     """Modes 12 deviations apart, with masses 0.2 (h = 0) and 0.8 (h = 1)."""
     model = GRBM(1, 1, dtype=torch.float64)

@@ -22,6 +22,7 @@ from grbm import (
     paper_,
     train_step,
 )
+from grbm.config import TrainConfig
 from grbm.evaluate import exact
 from tests.conftest import exact_chains, random_model
 
@@ -177,6 +178,16 @@ def test_data_that_do_not_fit_are_refused():
         next(fit(new_state(), torch.zeros(5, 4), CDS[0], n_updates=1))
     with pytest.raises(ValueError, match="NaN"):
         next(fit(new_state(), torch.full((5, 3), torch.nan), CDS[0], n_updates=1))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_log_variances_have_their_own_rate(optimizer):
+    model = GRBM(3, 8)
+    built = TrainConfig(optimizer=optimizer, learning_rate=0.02, variance_rate=0.1).build(model)
+    rates = {id(p): group["lr"] for group in built.param_groups for p in group["params"]}
+    assert {name: rates[id(p)] for name, p in model.named_parameters()} == pytest.approx(
+        {"W": 0.02, "b": 0.02, "mu": 0.02, "log_var": 0.002}
+    )
 
 
 def test_every_row_is_visited_once_an_epoch():

@@ -10,17 +10,21 @@ import grbm
 SOURCE = Path(grbm.__file__).parent
 LAYERS = [
     ["errors", "randomness", "schedules", "ops"],
+    ["distributed", "files"],
     ["model"],
     ["moments", "samplers"],
     ["initialise", "objectives"],
     ["training"],
+    ["checkpoint"],
     ["__init__", "compat", "data.mixtures", "data.standardise", "data.arrays", "data.images", "data.__init__"],
-    ["config", "evaluate.exact", "evaluate.mixtures", "evaluate.__init__"],
+    ["config", "evaluate.exact", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
     ["presets", "runs", "data.loading"],
-    ["generate", "experiment", "plots"],
+    ["generate", "logs", "plots"],
+    ["experiment"],
     ["evaluate.report", "drawing"],
     ["figure1"],
     ["cli"],
+    ["__main__"],
 ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from grbm import cli, runs
+from grbm import cli, files, runs
 from grbm.config import RunConfig
 from grbm.presets import PRESETS
 
@@ -45,6 +45,8 @@ def test_train_writes_a_whole_run(digits):
         "model_raw.safetensors",
         "data.safetensors",
         "figures",
+        "checkpoints",
+        "tensorboard",
     }
     figures = {p.name for p in (digits / "figures").iterdir()}
     assert figures == {"samples.png", "chains.png", "chains.gif", "filters.png", "learning.png"}
@@ -59,7 +61,7 @@ def test_train_writes_a_whole_run(digits):
 
 def test_the_same_command_gives_the_same_weights(digits, tmp_path):
     assert cli.main(["train", "digits", *TINY, "--no-figures", "--out", str(tmp_path / "again")]) == 0
-    first, again = (runs.read_tensors(f / runs.WEIGHTS) for f in (digits, tmp_path / "again"))
+    first, again = (files.read_tensors(f / runs.WEIGHTS) for f in (digits, tmp_path / "again"))
     assert all(torch.equal(first[k], again[k]) for k in first)
 
 
@@ -181,7 +183,7 @@ def test_damaged_runs_are_named(digits, tmp_path, capsys, name, damage):
     if damage == "missing":
         path.unlink()
     elif damage == "foreign":
-        runs.write_tensors(path, {"W": torch.zeros(3, 2)})
+        files.write_tensors(path, {"W": torch.zeros(3, 2)})
     else:
         path.write_bytes(
             {"truncate": content[: len(content) // 2], "empty": b"", "flip": b"\xff" + content[1:]}[damage]
@@ -216,7 +218,7 @@ def test_data_that_changed_since_training_are_named(tmp_path, capsys):
 def test_every_preset_reads_back_and_builds(tmp_path):
     for name, preset in PRESETS.items():
         config = preset.config
-        runs.write_text(tmp_path / "config.json", config.to_json())
+        files.write_text(tmp_path / "config.json", config.to_json())
         assert RunConfig.read(tmp_path / "config.json") == config
         assert config.preset == name
         if name != "array":
@@ -236,10 +238,10 @@ def test_help_teaches(capsys):
 
 def test_writes_are_whole_or_not_at_all(tmp_path):
     path = tmp_path / "x.txt"
-    runs.write_text(path, "old")
+    files.write_text(path, "old")
 
     def fail_half_way():
-        with runs.replacing(path) as temporary:
+        with files.replacing(path) as temporary:
             temporary.write_text("half")
             raise RuntimeError
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grbm import GRBM, PCD, Gibbs, TrainState, experiment, fit
+from grbm import GRBM, PCD, Gibbs, TrainState, experiment, fit, runs
 from grbm.data import MIXTURES
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.generate import generate
@@ -19,7 +19,8 @@ def shares_off(shares, mixture) -> float:
 def test_the_recommended_recipe_is_on_its_way_after_a_tenth_of_its_budget(tmp_path):
     config = PRESETS["anisotropic"].config
     config = replace(config, train=replace(config.train, n_updates=400, average_decay=0.98))
-    run = experiment.train(config, tmp_path / "run")
+    experiment.train(config, tmp_path / "run")
+    run = runs.read(tmp_path / "run")
     mixture = MIXTURES["anisotropic"]
     assert density_score(run.model, mixture).kl < 0.35
     drawn = sample_score(generate(run, 4000), mixture)
@@ -33,7 +34,8 @@ def test_the_recommended_recipe_is_on_its_way_after_a_tenth_of_its_budget(tmp_pa
 def test_the_recommended_recipe_gets_density_and_samples_right(tmp_path, name, most, seed):
     """KL by quadrature; mode shares of 10,000 samples from noise within 0.02, at least 95 % within 3 deviations."""
     config = replace(PRESETS[name].config, seed=seed)
-    run = experiment.train(config, tmp_path / "run")
+    experiment.train(config, tmp_path / "run")
+    run = runs.read(tmp_path / "run")
     mixture = MIXTURES[name]
     assert density_score(run.model, mixture).kl <= most
     drawn = sample_score(generate(run, 10_000), mixture)
@@ -61,7 +63,8 @@ def test_pcd_with_gibbs_learns_the_isotropic_density():
 def test_modified_cd_learns_to_sample_from_noise(tmp_path):
     """The paper's recipe with Gibbs: the samples are right, whatever the density."""
     config = paper("isotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=30_000)
-    run = experiment.train(config, tmp_path / "run")
+    experiment.train(config, tmp_path / "run")
+    run = runs.read(tmp_path / "run")
     drawn = sample_score(generate(run, 10_000), MIXTURES["isotropic"])
     assert drawn.within >= 0.95
     assert shares_off(drawn.mode_share, MIXTURES["isotropic"]) <= 0.03

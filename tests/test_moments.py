@@ -77,7 +77,7 @@ def test_the_centred_step_commutes_with_flips_and_the_plain_one_does_not():
         energy = m.freeze()
         positive = Moments.of(data, energy.hidden_logits(data).sigmoid())
         ascent = gradient(energy, positive, exact.moments(m))
-        ascent = centre(energy, ascent, positive) if centred else ascent
+        ascent = centre(energy, ascent, positive.v, positive.h) if centred else ascent
         moved = GRBM(3, 4, dtype=torch.float64)
         with torch.no_grad():
             for name, p in m.named_parameters():
@@ -105,7 +105,7 @@ def test_the_centred_step_commutes_with_shifts_of_the_data():
     for m, rows in ((model, data), (other, data + shift)):
         energy = m.freeze()
         positive = Moments.of(rows, energy.hidden_logits(rows).sigmoid())
-        step = centre(energy, gradient(energy, positive, exact.moments(m)), positive)
+        step = centre(energy, gradient(energy, positive, exact.moments(m)), positive.v, positive.h)
         with torch.no_grad():
             for name in ("W", "b", "mu"):
                 m.get_parameter(name).add_(0.1 * step[name])
@@ -119,7 +119,7 @@ def test_the_centred_step_climbs():
     energy = model.freeze()
     positive = Moments.of(data, energy.hidden_logits(data).sigmoid())
     plain = gradient(energy, positive, exact.moments(model))
-    step = centre(energy, plain, positive)
+    step = centre(energy, plain, positive.v, positive.h)
     slope = sum((plain[name] * step[name]).sum() for name in plain)
     assert slope > 0
     before = exact.log_prob(model, data).mean()

@@ -39,7 +39,7 @@ def test_contract(objective):
     first = objective.negative(energy, data, None, generator(1))
     again = objective.negative(energy, data, None, generator(1))
     assert [tuple(x.shape) for x in first.moments] == [(3,), (3,), (4,), (3, 4)]
-    assert all(x.dtype == torch.float32 and torch.isfinite(x).all() for x in first.moments)
+    assert all(x.dtype == torch.float64 and torch.isfinite(x).all() for x in first.moments)
     assert all(torch.equal(a, b) for a, b in zip(first.moments, again.moments, strict=True))
     objective.negative(energy, data, first.persistent, generator(2))  # takes up what it left
 

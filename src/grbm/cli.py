@@ -1,6 +1,7 @@
 """The command line: parse, call, print. No mathematics here."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import tyro
 
 from grbm.config import RunConfig, SamplingConfig
-from grbm.errors import DivergenceError, UserError
+from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.presets import PRESETS
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ USAGE = """\
 grbm: Gaussian-Bernoulli restricted Boltzmann machines
 
   grbm train PRESET      learn a data set; writes a run folder with weights, metrics and figures
+  grbm resume RUN        go on where a run was stopped or killed
   grbm sample RUN        draw samples from noise, as numbers and as a picture
   grbm evaluate RUN      likelihoods, reconstruction, free energies; for mixtures exact scores
   grbm figures RUN       draw the run's figures again
@@ -34,6 +36,24 @@ class TrainOptions(RunConfig):
     """Run folder to make; by default runs/PRESET."""
     overwrite: bool = False
     """Replace a run that is already there."""
+    resume: bool = False
+    """Go on with a run that is already there; begin if there is none, and do nothing if it is finished."""
+    figures: bool = True
+    """Draw the figures after training."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with a run from its newest good checkpoint, as if it had never been interrupted."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    device: str | None = None
+    """cpu, cuda, cuda:1 ..., or auto; by default as the run was begun."""
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved."""
+    data: Path | None = None
+    """Where the data are now, if they moved."""
     figures: bool = True
     """Draw the figures after training."""
 
@@ -100,10 +120,11 @@ class ReproduceOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 1 (a run diverged), 2 (bad input), 130 (interrupted)."""
+    """Entry point; returns the exit code: 0, 1 (a run diverged), 2 (bad input), 130 or 143 (stopped by a signal)."""
     args = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": _train,
+        "resume": _resume,
         "sample": _sample,
         "evaluate": _evaluate,
         "figures": _figures,
@@ -122,16 +143,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"There is no command {args[0]!r}; choose one of {', '.join(commands)}.")
         commands[args[0]](args[1:])
     except UserError as error:
-        print(f"grbm: {error}", file=sys.stderr)
+        if not error.told:
+            print(f"grbm: {error}", file=sys.stderr)
         return 2
-    except DivergenceError as error:
-        print(f"grbm: {error}", file=sys.stderr)
-        return 1
+    except (DivergenceError, StoppedError) as error:
+        if os.environ.get("RANK", "0") == "0":  # all processes of a job come here together
+            print(f"grbm: {error}", file=sys.stderr)
+        return 1 if isinstance(error, DivergenceError) else 128 + error.signal
     except OSError as error:
         print(f"grbm: {error}; check the path, its permissions and the space on the disk.", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as error:
-        print(f"grbm: {error or 'interrupted'}.", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("grbm: interrupted.", file=sys.stderr)
         return 130
     return 0
 
@@ -141,8 +164,6 @@ def _parse(kind: type[T], args: list[str], prog: str, **kwargs: Any) -> T:
 
 
 def _train(args: list[str]) -> None:
-    from grbm import experiment
-
     if not args or args[0] in ("-h", "--help"):
         width = max(map(len, PRESETS))
         print("usage: grbm train PRESET [options]\n\nPresets (grbm train PRESET --help shows what can be changed):")
@@ -156,16 +177,51 @@ def _train(args: list[str]) -> None:
     options = _parse(TrainOptions, rest, f"grbm train {name}", default=defaults, description=PRESETS[name].summary)
     config = _settle(RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)}), preset)
     folder = options.out or Path("runs") / name
+    _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
 
-    with _Progress(config.train.n_updates) as progress:
-        run = experiment.train(
-            config, folder, overwrite=options.overwrite, on_start=progress.start, on_update=progress.update
-        )
-    print(f"Trained in {progress.seconds:.0f} s; the run is in {folder}")
-    if options.figures:
+
+def _resume(args: list[str]) -> None:
+    from grbm import runs
+
+    options = _parse(ResumeOptions, args, "grbm resume")
+    if not (options.run / runs.CONFIG).is_file():
+        raise UserError(f"{options.run} is not a run (it has no {runs.CONFIG}); give a folder that `grbm train` made.")
+    config = RunConfig.read(options.run / runs.CONFIG)
+    given = {name: getattr(options, name) for name in ("device", "data_dir", "data")}
+    config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    _run(config, options.run, overwrite=False, resume=True, figures=options.figures)
+
+
+def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figures: bool) -> None:
+    """Train, alone or as one of the processes that ``torchrun`` started, and draw."""
+    from grbm import distributed, experiment, runs
+
+    share, device = distributed.join(config.device)
+    resume = resume or distributed.restarted()
+    try:
+        with _Progress(config.train.n_updates) as progress:
+            experiment.train(
+                config,
+                folder,
+                overwrite=overwrite,
+                resume=resume,
+                share=share,
+                device=device,
+                on_start=progress.start,
+                on_update=progress.update if share.leads else lambda update, record: None,
+            )
+    finally:
+        distributed.leave()
+    if not share.leads:
+        return
+    trained = progress.task is not None
+    print(
+        f"Trained in {progress.seconds:.0f} s; the run is in {folder}" if trained else f"{folder} was finished already"
+    )
+    if figures:
         from grbm.drawing import draw
 
-        for path in draw(run):
+        for path in draw(runs.read(folder)):
             print(f"  {path}")
     print(f"Next: grbm evaluate {folder}")
 
@@ -193,7 +249,7 @@ def _sample(args: list[str]) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from grbm import plots, runs
+    from grbm import files, plots, runs
     from grbm.config import SAMPLERS, SamplerConfig
     from grbm.data.loading import IMAGE_SHAPES
     from grbm.data.mixtures import MIXTURES
@@ -215,7 +271,7 @@ def _sample(args: list[str]) -> None:
     if path.exists() and not options.overwrite:
         raise UserError(f"{path} already exists; add --overwrite to replace it.")
     drawn = generate(run, options.n, sampling=sampling, seed=options.seed)
-    with runs.replacing(path) as temporary, temporary.open("wb") as file:
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
         kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
         np.save(file, drawn.numpy().astype(kind), allow_pickle=False)
     print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise): {path}")
@@ -228,13 +284,13 @@ def _sample(args: list[str]) -> None:
         plots.sample_panel(figure.subplots(), drawn, MIXTURES.get(name), "samples from noise", limits)
     else:
         return
-    with runs.replacing(path.with_suffix(".png")) as temporary:
+    with files.replacing(path.with_suffix(".png")) as temporary:
         figure.savefig(temporary, dpi=150)
     print(f"  {path.with_suffix('.png')}")
 
 
 def _evaluate(args: list[str]) -> None:
-    from grbm import runs
+    from grbm import files, runs
     from grbm.evaluate.report import evaluate
 
     options = _parse(EvaluateOptions, args, "grbm evaluate")
@@ -242,7 +298,7 @@ def _evaluate(args: list[str]) -> None:
         raise UserError(f"--samples must be at least 1, got {options.samples}.")
     run = _read(options.run, options.data_dir, options.data)
     scores = evaluate(run, n_samples=options.samples, seed=options.seed)
-    runs.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
+    files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
     width = max(map(len, scores))
     for name, score in scores.items():
         shown = ", ".join(f"{x:.3f}" for x in score) if isinstance(score, list) else score
@@ -290,7 +346,8 @@ class _Progress:
         self.console = Console(highlight=False)
         columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
-        self.last_line = 0.0
+        self.last_line, self.first = 0.0, 0
+        self.task: Any = None
 
     def __enter__(self) -> "_Progress":
         return self
@@ -299,12 +356,12 @@ class _Progress:
         if self.bar.live.is_started:
             self.bar.stop()
 
-    def start(self, data: Any, model: Any) -> None:
+    def start(self, data: Any, model: Any, update: int) -> None:
         n, N = data.shape
         size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
-        print(f"{size}; {self.n_updates:,} updates on {data.device}")
-        self.started = time.perf_counter()
-        self.task = self.bar.add_task("", total=self.n_updates, note="")
+        print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))
+        self.started, self.first = time.perf_counter(), update
+        self.task = self.bar.add_task("", total=self.n_updates, completed=update, note="")
         if self.console.is_terminal:
             self.bar.start()
 
@@ -313,7 +370,7 @@ class _Progress:
         if record is not None:
             accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
             self.note = (
-                f"{update / self.seconds:.0f}/s  |grad| {record['grad_norm']:.3g}  "
+                f"{(update - self.first) / self.seconds:.0f}/s  |grad| {record['grad_norm']:.3g}  "
                 f"mean σ² {record['var_mean']:.3g}{accept}"
             )
         self.bar.update(self.task, completed=update, note=self.note)

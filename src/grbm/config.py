@@ -1,6 +1,7 @@
 """One typed, frozen description of a run. Here, and nowhere else, names become objects."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -149,6 +150,9 @@ class TrainConfig:
     """Lower bound of the variances."""
     average_decay: float | None = None
     """Decay of an exponential moving average of the parameters, which is then what samples and scores."""
+    blocks: int = 8
+    """Blocks of rows and chains with random numbers and sums of their own: the most processes that can share the run.
+    Fewer where batch and chains do not divide by it."""
 
     def build(self, model: GRBM) -> torch.optim.Optimizer:
         rest = [p for name, p in model.named_parameters() if name != "log_var"]
@@ -173,6 +177,32 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """What `grbm resume` continues from. Does not change what is learned."""
+
+    minutes: float = 1.0
+    """Time from one checkpoint to the next; longer where writing one takes more than a fiftieth of it."""
+    updates: int | None = None
+    """Also after every so many updates."""
+    keep: int = 3
+    """How many to keep, besides the best: the one whose chains were nearest to the data by energy distance."""
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is written while training, besides metrics.jsonl. Does not change what is learned."""
+
+    points: int = 200
+    """Lines of metrics.jsonl, evenly spaced."""
+    tensorboard: bool = True
+    """TensorBoard scalars and images in RUN/tensorboard."""
+    images: int = 10
+    """Pictures of the chains, evenly spaced; for image data."""
+    wandb: str | None = None
+    """Weights & Biases project (pip install grbm[wandb])."""
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """A run: data, model, sampler, objective, optimisation, and how to sample afterwards."""
 
@@ -182,6 +212,8 @@ class RunConfig:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
     data_dir: Path = Path("data")
     """Folder of MNIST and Fashion-MNIST (IDX files, gzipped or not); downloaded there when absent."""
     data: Path | None = None
@@ -204,7 +236,12 @@ class RunConfig:
             "train.batch_size": self.train.batch_size,
             "train.learning_rate": self.train.learning_rate,
             "train.min_var": self.train.min_var,
+            "train.blocks": self.train.blocks,
             "sampling.n_steps": self.sampling.n_steps,
+            "checkpoint.minutes": self.checkpoint.minutes,
+            "checkpoint.updates": 1 if self.checkpoint.updates is None else self.checkpoint.updates,
+            "checkpoint.keep": self.checkpoint.keep,
+            "log.points": self.log.points,
             "train.clip_norm": 1.0 if self.train.clip_norm is None else self.train.clip_norm,
             "objective.n_chains": 1 if self.objective.n_chains is None else self.objective.n_chains,
         }
@@ -229,6 +266,11 @@ class RunConfig:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, default=str) + "\n"
 
+    def identity(self) -> dict[str, Any]:
+        """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
+        aside = ("data_dir", "data", "device", "checkpoint", "log", "preset")
+        return dict(_flatten({name: value for name, value in asdict(self).items() if name not in aside}))
+
     @classmethod
     def read(cls, path: Path) -> "RunConfig":
         """Read back a file of `to_json`; raises UserError where it is not one."""
@@ -237,6 +279,14 @@ class RunConfig:
             return config
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _flag(name: str) -> str:

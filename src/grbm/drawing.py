@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from grbm import plots, runs
+from grbm import files, plots, runs
 from grbm.config import SamplingConfig
 from grbm.data.loading import Dataset, load_for
 from grbm.evaluate.exact import quadrature
@@ -20,7 +20,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     written = []
 
     def save(figure: Figure, name: str) -> None:
-        with runs.replacing(folder / name) as temporary:
+        with files.replacing(folder / name) as temporary:
             figure.savefig(temporary, dpi=150)
         written.append(folder / name)
 
@@ -31,7 +31,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
         states, steps = trajectory(run, 10, seed=seed, n_states=13)
         save(plots.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
         states, _ = trajectory(run, 32, seed=seed, n_states=50)
-        with runs.replacing(folder / "chains.gif") as temporary:
+        with files.replacing(folder / "chains.gif") as temporary:
             plots.save_animation(temporary, states, shape)
         written.append(folder / "chains.gif")
         save(plots.filters(run.model.W, shape), "filters.png")

@@ -1,23 +1,35 @@
-"""`grbm train`: from a configuration to a run folder."""
+"""`grbm train` and `grbm resume`: from a configuration to a run folder, through whatever happens on the way."""
 
+import hashlib
 import json
+import math
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grbm import runs
+from grbm import checkpoint, runs
 from grbm.config import RunConfig
-from grbm.data.loading import load, standardizer
-from grbm.errors import DivergenceError
+from grbm.data.loading import Dataset, load, standardizer
+from grbm.distributed import ALONE, Share
+from grbm.errors import DivergenceError, StoppedError, UserError
+from grbm.evaluate.distance import energy_distance
 from grbm.initialise import anchored_
+from grbm.logs import Log, Record
 from grbm.model import GRBM, Base
+from grbm.objectives import Objective
 from grbm.training import StepMetrics, TrainState, fit
 
-Record = dict[str, Any]
+
+def _warn(message: str) -> None:
+    print(f"grbm: {message}", file=sys.stderr, flush=True)
 
 
 def train(
@@ -25,82 +37,220 @@ def train(
     folder: Path,
     *,
     overwrite: bool = False,
-    on_start: Callable[[Tensor, GRBM], None] = lambda data, model: None,
+    resume: bool = False,
+    share: Share = ALONE,
+    device: str | None = None,
+    on_start: Callable[[Tensor, GRBM, int], None] = lambda data, model, update: None,
     on_update: Callable[[int, Record | None], None] = lambda update, record: None,
-    log_points: int = 200,
-) -> runs.Run:
+    warn: Callable[[str], None] = _warn,
+) -> None:
     """Train as ``config`` says and write everything but figures to ``folder``.
 
-    ``metrics.jsonl`` gets about ``log_points`` lines, evenly spaced; ``on_update`` sees every update, with the record
-    where one was written. A run that diverges keeps its last good weights and raises `DivergenceError`.
+    Parameters
+    ----------
+    config, folder
+        What to do, and the run folder; `grbm.runs.read` reads it back.
+    overwrite : bool
+        Replace a run that is there.
+    resume : bool
+        Go on from the newest good checkpoint in ``folder``; begin where there is none. The resumed run ends with the
+        numbers of one that was never interrupted, bit for bit on the same device.
+    share, device
+        This process's part and device, from `grbm.distributed.join`; all processes must make the same call.
+    on_start, on_update : callable
+        Called with the data, model and update at the start, and with every update and the record where one was logged.
+    warn : callable
+        Called with what the user should know, such as a damaged checkpoint.
+
+    Raises
+    ------
+    DivergenceError
+        When numbers leave the finite world; the last good weights are kept.
+    StoppedError
+        After SIGINT or SIGTERM, when the update is finished and a checkpoint written.
+    UserError
+        For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
     """
     config.check()
-    dataset = load(config)
-    scale = standardizer(config, dataset)
-    device = runs.pick_device(config.device)
+    if resume and share.from_leader(share.lead(lambda: _is_finished(folder, config))):
+        return
+    resume = share.from_leader(resume and (folder / runs.CONFIG).is_file())
+    dataset = share.lead(lambda: load(config)) or load(config)  # the leader first: a download happens once
+    scale, base = share.from_leader(share.lead(lambda: _statistics(config, dataset, folder, resume)))
     data = scale(dataset.train)
-    base = Base.fit(data)
-    batch_size = min(config.train.batch_size, len(data))
-    objective = config.objective.build(config.sampler.build(base), batch_size)
-    config.sampling.sampler.build(base)  # so that a wrong option is refused now and not after training
+    torch_device = runs.pick_device(device or config.device)
+    plan = share.lead(lambda: _plan(config, len(data), base, share))
+    n_blocks, objective = plan or _plan(config, len(data), base, share)
 
     model = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed)
     if config.model.start == "anchored":
         var, length = config.model.anchor_var, config.model.anchor_length
         anchored_(model, data, var=var, length=length, seed=config.seed)
-    model, data = model.to(device), data.to(device)
+    model, data = model.to(torch_device), data.to(torch_device)
     state = TrainState(model, config.train.build(model), seed=config.seed)
-    runs.create(folder, config, overwrite=overwrite)  # only now, when nothing in the configuration can fail any more
-    runs.save_data(folder, scale, base)
-    on_start(data, model)
+    run = checkpoint.run_digest(json.dumps(config.identity()))
+    mark = _fingerprint(dataset)
 
-    n_updates = config.train.n_updates
-    every = max(1, n_updates // log_points)
-    started, clipped, since = time.perf_counter(), 0, 0
+    saved = None
+    if resume:
+        checkpoints = folder / runs.CHECKPOINTS
+        saved = share.from_leader(share.lead(lambda: checkpoint.newest(checkpoints, state, run=run, warn=warn)))
+    if saved is not None:
+        if saved.record["notes"]["data"] != mark:
+            raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
+        checkpoint.restore(state, saved, share)
+    if not resume:  # only now, when nothing in the configuration can fail any more
+        share.lead(lambda: runs.create(folder, config, overwrite=overwrite))
+    log = share.lead(lambda: _open(folder, config, state.update, scale, base))
+    notes = saved.record["notes"] if saved is not None else {"seconds": 0.0, "clipped": 0, "since": 0, "scores": []}
+    run_now = _Running(config, folder, state, share, log, run, {**notes, "data": mark}, scale, dataset)
+    if share.leads:
+        on_start(data, model, state.update)
     try:
-        with (folder / runs.METRICS).open("w", encoding="utf-8") as log:
+        with _stopping_cleanly(share) as asked:
             for metrics in fit(
                 state,
                 data,
                 objective,
-                n_updates=n_updates,
-                batch_size=batch_size,
+                n_updates=config.train.n_updates,
+                batch_size=min(config.train.batch_size, len(data)),
                 centred=config.train.centred,
                 clip_norm=config.train.clip_norm,
                 min_var=config.train.min_var,
                 average_decay=config.train.average_decay,
+                n_blocks=n_blocks,
+                share=share,
             ):
-                clipped += config.train.clip_norm is not None and float(metrics.grad_norm) > config.train.clip_norm
-                since += 1
-                record = None
-                if state.update % every == 0 or state.update in (1, n_updates):
-                    record = describe(state, metrics, data[:512])
-                    record |= {"seconds": round(time.perf_counter() - started, 3), "clipped": clipped / since}
-                    clipped = since = 0
-                    log.write(json.dumps(record) + "\n")
-                    log.flush()
-                on_update(state.update, record)
-    except (DivergenceError, KeyboardInterrupt) as error:
-        diverged = isinstance(error, DivergenceError)
-        message = str(error) if diverged else f"interrupted at update {state.update}"
-        # an average has taken in the step that went wrong; the parameters have taken it back
-        runs.save_model(folder, state.model, None if diverged else state.average)
-        runs.save_status(folder, state.update, message)
-        if not diverged:
-            raise KeyboardInterrupt(f"{message}; the weights so far are in {folder / runs.WEIGHTS}") from error
+                on_update(state.update, run_now.after(metrics, data))
+                if "stop" in share.agreed and state.update < config.train.n_updates:
+                    run_now.save()
+                    run_now.finish(f"interrupted at update {state.update}")
+                    go_on = f"the checkpoint is written; go on with: grbm resume {folder}"
+                    raise StoppedError(f"stopped after update {state.update:,} and {go_on}", asked[0] if asked else 0)
+            run_now.save()
+            run_now.finish("")
+    except DivergenceError as error:
+        state.average = None  # it has taken in the step that went wrong; the parameters have taken it back
+        run_now.finish(str(error))
         raise DivergenceError(f"{error} The last good weights are in {folder / runs.WEIGHTS}.") from error
-    runs.save_model(folder, state.model, state.average)
-    runs.save_status(folder, state.update)
-    return runs.read(folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder} could not be written after update {state.update} ({error.strerror or error}); "
+            f"{run_now.last_saved()}"
+        ) from error
+    finally:
+        if log is not None:
+            log.close()
+
+
+class _Running:
+    """The bookkeeping of a run in progress: what is logged, what is saved, and when."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        state: TrainState,
+        share: Share,
+        log: Log | None,
+        run: str,
+        notes: dict[str, Any],
+        scale: Any,
+        dataset: Dataset,
+    ) -> None:
+        self.config, self.folder, self.state, self.share, self.log, self.run = config, folder, state, share, log, run
+        self.notes, self.scale, self.dataset = notes, scale, dataset
+        self.test = scale(dataset.test[:512])
+        self.started = time.perf_counter() - notes["seconds"]
+        self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, state.update
+
+    def after(self, metrics: StepMetrics, data: Tensor) -> Record | None:
+        """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
+        config, state, share = self.config, self.state, self.share
+        n_updates, clip = config.train.n_updates, config.train.clip_norm
+        self.notes["clipped"] += int(clip is not None and float(metrics.grad_norm) > clip)
+        self.notes["since"] += 1
+        record = None
+        every = max(1, n_updates // config.log.points)
+        if state.update % every == 0 or state.update in (1, n_updates):
+            chains = share.gather(metrics.negative.v)
+            if self.log is not None:
+                record = describe(state, metrics, chains, data[:512], self.test, config.train.min_var)
+                record["clipped"] = self.notes["clipped"] / self.notes["since"]
+                record["seconds"] = round(time.perf_counter() - self.started, 3)
+                self.notes["scores"].append(record["energy_distance"])
+                self.log.write(record)
+                between = every * max(1, config.log.points // max(1, config.log.images))
+                if self.dataset.image_shape and config.log.images and state.update % between == 0:
+                    self._picture(chains)
+            self.notes["clipped"] = self.notes["since"] = 0
+        due = time.perf_counter() - self.saved_at > max(60 * config.checkpoint.minutes, 50 * self.saved_in)
+        if due and share.leads:
+            share.wishes.add("save")
+        by_count = config.checkpoint.updates is not None and state.update % config.checkpoint.updates == 0
+        if state.update < n_updates and (by_count or "save" in share.agreed):
+            self.save()
+        return record
+
+    def save(self) -> None:
+        """A checkpoint, unless this update has one."""
+        if self.saved_update == self.state.update:
+            return
+        began = time.perf_counter()
+        if not self.share.same(list(self.state.model.parameters())):
+            raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
+        if self.log is not None:
+            self.log.flush()  # first: the checkpoint relies on these lines
+        scores = self.notes["scores"]
+        notes = self.notes | {
+            "seconds": round(began - self.started, 3),
+            "score": sum(scores) / len(scores) if scores else None,
+            "scores": [],
+        }
+        folder = self.folder / runs.CHECKPOINTS
+        checkpoint.save(folder, self.state, run=self.run, notes=notes, share=self.share)
+        if self.share.leads:
+            checkpoint.prune(folder, self.config.checkpoint.keep)
+        self.notes["scores"] = []
+        self.share.wishes.discard("save")
+        self.saved_at, self.saved_update = time.perf_counter(), self.state.update
+        self.saved_in = self.saved_at - began
+
+    def finish(self, message: str) -> None:
+        """The weights, and how training ended; all processes leave together."""
+        if self.share.leads:
+            runs.save_model(self.folder, self.state.model, self.state.average)
+            runs.save_status(self.folder, self.state.update, message)
+        self.share.from_leader()
+
+    def last_saved(self) -> str:
+        if self.saved_update == 0:
+            return "there is no checkpoint yet: free some space and train again with --overwrite."
+        return (
+            f"the checkpoint of update {self.saved_update} is whole: free some space, then: grbm resume {self.folder}"
+        )
+
+    @torch.no_grad()
+    def _picture(self, chains: Tensor) -> None:
+        """The chains' conditional means, in the data's units."""
+        from grbm.plots import tile
+
+        assert self.log is not None
+        assert self.dataset.image_shape is not None
+        energy = self.state.model.freeze()
+        mean = energy.visible_mean(energy.hidden_logits(chains[:64]).sigmoid())
+        picture = tile(self.scale.inverse(mean.cpu()), self.dataset.image_shape, 16)
+        self.log.image("chains", picture, self.state.update)
 
 
 @torch.no_grad()
-def describe(state: TrainState, metrics: StepMetrics, data: Tensor) -> Record:
-    """One line of metrics.jsonl; energies are per sample, in nats."""
+def describe(
+    state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
+) -> Record:
+    """One line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
     energy = state.model.freeze()
     reconstruction = energy.visible_mean(energy.hidden_logits(data).sigmoid())
-    log_var = state.model.log_var
-    accept_prob = metrics.negative.accept_prob
+    log_var, mean_h = state.model.log_var, metrics.data_mean_h
     return {
         "update": state.update,
         "learning_rate": state.optimizer.param_groups[0]["lr"],
@@ -110,7 +260,90 @@ def describe(state: TrainState, metrics: StepMetrics, data: Tensor) -> Record:
         "log_var_mean": float(log_var.mean()),
         "log_var_min": float(log_var.min()),
         "log_var_max": float(log_var.max()),
+        "at_floor": float((log_var <= math.log(min_var) + 1e-6).double().mean()),
+        "hidden_off": float((mean_h < 0.01).double().mean()),
+        "hidden_on": float((mean_h > 0.99).double().mean()),
         "free_energy_data": float(energy.free_energy(data).mean()),
-        "free_energy_chains": float(energy.free_energy(metrics.negative.v).mean()),
-        "accept_prob": None if accept_prob is None else float(accept_prob),
+        "free_energy_test": float(energy.free_energy(test.to(data)).mean()) if len(test) else None,
+        "free_energy_chains": float(energy.free_energy(chains).mean()),
+        "energy_distance": float(energy_distance(chains, data)),
+        "accept_prob": None if metrics.accept_prob is None else float(metrics.accept_prob),
     }
+
+
+def _plan(config: RunConfig, n_rows: int, base: Base, share: Share) -> tuple[int, Objective]:
+    """The number of blocks and the objective; raises UserError for what cannot be built or shared."""
+    batch_size = min(config.train.batch_size, n_rows)
+    objective = config.objective.build(config.sampler.build(base), batch_size)
+    config.sampling.sampler.build(base)  # so that a wrong option is refused now and not after training
+    n_chains = getattr(objective, "n_chains", None) or batch_size
+    n_blocks = math.gcd(config.train.blocks, batch_size, n_chains)
+    if n_blocks % share.world:
+        raise UserError(
+            f"{share.world} processes cannot share {config.train.blocks} blocks of {batch_size} rows and {n_chains} "
+            f"chains evenly; choose --train.blocks, --train.batch-size and --objective.n-chains that {share.world} "
+            f"divides."
+        )
+    if share.world > 1 and objective.sampler.anneals:
+        raise UserError(
+            "Annealed chains are resampled among all, which processes cannot share; choose another sampler."
+        )
+    return n_blocks, objective
+
+
+def _statistics(config: RunConfig, dataset: Dataset, folder: Path, resume: bool) -> tuple[Any, Base]:
+    """The standardisation and the base of tempered paths: of the run where it has them, else of the data."""
+    if resume and (folder / runs.DATA).is_file():
+        return runs.read_data(folder)
+    scale = standardizer(config, dataset)
+    return scale, Base.fit(scale(dataset.train))
+
+
+def _open(folder: Path, config: RunConfig, update: int, scale: Any, base: Base) -> Log:
+    runs.save_data(folder, scale, base)
+    (folder / runs.STATUS).unlink(missing_ok=True)
+    return Log(folder, config, update)
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    """What tells these data from others: their size and some of their rows."""
+    rows = dataset.train[torch.linspace(0, len(dataset.train) - 1, 64).long()]
+    return f"{len(dataset.train)} x {rows.shape[1]}, {hashlib.sha256(rows.double().numpy().tobytes()).hexdigest()[:16]}"
+
+
+def _is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether there is nothing left to resume; raises UserError where the run cannot be, or is not, this one."""
+    if not (folder / runs.CONFIG).is_file():
+        return False
+    before, now = (c.identity() for c in (RunConfig.read(folder / runs.CONFIG), config))
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise UserError(
+                f"{folder} was begun with {name} = {before.get(name)}, not {value}; go on with: grbm resume {folder}, "
+                f"or choose another folder with --out."
+            )
+    status = runs.read_status(folder)
+    if status is not None and status and not status.startswith("interrupted"):
+        raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")
+    return status == "" and (folder / runs.WEIGHTS).is_file()
+
+
+@contextmanager
+def _stopping_cleanly(share: Share) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM ask for a stop after the update; a second SIGINT stops at once. Yields the signals heard."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard  # signals are the main thread's alone
+        return
+
+    def ask(number: int, frame: object) -> None:
+        heard.append(number)
+        share.wishes.add("stop")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from matplotlib.figure import Figure
 
-from grbm import plots, runs
-from grbm.config import RunConfig, SamplerConfig
+from grbm import files, plots, runs
+from grbm.config import LogConfig, RunConfig, SamplerConfig
 from grbm.data.loading import load
 from grbm.data.mixtures import MIXTURES
 from grbm.errors import DivergenceError, UserError
@@ -60,7 +60,8 @@ def jobs(budget: str, seed: int, n_updates: int | None = None) -> list[Job]:
                 sampling=replace(config.sampling, n_steps=n_steps),
             )
             todo.append(Job(mixture, method, replace(config, seed=seed, preset=f"fig1-{method}")))
-    return todo
+    quiet = LogConfig(tensorboard=False)
+    return [job._replace(config=replace(job.config, log=quiet)) for job in todo]
 
 
 def _in_the_plane(sampler: SamplerConfig) -> SamplerConfig:
@@ -101,8 +102,8 @@ def reproduce(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         rows = list(pool.map(_score, todo, [folder / job.name for job in todo], [n_samples] * len(todo)))
-    runs.write_text(folder / "table.json", json.dumps(rows, indent=2) + "\n")
-    with runs.replacing(folder / "figure1.png") as temporary:
+    files.write_text(folder / "table.json", json.dumps(rows, indent=2) + "\n")
+    with files.replacing(folder / "figure1.png") as temporary:
         _draw(todo, folder).savefig(temporary, dpi=130)
     return _table(rows, n_samples) + f"\nFigure: {folder / 'figure1.png'}"
 
@@ -110,7 +111,7 @@ def reproduce(
 def _finished(folder: Path, config: RunConfig) -> bool:
     if not (folder / runs.CONFIG).is_file():
         return False
-    if (folder / runs.CONFIG).read_text(encoding="utf-8") != config.to_json():
+    if RunConfig.read(folder / runs.CONFIG).identity() != config.identity():
         raise UserError(f"{folder} holds a run with other settings; choose another folder with --out.")
     if not (folder / runs.STATUS).is_file() or not (folder / runs.WEIGHTS).is_file():
         return False
@@ -122,10 +123,10 @@ def _train(config: RunConfig, folder: Path) -> str:
 
     torch.set_num_threads(1)
     try:
-        run = experiment.train(config, folder, overwrite=True)
+        experiment.train(config, folder, overwrite=True, resume=True)
     except DivergenceError as error:
         return str(error)
-    return f"{run.metrics[-1]['seconds']:.0f} s"
+    return f"{runs.read_metrics(folder)[-1]['seconds']:.0f} s"
 
 
 def _score(job: Job, folder: Path, n_samples: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grbm.randomness import generator
+from grbm.randomness import Rng, generator, normal
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -33,9 +33,9 @@ class Base(NamedTuple):
         """Match the mean and variance of each column of ``data`` (n, N); constant columns get the floor."""
         return cls(data.mean(0), data.var(0, correction=0).clamp_min(floor))
 
-    def sample(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-        noise = torch.randn(*shape, len(self.mean), generator=rng, device=self.mean.device, dtype=self.mean.dtype)
-        return self.mean + self.var.sqrt() * noise
+    def sample(self, shape: tuple[int, ...], rng: Rng) -> Tensor:
+        """Draws (*shape, N); the last axis of ``shape`` is that of the chains."""
+        return self.mean + self.var.sqrt() * normal((*shape, len(self.mean)), self.mean, rng)
 
     def log_z(self, n_hidden: int) -> Tensor:
         """log Z_0 = ½ Σ log 2πvar + M log 2, a float64 scalar."""

@@ -21,24 +21,35 @@ class Moments(NamedTuple):
         """Means over a batch v (C, N), h (C, M), where h may be draws or probabilities."""
         return cls(v.mean(0), v.square().mean(0), h.mean(0), v.T @ h / len(v))
 
+    def minus(self, other: "Moments") -> "Moments":
+        return Moments(*(a - b for a, b in zip(self, other, strict=True)))
+
 
 class MomentSum:
-    """Moments of a chain as it runs: memory does not depend on the number of steps."""
+    """Moments of a chain as it runs: memory does not depend on the number of steps.
 
-    def __init__(self, energy: Energy) -> None:
+    Each of ``n_blocks`` equal blocks of chains is summed by itself, and the blocks' sums are added in float64, where
+    their order does not matter: however many processes share the blocks, the means come out the same.
+    """
+
+    def __init__(self, energy: Energy, n_blocks: int = 1) -> None:
         N, M, like = energy.n_visible, energy.n_hidden, energy.W
-        self.sums = Moments(*(torch.zeros(s, dtype=like.dtype, device=like.device) for s in ((N,), (N,), (M,), (N, M))))
-        self.count = 0
+        shapes = ((N,), (N,), (M,), (N, M))
+        self.sums = Moments(*(torch.zeros(n_blocks, *s, dtype=like.dtype, device=like.device) for s in shapes))
+        self.n_blocks, self.count = n_blocks, 0
 
     def add(self, v: Tensor, h: Tensor) -> None:
-        self.sums.v.add_(v.sum(0))
-        self.sums.v2.add_(v.square().sum(0))
-        self.sums.h.add_(h.sum(0))
-        self.sums.vh.addmm_(v.T, h)
+        """Add states v (C, N) and h (C, M), where h may be draws or probabilities."""
         self.count += len(v)
+        v, h = (x.reshape(self.n_blocks, -1, x.shape[-1]) for x in (v, h))
+        self.sums.v.add_(v.sum(1))
+        self.sums.v2.add_(v.square().sum(1))
+        self.sums.h.add_(h.sum(1))
+        self.sums.vh.baddbmm_(v.mT, h)
 
     def mean(self) -> Moments:
-        return Moments(*(x / self.count for x in self.sums))
+        """The means over all blocks, in float64."""
+        return Moments(*(x.sum(0, dtype=torch.float64) / self.count for x in self.sums))
 
 
 def gradient(energy: Energy, positive: Moments, negative: Moments) -> dict[str, Tensor]:
@@ -47,7 +58,12 @@ def gradient(energy: Energy, positive: Moments, negative: Moments) -> dict[str, 
     Eqs. 14-17 when h was drawn, Eqs. 33-36 when h holds probabilities. μ² cancels in the difference, and
     Σ_j W_ij (v_i h_j) needs no product beyond v hᵀ itself.
     """
-    v, v2, h, vh = (p - n for p, n in zip(positive, negative, strict=True))
+    return ascent(energy, positive.minus(negative))
+
+
+def ascent(energy: Energy, difference: Moments) -> dict[str, Tensor]:
+    """`gradient` from the positive minus the negative moments, in the dtype of the parameters."""
+    v, v2, h, vh = (x.to(energy.W) for x in difference)
     return {
         "W": vh / energy.var[:, None],
         "b": h,
@@ -56,13 +72,13 @@ def gradient(energy: Energy, positive: Moments, negative: Moments) -> dict[str, 
     }
 
 
-def centre(energy: Energy, ascent: dict[str, Tensor], positive: Moments) -> dict[str, Tensor]:
+def centre(energy: Energy, plain: dict[str, Tensor], mean_v: Tensor, mean_h: Tensor) -> dict[str, Tensor]:
     """The gradient with centred visible and hidden units, offset by the data's means (Montavon & Müller 2012).
 
     It is the gradient of the same family written with v − λ and h − m, carried back to W, b and μ; the log σ² part is
     kept. It does not depend on which state of a unit is called 1, and a shift of a whole mode's mass no longer pulls
     on every weight at once. For GRBMs: Melchior, Fischer & Wiskott 2016, with the 1/σ² that their program omits.
     """
-    offset_v, offset_h = positive.v / energy.var, positive.h
-    W = ascent["W"] - torch.outer(ascent["mu"], offset_h) - torch.outer(offset_v, ascent["b"])
-    return {**ascent, "W": W, "mu": ascent["mu"] - W @ offset_h, "b": ascent["b"] - offset_v @ W}
+    offset_v, offset_h = mean_v / energy.var, mean_h
+    W = plain["W"] - torch.outer(plain["mu"], offset_h) - torch.outer(offset_v, plain["b"])
+    return {**plain, "W": W, "mu": plain["mu"] - W @ offset_h, "b": plain["b"] - offset_v @ W}

@@ -13,6 +13,7 @@ from torch import Tensor
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.ops import hidden_update
+from grbm.randomness import Rng, local, n_blocks, uniform
 from grbm.samplers import Chains, Sampler, walk
 
 
@@ -34,13 +35,15 @@ class Objective(Protocol):
     @property
     def probabilities(self) -> bool: ...
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative: ...
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative: ...
 
 
-def positive(energy: Energy, v_data: Tensor, rng: torch.Generator, *, probabilities: bool) -> Moments:
+def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -> Moments:
     """Moments at the data (B, N), h drawn from p(h | v) or kept as its probabilities."""
-    h, h_prob = hidden_update(energy.hidden_logits(v_data), rng=rng)
-    return Moments.of(v_data, h_prob if probabilities else h)
+    logits = energy.hidden_logits(v_data)
+    moments = MomentSum(energy, n_blocks(rng))
+    moments.add(v_data, logits.sigmoid() if probabilities else hidden_update(logits, rng=rng)[0])
+    return moments.mean()
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ class ModifiedCD:
         if self.sampler.anneals and self.burn_in != self.n_steps - 1:
             raise ValueError("Only the last state of an annealed path is a draw from the model: burn_in = n_steps - 1.")
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
-        v = self.sampler.noise(energy, self.n_chains or len(v_data), rng)
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+        v = self.sampler.noise(energy, local(self.n_chains, rng) if self.n_chains else len(v_data), rng)
         return _run(energy, self.sampler, v, self.n_steps, self.burn_in, self.probabilities, rng)
 
 
@@ -91,7 +94,7 @@ class CD:
     def __post_init__(self) -> None:
         _refuse_annealing(self.sampler, "CD")
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
         return _run(energy, self.sampler, v_data, self.n_steps, self.n_steps - 1, self.probabilities, rng)
 
 
@@ -117,12 +120,13 @@ class PCD:
         if not 0 <= self.restart <= 1:
             raise ValueError(f"restart must be a probability, got {self.restart}.")
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: torch.Generator) -> Negative:
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
         v = persistent
         if v is None or self.restart > 0:
-            noise = self.sampler.noise(energy, self.n_chains, rng)
-            fresh = torch.rand(self.n_chains, generator=rng, device=noise.device) < self.restart
-            v = noise if v is None else torch.where(fresh[:, None], noise, v)
+            n_chains = local(self.n_chains, rng)
+            noise = self.sampler.noise(energy, n_chains, rng)
+            fresh = uniform((n_chains, 1), noise, rng) < self.restart
+            v = noise if v is None else torch.where(fresh, noise, v)
         return _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
 
 
@@ -138,11 +142,11 @@ def _run(
     n_steps: int,
     burn_in: int,
     probabilities: bool,
-    rng: torch.Generator,
+    rng: Rng,
     keep: bool = False,
 ) -> Negative:
     chains: Chains = sampler.start(energy, v, rng)
-    moments = MomentSum(energy)
+    moments = MomentSum(energy, n_blocks(rng))
     accept_probs = []
     for t, chains, info in walk(energy, sampler, chains, n_steps, rng):
         if info.accept_prob is not None:

@@ -3,10 +3,13 @@
 import torch
 from torch import Tensor
 
+from grbm.randomness import Rng, normal
+from grbm.randomness import uniform as draw_uniform
 
-def draw_noise(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Standard normal draws in the shape, dtype and device of ``like``."""
-    return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)
+
+def draw_noise(like: Tensor, rng: Rng) -> Tensor:
+    """Standard normal draws in the shape (..., C, ·), dtype and device of ``like``."""
+    return normal(like.shape, like, rng)
 
 
 def visible_update(v: Tensor, mean: Tensor, shrink: Tensor, noise_std: Tensor, noise: Tensor) -> Tensor:
@@ -14,11 +17,11 @@ def visible_update(v: Tensor, mean: Tensor, shrink: Tensor, noise_std: Tensor, n
     return torch.addcmul(torch.lerp(mean, v, shrink), noise_std, noise)
 
 
-def hidden_update(
-    logits: Tensor, *, uniform: Tensor | None = None, rng: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
-    """h' ~ Bernoulli(sigmoid(ℓ)) and its probabilities, from given uniforms in [0, 1) or from ``rng``."""
+def hidden_update(logits: Tensor, *, uniform: Tensor | None = None, rng: Rng | None = None) -> tuple[Tensor, Tensor]:
+    """h' ~ Bernoulli(sigmoid(ℓ)) and its probabilities, from given uniform numbers in [0, 1) or from ``rng``."""
     prob = logits.sigmoid()
     if uniform is None:
-        uniform = torch.rand(prob.shape, generator=rng, dtype=prob.dtype, device=prob.device)
+        if rng is None:
+            raise ValueError("hidden_update needs either uniform or rng.")
+        uniform = draw_uniform(prob.shape, prob, rng)
     return (uniform < prob).to(prob.dtype), prob

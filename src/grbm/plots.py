@@ -18,7 +18,7 @@ ImageShape = tuple[int, int, int]
 INK = "#1f4e79"
 
 
-def _tile(images: Tensor, shape: ImageShape, columns: int, gap: int = 1) -> np.ndarray:
+def tile(images: Tensor, shape: ImageShape, columns: int, gap: int = 1) -> np.ndarray:
     """Images (n, N) in [0, 1] as one array (H, W, 3), row by row, with light gaps."""
     channels, height, width = shape
     x = images.detach().float().cpu().clamp(0, 1).view(-1, channels, height, width).permute(0, 2, 3, 1)
@@ -44,13 +44,13 @@ def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.4)
 
 def image_grid(images: Tensor, shape: ImageShape, title: str, columns: int = 16) -> Figure:
     """Images (n, N), in [0, 1], as a grid."""
-    return _sheet(_tile(images, shape, columns), title)
+    return _sheet(tile(images, shape, columns), title)
 
 
 def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: str) -> Figure:
     """The sampling process (Fig. 2): states (S, C, N), a row per chain and a column per kept step."""
     n_states, n_chains, _ = states.shape
-    array = _tile(states.transpose(0, 1).reshape(n_states * n_chains, -1), shape, n_states)
+    array = tile(states.transpose(0, 1).reshape(n_states * n_chains, -1), shape, n_states)
     figure = _sheet(array, title, width=0.6 * n_states + 0.5, room=0.8)
     axes = figure.axes[0]
     axes.set_axis_on()
@@ -69,7 +69,7 @@ def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: in
 
     frames = []
     for state in states:
-        array = (_tile(state, shape, columns) * 255).round().astype(np.uint8)
+        array = (tile(state, shape, columns) * 255).round().astype(np.uint8)
         scale = max(1, round(width / array.shape[1]))
         frames.append(Image.fromarray(array).resize((array.shape[1] * scale, array.shape[0] * scale), 0))
     durations = [90] * (len(frames) - 1) + [2000]
@@ -83,7 +83,7 @@ def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
     columns = W[:, strongest].T
     scaled = 0.5 + 0.5 * columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
     title = f"Filters: the {len(columns)} hidden units of largest weight norm"
-    return _sheet(_tile(scaled, shape, round(len(columns) ** 0.5)), title)
+    return _sheet(tile(scaled, shape, round(len(columns) ** 0.5)), title)
 
 
 def learning_curves(metrics: list[dict[str, Any]]) -> Figure:

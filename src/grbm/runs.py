@@ -1,23 +1,18 @@
-"""The run folder: what training writes and every other command reads. Files are written whole or not at all."""
+"""The run folder: what training writes and every other command reads."""
 
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import safetensors
-import safetensors.torch
 import torch
-from torch import Tensor
 
+from grbm import checkpoint
 from grbm.compat import from_parameters
 from grbm.config import RunConfig
 from grbm.data.standardise import Standardizer
 from grbm.errors import UserError
+from grbm.files import read_tensors, write_tensors, write_text
 from grbm.model import GRBM, Base
 
 CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
@@ -27,7 +22,9 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "model_raw.safetensors",
     "data.safetensors",
 )
-FIGURES, SAMPLES, EVALUATION, STATUS = "figures", "samples", "evaluation.json", "status.json"
+FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD = "figures", "samples", "checkpoints", "tensorboard"
+EVALUATION, STATUS = "evaluation.json", "status.json"
+Which = Literal["model", "raw", "best"]
 
 
 class Run(NamedTuple):
@@ -42,46 +39,11 @@ class Run(NamedTuple):
     metrics: list[dict[str, Any]]
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place, flushed to the disk, if the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    with replacing(path) as temporary:
-        safetensors.torch.save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UserError(f"{path} is missing; is {path.parent} the folder of a finished `grbm train`?")
-    try:
-        return safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged or truncated ({error}); train again or restore the file.") from error
-
-
 def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
     """Claim a folder for a run. An existing run is removed only with ``overwrite``; other files are never touched."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another folder with --out.")
+    clean(folder)
     if folder.is_dir() and any(folder.iterdir()):
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.")
@@ -89,12 +51,19 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
             raise UserError(f"{folder} already holds a run; choose another folder with --out, or add --overwrite.")
         for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS):
             (folder / name).unlink(missing_ok=True)
-        for name in (FIGURES, SAMPLES):
+        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD):
             shutil.rmtree(folder / name, ignore_errors=True)
     try:
         write_text(folder / CONFIG, config.to_json())
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
+
+
+def clean(folder: Path) -> None:
+    """Remove what a kill left of files that were being replaced."""
+    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink(missing_ok=True)
 
 
 def save_data(folder: Path, standardizer: Standardizer, base: Base) -> None:
@@ -115,32 +84,79 @@ def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
         write_tensors(folder / RAW_WEIGHTS, model.state_dict())
 
 
-def read(folder: Path) -> Run:
-    """A run from its folder; raises UserError where something is missing or damaged."""
+def read(folder: Path, which: Which = "model") -> Run:
+    """A run from its folder; raises UserError where something is missing or damaged.
+
+    ``which`` weights: "model" is what training ended with (the average, where there is one), "raw" the last parameters
+    themselves, "best" those of the best checkpoint. A run that still trains, or was killed, gives its newest one.
+    """
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run (it has no {CONFIG}); give a folder that `grbm train` made.")
     config = RunConfig.read(folder / CONFIG)
-    model = from_parameters(read_tensors(folder / WEIGHTS), str(folder / WEIGHTS))
-    data = read_tensors(folder / DATA)
-    if set(data) != {"mean", "scale", "base_mean", "base_var"} or any(
-        x.shape != (model.n_visible,) for x in data.values()
-    ):
-        raise UserError(f"{folder / DATA} does not fit {folder / WEIGHTS}; are both from the same run?")
-    metrics = []
-    if (folder / METRICS).is_file():
-        for line in (folder / METRICS).read_text(encoding="utf-8").splitlines():
-            try:
-                metrics.append(json.loads(line))
-            except ValueError:  # an interrupted run ends in half a line
-                break
-    status = "training was killed before it ended"
-    if (folder / STATUS).is_file():
+    model, where = _read_model(folder, which)
+    standardizer, base = read_data(folder)
+    if standardizer.mean.shape != (model.n_visible,):
+        raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
+    status = read_status(folder)
+    if status is None:
+        status = f"training has not ended, or was killed; to go on: grbm resume {folder}"
+    return Run(folder, config, model, standardizer, base, status, read_metrics(folder))
+
+
+def _read_model(folder: Path, which: Which) -> tuple[GRBM, Path]:
+    """The weights asked for, and where they were found."""
+    path = folder / WEIGHTS
+    if which == "raw" and (folder / RAW_WEIGHTS).is_file():
+        path = folder / RAW_WEIGHTS
+    if which != "best" and path.is_file():
+        return from_parameters(read_tensors(path), str(path)), path
+    if which == "best":
+        best = checkpoint.best(folder / CHECKPOINTS)
+        found = [best] if best is not None else []
+    else:  # only where training has not ended is there nothing better than a checkpoint
+        found = checkpoint.updates(folder / CHECKPOINTS) if read_status(folder) is None else []
+    for where in found:
         try:
-            status = str(json.loads((folder / STATUS).read_text(encoding="utf-8"))["message"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder / STATUS} is damaged ({error}); train again or restore the file.") from error
-    standardizer = Standardizer(data["mean"].double(), data["scale"].double())
-    return Run(folder, config, model, standardizer, Base(data["base_mean"], data["base_var"]), status, metrics)
+            tensors = checkpoint.read(where).tensors
+        except checkpoint.DamagedError:
+            continue
+        kind = "average" if which != "raw" and any(name.startswith("average.") for name in tensors) else "model"
+        chosen = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(f"{kind}.")}
+        return from_parameters(chosen, str(where)), where
+    if which == "best":
+        raise UserError(f"{folder / CHECKPOINTS} holds no scored checkpoint; leave out --weights best.")
+    raise UserError(f"{path} is missing; is {folder} the folder of a finished `grbm train`?")
+
+
+def read_data(folder: Path) -> tuple[Standardizer, Base]:
+    """What `save_data` wrote; raises UserError where it is missing or damaged."""
+    data = read_tensors(folder / DATA)
+    if set(data) != {"mean", "scale", "base_mean", "base_var"} or len({x.shape for x in data.values()}) != 1:
+        raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
+    return Standardizer(data["mean"].double(), data["scale"].double()), Base(data["base_mean"], data["base_var"])
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, up to the first that is not whole: a killed run may end in half a line."""
+    metrics: list[dict[str, Any]] = []
+    if (folder / METRICS).is_file():
+        for line in (folder / METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+                metrics += [record] if record["update"] > 0 else []
+            except (ValueError, TypeError, KeyError):
+                break
+    return metrics
+
+
+def read_status(folder: Path) -> str | None:
+    """How training ended: empty where it finished, None where it has not ended or was killed."""
+    if not (folder / STATUS).is_file():
+        return None
+    try:
+        return str(json.loads((folder / STATUS).read_text(encoding="utf-8"))["message"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / STATUS} is damaged ({error}); train again or restore the file.") from error
 
 
 def pick_device(name: str) -> torch.device:

@@ -3,14 +3,15 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError
 from grbm.model import GRBM, Energy
-from grbm.moments import Moments, centre, gradient
+from grbm.moments import Moments, ascent, centre
 from grbm.objectives import Negative, Objective, positive
 from grbm.randomness import generator
 from grbm.samplers.langevin import LangevinOptions
@@ -27,7 +28,7 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     seed: int = 0
     update: int = 0
-    persistent: Tensor | None = None  # visible units of persistent chains
+    persistent: Tensor | None = None  # visible units (..., C, N) of this process's persistent chains
     average: GRBM | None = None  # exponential moving average of the parameters
     last_good: dict[str, Tensor] | None = None  # the last parameters whose gradient was sensible
 
@@ -36,8 +37,20 @@ class StepMetrics(NamedTuple):
     """Diagnostics of one update, as tensors so that reading them is the caller's choice."""
 
     grad_norm: Tensor
-    positive: Moments
-    negative: Negative
+    data_mean_h: Tensor  # (M,), over the whole batch
+    accept_prob: Tensor | None  # mean over all chains
+    negative: Negative  # of this process's chains
+
+
+class Rows(Protocol):
+    """Standardised data (n, N), a tensor or read from elsewhere: indexed by a tensor of row numbers."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, which: Tensor, /) -> Tensor: ...
 
 
 @torch.no_grad()
@@ -50,8 +63,10 @@ def train_step(
     clip_norm: float | None = 10.0,
     min_var: float = 1e-8,
     average_decay: float | None = None,
+    n_blocks: int = 1,
+    share: Share = ALONE,
 ) -> StepMetrics:
-    """One update of ``state`` on the batch ``v_data`` (B, N).
+    """One update of ``state`` on the batch ``v_data`` (B, N), or on this process's ``share`` of its rows.
 
     With ``centred`` the gradient is that of `grbm.moments.centre`. Its norm over all parameters together is clipped to
     ``clip_norm``; σ² is kept at or above ``min_var``.
@@ -60,17 +75,24 @@ def train_step(
     """
     model, energy = state.model, state.model.freeze()
     _check_step_size(state.update, energy, objective)
-    rng = generator(state.seed, "update", state.update, device=v_data.device)
+    rng = share.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
     data_term = positive(energy, v_data, rng, probabilities=objective.probabilities)
     negative = objective.negative(energy, v_data, state.persistent, rng)
-    ascent = gradient(energy, data_term, negative.moments)
-    for name, step in (centre(energy, ascent, data_term) if centred else ascent).items():
+    local_means = [*data_term.minus(negative.moments), data_term.v, data_term.h, negative.moments.v2]
+    if negative.accept_prob is not None:
+        local_means.append(negative.accept_prob)
+    means = share.mean(*local_means)
+    mean_v, mean_h, chains_v2 = means[4:7]
+    steps = ascent(energy, Moments(*means[:4]))
+    if centred:
+        steps = centre(energy, steps, mean_v.to(energy.W), mean_h.to(energy.W))
+    for name, step in steps.items():
         model.get_parameter(name).grad = -step
     grad_norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     n_parameters = sum(p.numel() for p in model.parameters())
     if not grad_norm < EXPLODED * n_parameters**0.5:  # also where it is NaN
         model.load_state_dict(state.last_good or model.state_dict())
-        raise DivergenceError(_explain(state.update, energy, negative, ascent["log_var"]))
+        raise DivergenceError(_explain(state.update, energy, chains_v2, steps["log_var"]))
     state.last_good = {name: p.clone() for name, p in model.state_dict().items()}
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
@@ -80,12 +102,12 @@ def train_step(
     state.update += 1
     if average_decay is not None:
         _update_average(state, average_decay)
-    return StepMetrics(grad_norm, data_term, negative)
+    return StepMetrics(grad_norm, mean_h, means[7] if len(means) > 7 else None, negative)
 
 
 def fit(
     state: TrainState,
-    data: Tensor,
+    data: Tensor | Rows,
     objective: Objective,
     *,
     n_updates: int,
@@ -94,6 +116,8 @@ def fit(
     clip_norm: float | None = 10.0,
     min_var: float = 1e-8,
     average_decay: float | None = None,
+    n_blocks: int = 1,
+    share: Share = ALONE,
 ) -> Iterator[StepMetrics]:
     """Train up to update ``n_updates``, yielding after each; learning rates fall to 0 by the cosine (Eq. 22).
 
@@ -101,42 +125,58 @@ def fit(
     ----------
     state : TrainState
         Where to start. The optimizer's own rate is where the cosine begins; the paper's is ``SGD(lr=0.01)``.
-    data : Tensor
-        (n, N), visited in a new random order each epoch; an incomplete last batch is left out.
+    data : Tensor or Rows
+        (n, N), all of it in every process, visited in a new random order each epoch; an incomplete last batch is left
+        out.
     objective : Objective
         `ModifiedCD`, `CD`, `PCD` or your own.
     n_updates, batch_size, centred, clip_norm, min_var, average_decay
         As in the paper by default; see `train_step`.
+    n_blocks : int
+        Blocks of rows and chains with random numbers and sums of their own. They are what processes share, so with
+        the same number of blocks any number of processes learns the same parameters.
+    share : Share
+        This process's part; by default all.
 
     Raises
     ------
     DivergenceError
         When numbers leave the finite world; ``state.model`` keeps its last good parameters.
     ValueError
-        If the data do not fit the model or hold non-finite numbers.
+        If the data do not fit the model or hold non-finite numbers, or if blocks, batch, chains and processes do not
+        divide evenly.
     """
-    if data.ndim != 2 or data.shape[1] != state.model.n_visible:
+    if len(data.shape) != 2 or data.shape[1] != state.model.n_visible:
         raise ValueError(f"data must be (n, {state.model.n_visible}), got shape {tuple(data.shape)}.")
-    if not torch.isfinite(data).all():
+    if isinstance(data, Tensor) and not torch.isfinite(data).all():
         raise ValueError("data holds NaN or infinite numbers.")
     batch_size = min(batch_size, len(data))
+    n_chains = getattr(objective, "n_chains", None) or batch_size
+    if n_blocks % share.world or batch_size % n_blocks or n_chains % n_blocks:
+        raise ValueError(
+            f"{n_blocks} blocks must divide the {batch_size} rows of a batch and the {n_chains} chains evenly, and be "
+            f"divided by the {share.world} processes."
+        )
     per_epoch = len(data) // batch_size
     epoch, order = -1, torch.empty(0)
     while state.update < n_updates:
         if state.update // per_epoch != epoch:
             epoch = state.update // per_epoch
-            order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch)).to(data.device)
+            order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
         first = state.update % per_epoch * batch_size
+        rows = order[first : first + batch_size][share.part(batch_size)]
         for group in state.optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * cosine(state.update, n_updates)
         yield train_step(
             state,
             objective,
-            data[order[first : first + batch_size]],
+            data[rows.to(data.device) if isinstance(data, Tensor) else rows],
             centred=centred,
             clip_norm=clip_norm,
             min_var=min_var,
             average_decay=average_decay,
+            n_blocks=n_blocks,
+            share=share,
         )
 
 
@@ -164,15 +204,15 @@ def _check_step_size(update: int, energy: Energy, objective: Objective) -> None:
         )
 
 
-def _explain(update: int, energy: Energy, negative: Negative, slope: Tensor) -> str:
+def _explain(update: int, energy: Energy, chains_v2: Tensor, slope: Tensor) -> str:
     """Name the visible unit that left the sensible world first, and what to do."""
     log_var = energy.var.log()
-    bad = ~torch.isfinite(log_var + negative.moments.v2 + slope)
+    bad = ~torch.isfinite(log_var + chains_v2 + slope)
     unit = int((log_var.abs().nan_to_num(torch.inf) + 1e6 * bad).argmax())
     slower = "lower the learning rate or the step size"
     remedy = f"set a larger min_var, or {slower}" if log_var[unit] < 0 else slower
     return (
         f"Stopped at update {update}: the gradient is no longer a sensible number, worst at visible unit {unit} "
-        f"(variance {float(energy.var[unit]):.3g}, mean square of its chains {float(negative.moments.v2[unit]):.3g}); "
+        f"(variance {float(energy.var[unit]):.3g}, mean square of its chains {float(chains_v2[unit]):.3g}); "
         f"{remedy}."
     )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from grbm.model import Base, Energy
 from grbm.ops import hidden_update
+from grbm.randomness import Blocks, Rng, uniform
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.tempering import on_device
@@ -59,10 +60,10 @@ class Annealed(Sampler):
         """Never: its chains are right in the limit of many chains or steps."""
         return False
 
-    def noise(self, energy: Energy, n_chains: int, rng: torch.Generator) -> Tensor:
+    def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         return on_device(self.base, energy).sample((n_chains,), rng)
 
-    def start(self, energy: Energy, v: Tensor, rng: torch.Generator) -> Chains:
+    def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
         """Chains at v, which must be draws from the base for the weights to mean anything."""
         base = on_device(self.base, energy)
         beginning = energy.temper(energy.W.new_zeros(()), base)
@@ -73,7 +74,7 @@ class Annealed(Sampler):
         base = on_device(self.base, energy)
         betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64) ** self.power
 
-        def step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
+        def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             before, after = (energy.temper(betas[k].to(energy.W), base) for k in (t, t + 1))
             weights: Weights = chains.state
             v = chains.v
@@ -90,10 +91,11 @@ class Annealed(Sampler):
         return step
 
 
-def systematic(log_weight: Tensor, rng: torch.Generator) -> Tensor:
+def systematic(log_weight: Tensor, rng: Rng) -> Tensor:
     """Indices (C,) of a systematic resampling: chain i appears C w_i times on average, give or take less than one."""
     n = len(log_weight)
     cumulative = log_weight.softmax(0).cumsum(0)
-    offset = torch.rand(1, generator=rng, dtype=torch.float64, device=log_weight.device)
+    first = rng.generators[0] if isinstance(rng, Blocks) else rng  # one number for all chains
+    offset = uniform((1,), cumulative, first, chain_axis=-1)
     points = (torch.arange(n, dtype=torch.float64, device=log_weight.device) + offset) / n
     return torch.searchsorted(cumulative, points).clamp_max(n - 1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grbm.model import GRBM, Energy
 from grbm.ops import hidden_update
-from grbm.randomness import generator
+from grbm.randomness import Rng, generator, normal
 
 
 class Chains(NamedTuple):
@@ -27,7 +27,7 @@ class StepInfo(NamedTuple):
     swap_rate: Tensor | None = None  # per pair of neighbouring replicas
 
 
-Step = Callable[[Chains, int, torch.Generator], tuple[Chains, StepInfo]]
+Step = Callable[[Chains, int, Rng], tuple[Chains, StepInfo]]
 
 
 class Sampler(Protocol):
@@ -45,12 +45,11 @@ class Sampler(Protocol):
         """The function ``step(chains, t, rng)`` for t = 0..n_steps−1."""
         ...
 
-    def noise(self, energy: Energy, n_chains: int, rng: torch.Generator) -> Tensor:
+    def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """Where chains start from noise: v ~ N(0, I), (n_chains, N)."""
-        like = energy.W
-        return torch.randn(n_chains, energy.n_visible, generator=rng, dtype=like.dtype, device=like.device)
+        return normal((n_chains, energy.n_visible), energy.W, rng)
 
-    def start(self, energy: Energy, v: Tensor, rng: torch.Generator) -> Chains:
+    def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
         """Chains at v with h ~ p(h | v)."""
         return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng))
 
@@ -60,7 +59,7 @@ class Sampler(Protocol):
 
 
 def walk(
-    energy: Energy, sampler: Sampler, chains: Chains, n_steps: int, rng: torch.Generator
+    energy: Energy, sampler: Sampler, chains: Chains, n_steps: int, rng: Rng
 ) -> Iterator[tuple[int, Chains, StepInfo]]:
     """Run ``n_steps`` steps and yield (t, chains, info) after each, so that the caller decides what to keep."""
     step = sampler.bind(energy, n_steps)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from grbm.model import Energy
 from grbm.ops import draw_noise, hidden_update
+from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.metropolis import accept
 from grbm.schedules import cosine_steps
@@ -75,7 +75,7 @@ class Langevin(LangevinOptions, Sampler):
             grad = energy.energy_grad(v, logits.sigmoid())
             return logits, (grad,) if adjust_from is None else (grad, energy.free_energy(v, logits))
 
-        def step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
+        def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             alpha = alphas[t]
             state = chains.state or evaluate(chains.v)[1]
             noise = draw_noise(chains.v, rng)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.randomness import Rng, uniform
 from grbm.samplers.chains import Chains
 
 
@@ -23,9 +24,8 @@ class Decision(NamedTuple):
         return Chains(choose(new.v, old.v), choose(new.h, old.h), choose(new.h_prob, old.h_prob), state)
 
 
-def accept(log_ratio: Tensor, rng: torch.Generator) -> Decision:
+def accept(log_ratio: Tensor, rng: Rng) -> Decision:
     """Accept each chain with probability min(1, exp(log_ratio)); a NaN ratio is a rejection."""
     log_ratio = log_ratio.nan_to_num(nan=-torch.inf)
-    uniform = torch.rand(log_ratio.shape, generator=rng, dtype=log_ratio.dtype, device=log_ratio.device)
     accept_prob = log_ratio.clamp_max(0).exp()
-    return Decision(uniform < accept_prob, accept_prob)
+    return Decision(uniform(log_ratio.shape, log_ratio, rng, chain_axis=-1) < accept_prob, accept_prob)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from grbm.model import Energy
 from grbm.ops import draw_noise, hidden_update, visible_update
+from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Step, StepInfo
 from grbm.samplers.metropolis import accept
 
@@ -69,15 +70,15 @@ def conditional_step(energy: Energy, move: Move, *, adjust_from: int | None = No
     log A = (F(v) − F(v'))/T + log q(v | v', h') − log q(v' | v, h), where both q share the covariance noise_std².
     """
 
-    def propose(v: Tensor, mean: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def propose(v: Tensor, mean: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
         noise = draw_noise(v, rng)
         return visible_update(v, mean, move.shrink, move.noise_std, noise), noise
 
-    def free_step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
+    def free_step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
         v, _ = propose(chains.v, energy.visible_mean(chains.h), rng)
         return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng)), StepInfo()
 
-    def adjusted_step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
+    def adjusted_step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
         mean, free_energy = chains.state or (energy.visible_mean(chains.h), energy.free_energy(chains.v))
         v, noise = propose(chains.v, mean, rng)
         logits = energy.hidden_logits(v)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from grbm.model import Base, Energy
+from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.langevin import LangevinOptions
@@ -51,11 +52,11 @@ class ParallelTempering(Sampler):
     def betas(self) -> Tensor:
         return torch.linspace(0, 1, self.n_replicas, dtype=torch.float64) ** self.power
 
-    def noise(self, energy: Energy, n_chains: int, rng: torch.Generator) -> Tensor:
+    def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """All replicas at the base, (R, C, N)."""
         return on_device(self.base, energy).sample((self.n_replicas, n_chains), rng)
 
-    def start(self, energy: Energy, v: Tensor, rng: torch.Generator) -> Chains:
+    def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
         """From v (C, N), copied to every replica, or from each replica's own (R, C, N)."""
         if v.ndim == 2:
             v = v.expand(self.n_replicas, *v.shape)
@@ -73,7 +74,7 @@ class ParallelTempering(Sampler):
         ladder = energy.temper(betas, base)
         move = self.sampler.bind(ladder, n_steps)
 
-        def step(chains: Chains, t: int, rng: torch.Generator) -> tuple[Chains, StepInfo]:
+        def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             replicas = chains.state
             difference = energy.energy(replicas.v, replicas.h) - base_energy.energy(replicas.v, replicas.h)
             rungs = torch.arange(self.n_replicas, device=difference.device)[:, None].expand_as(difference)

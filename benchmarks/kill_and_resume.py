@@ -1,0 +1,113 @@
+"""Kill training with SIGKILL at random moments, resume it, and compare every number with an uninterrupted run.
+
+    uv run python -m benchmarks.kill_and_resume --runs 50
+
+Each run writes a checkpoint after every update, so that many kills fall into the writing of one. What must come out
+equal, bit for bit: weights, their average, metrics (but for the seconds), and the last checkpoint with its persistent
+chains and optimiser.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from grbm import runs
+
+SETTINGS = [
+    "--train.n-updates",
+    "80",
+    "--model.n-hidden",
+    "128",
+    "--objective.n-steps",
+    "5",
+    "--train.optimizer",
+    "adam",
+]
+SETTINGS += ["--train.learning-rate", "0.003", "--checkpoint.updates", "1", "--no-figures", "--log.no-tensorboard"]
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "grbm", "train", "digits", *SETTINGS, "--out", str(folder), "--resume"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    _, errors = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"a run failed with code {process.returncode}: {errors.decode()}")
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """All numbers of a finished run, as bytes or JSON."""
+    found: dict[str, Any] = {}
+    last = max((folder / runs.CHECKPOINTS).glob("update-*"))
+    for path in (folder / runs.WEIGHTS, folder / runs.RAW_WEIGHTS, folder / runs.DATA, last / "state.safetensors"):
+        for name, tensor in safetensors.torch.load_file(path).items():
+            found[f"{path.name} {name}"] = tensor.numpy().tobytes()
+    found["metrics"] = [{k: v for k, v in line.items() if k != "seconds"} for line in runs.read_metrics(folder)]
+    record = json.loads((last / "state.json").read_text())
+    found["checkpoint"] = {k: v for k, v in record.items() if k != "checksum"}
+    del found["checkpoint"]["notes"]["seconds"]
+    return found
+
+
+def newest(folder: Path) -> str:
+    return max((path.name for path in folder.glob("checkpoints/update-*")), default="")
+
+
+def kill_until_finished(
+    folder: Path, seconds: float, training: float, rng: random.Random, kills: int
+) -> tuple[int, int]:
+    """Kills that found the run alive, and how many of them left half a checkpoint."""
+    landed = torn = 0
+    for _ in range(kills):
+        process = start(folder)
+        if rng.random() < 0.8:  # most kills while it trains, the others while it starts or ends
+            seen = newest(folder)
+            while newest(folder) == seen and process.poll() is None:
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0, training))
+        else:
+            time.sleep(rng.uniform(0, seconds))
+        process.kill()
+        process.communicate()
+        landed += process.returncode == -9
+        torn += any(folder.glob("checkpoints/.partial-*"))
+    finish(start(folder))
+    return landed, torn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=2, help="per run")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as name:
+        began = time.perf_counter()
+        finish(start(Path(name) / "whole"))
+        seconds = time.perf_counter() - began
+        expected = everything(Path(name) / "whole")
+        training = runs.read_metrics(Path(name) / "whole")[-1]["seconds"]
+        equal = landed = torn = 0
+        for k in range(options.runs):
+            folder = Path(name) / str(k)
+            killed, half = kill_until_finished(folder, seconds, training, rng, options.kills)
+            same = everything(folder) == expected
+            equal, landed, torn = equal + same, landed + killed, torn + half
+            print(f"run {k + 1}: {killed} kills, {'equal' if same else 'DIFFERENT'}", flush=True)
+    print(f"{equal} of {options.runs} bit-identical; {landed} kills, {torn} of them in the middle of a checkpoint")
+    sys.exit(equal != options.runs)
+
+
+if __name__ == "__main__":
+    main()

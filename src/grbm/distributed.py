@@ -1,0 +1,141 @@
+"""One run shared among processes: each holds some blocks of chains and rows; moments are averaged once per update."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from grbm.errors import UserError
+from grbm.randomness import Blocks, generator
+
+T = TypeVar("T")
+
+
+class Share:
+    """This process's part of a run.
+
+    Parameters
+    ----------
+    rank, world : int
+        Which of how many processes; by default the only one.
+
+    Attributes
+    ----------
+    wishes, agreed : set of str
+        What this process asks of all ("stop", "save"), and what all know that one of them asks. Wishes travel with the
+        moments of the next update, so that all heed them after the same one.
+    """
+
+    WISHES = ("stop", "save")
+
+    def __init__(self, rank: int = 0, world: int = 1) -> None:
+        self.rank, self.world = rank, world
+        self.wishes: set[str] = set()
+        self.agreed: set[str] = set()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
+
+    def part(self, n: int) -> slice:
+        """Which of ``n`` rows or chains are this process's own."""
+        return slice(self.rank * n // self.world, (self.rank + 1) * n // self.world)
+
+    def blocks(self, total: int, seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> Blocks:
+        """Generators of this process's blocks among ``total``."""
+        own = range(total)[self.part(total)]
+        return Blocks([generator(seed, *purpose, "block", block, device=device) for block in own], total)
+
+    def mean(self, *tensors: Tensor) -> list[Tensor]:
+        """Means over processes, computed in float64, where the order of the sum does not matter."""
+        if self.world == 1:
+            self.agreed = set(self.wishes)
+            return list(tensors)
+        wishes = torch.tensor([float(wish in self.wishes) for wish in self.WISHES], device=tensors[0].device)
+        flat = torch.cat([x.detach().double().reshape(-1) for x in (*tensors, wishes)])
+        dist.all_reduce(flat)
+        *means, wished = torch.split(flat / self.world, [x.numel() for x in (*tensors, wishes)])
+        self.agreed = {wish for wish, asked in zip(self.WISHES, wished.tolist(), strict=True) if asked > 0}
+        return [mean.view(x.shape) for mean, x in zip(means, tensors, strict=True)]
+
+    def gather(self, x: Tensor, axis: int = -2) -> Tensor:
+        """The chains of all processes, in order, along ``axis``."""
+        if self.world == 1:
+            return x
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.world)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts, axis)
+
+    def from_leader(self, value: Any = None) -> Any:
+        """The leader's ``value``, in every process; also a meeting point of all."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def lead(self, action: Callable[[], T]) -> T | None:
+        """Run ``action`` in the leader alone; where it fails on bad input, it fails in all, and nobody waits."""
+        result, failure = None, None
+        if self.leads:
+            try:
+                result = action()
+            except (UserError, OSError) as error:
+                failure = error
+        failure = self.from_leader(failure)
+        if failure is not None:
+            failure.told = not self.leads  # type: ignore[union-attr]
+            raise failure
+        return result
+
+    def same(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether all processes hold the same numbers, as they do unless their machines compute differently."""
+        if self.world == 1:
+            return True
+        digest = torch.stack([x.detach().double().sum() for x in tensors])
+        low, high = digest.clone(), digest.clone()
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
+        return torch.equal(low, high)
+
+
+ALONE = Share()
+
+
+def join(device: str) -> tuple[Share, str]:
+    """This process's share and device: under ``torchrun`` its part of the job, else the whole run.
+
+    Raises UserError where ``torchrun`` started more processes per machine than it has GPUs.
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1 or not dist.is_available():
+        return Share(), device
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        if local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"Process {local_rank} of this machine has no GPU (it has {torch.cuda.device_count()}); start as many "
+                f"processes per machine as it has GPUs, or add --device cpu."
+            )
+        device = f"cuda:{local_rank}"
+        torch.cuda.set_device(local_rank)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    return Share(dist.get_rank(), world), device
+
+
+def leave() -> None:
+    """Close the connections to the other processes, if there are any."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def restarted() -> bool:
+    """Whether ``torchrun --max-restarts`` has started this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

@@ -1,0 +1,66 @@
+"""Files that are written whole or not at all, and tensors without pickle."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from grbm.errors import UserError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its place, flushed to the disk, if the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+        flush_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` outlast a loss of power, where the system can (Windows cannot)."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def encode(tensors: dict[str, Tensor]) -> bytes:
+    """Tensors in the safetensors format."""
+    return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(encode(tensors))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; raises UserError where it is missing or damaged."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing; is {path.parent} the folder of a finished `grbm train`?")
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged or truncated ({error}); train again or restore the file.") from error

@@ -210,6 +210,10 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
                 on_start=progress.start,
                 on_update=progress.update if share.leads else lambda update, record: None,
             )
+    except RuntimeError as error:
+        if not distributed.lost(error):
+            raise
+        raise UserError("Another process of this job ended; read its message, then go on with --resume.") from error
     finally:
         distributed.leave()
     if not share.leads:

@@ -50,17 +50,17 @@ class Share:
         own = range(total)[self.part(total)]
         return Blocks([generator(seed, *purpose, "block", block, device=device) for block in own], total)
 
-    def mean(self, *tensors: Tensor) -> list[Tensor]:
-        """Means over processes, computed in float64, where the order of the sum does not matter."""
+    def sum(self, *tensors: Tensor) -> list[Tensor]:
+        """Sums over processes, in float64; one exchange for all, and for the wishes."""
         if self.world == 1:
             self.agreed = set(self.wishes)
             return list(tensors)
         wishes = torch.tensor([float(wish in self.wishes) for wish in self.WISHES], device=tensors[0].device)
         flat = torch.cat([x.detach().double().reshape(-1) for x in (*tensors, wishes)])
         dist.all_reduce(flat)
-        *means, wished = torch.split(flat / self.world, [x.numel() for x in (*tensors, wishes)])
+        *sums, wished = torch.split(flat, [x.numel() for x in (*tensors, wishes)])
         self.agreed = {wish for wish, asked in zip(self.WISHES, wished.tolist(), strict=True) if asked > 0}
-        return [mean.view(x.shape) for mean, x in zip(means, tensors, strict=True)]
+        return [total.view(x.shape) for total, x in zip(sums, tensors, strict=True)]
 
     def gather(self, x: Tensor, axis: int = -2) -> Tensor:
         """The chains of all processes, in order, along ``axis``."""
@@ -126,14 +126,29 @@ def join(device: str) -> tuple[Share, str]:
         device = f"cuda:{local_rank}"
         torch.cuda.set_device(local_rank)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        _connect("nccl" if device.startswith("cuda") else "gloo", world)
     return Share(dist.get_rank(), world), device
+
+
+def _connect(backend: str, world: int) -> None:
+    """Join the process group; after a restart under names of its own, lest it find the addresses of the dead."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        dist.init_process_group(backend)
+        return
+    server = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(f"grbm/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world)
 
 
 def leave() -> None:
     """Close the connections to the other processes, if there are any."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+
+
+def lost(error: Exception) -> bool:
+    """Whether ``error`` means that another process of the job has died, whose own message is the one to read."""
+    return isinstance(error, dist.DistError) or (dist.is_initialized() and "gloo" in str(error))
 
 
 def restarted() -> bool:

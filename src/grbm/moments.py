@@ -29,7 +29,7 @@ class MomentSum:
     """Moments of a chain as it runs: memory does not depend on the number of steps.
 
     Each of ``n_blocks`` equal blocks of chains is summed by itself, and the blocks' sums are added in float64, where
-    their order does not matter: however many processes share the blocks, the means come out the same.
+    sums of float32 numbers are exact: in whatever order, and by however many processes, they come out the same.
     """
 
     def __init__(self, energy: Energy, n_blocks: int = 1) -> None:
@@ -47,9 +47,13 @@ class MomentSum:
         self.sums.h.add_(h.sum(1))
         self.sums.vh.baddbmm_(v.mT, h)
 
+    def total(self) -> Moments:
+        """The sums over all blocks, in float64; ``count`` is what they go over."""
+        return Moments(*(x.sum(0, dtype=torch.float64) for x in self.sums))
+
     def mean(self) -> Moments:
         """The means over all blocks, in float64."""
-        return Moments(*(x.sum(0, dtype=torch.float64) / self.count for x in self.sums))
+        return Moments(*(x / self.count for x in self.total()))
 
 
 def gradient(energy: Energy, positive: Moments, negative: Moments) -> dict[str, Tensor]:

@@ -20,10 +20,15 @@ from grbm.samplers import Chains, Sampler, walk
 class Negative(NamedTuple):
     """The negative phase's result: moments, what the next update starts from, and diagnostics."""
 
-    moments: Moments
+    sums: MomentSum
     persistent: Tensor | None
     accept_prob: Tensor | None  # scalar mean, None where nothing can be rejected
     v: Tensor  # the chains' last visible units (C, N)
+
+    @property
+    def moments(self) -> Moments:
+        """The means over all states that count."""
+        return self.sums.mean()
 
 
 class Objective(Protocol):
@@ -38,12 +43,12 @@ class Objective(Protocol):
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative: ...
 
 
-def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -> Moments:
+def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -> MomentSum:
     """Moments at the data (B, N), h drawn from p(h | v) or kept as its probabilities."""
     logits = energy.hidden_logits(v_data)
     moments = MomentSum(energy, n_blocks(rng))
     moments.add(v_data, logits.sigmoid() if probabilities else hidden_update(logits, rng=rng)[0])
-    return moments.mean()
+    return moments
 
 
 @dataclass(frozen=True)
@@ -154,4 +159,4 @@ def _run(
         if t >= burn_in:
             moments.add(chains.v, chains.h_prob if probabilities else chains.h)
     accept_prob = torch.stack(accept_probs).mean() if accept_probs else None
-    return Negative(moments.mean(), sampler.persistent(chains) if keep else None, accept_prob, chains.v)
+    return Negative(moments, sampler.persistent(chains) if keep else None, accept_prob, chains.v)

@@ -11,7 +11,7 @@ from torch import Tensor
 from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError
 from grbm.model import GRBM, Energy
-from grbm.moments import Moments, ascent, centre
+from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import Negative, Objective, positive
 from grbm.randomness import generator
 from grbm.samplers.langevin import LangevinOptions
@@ -78,21 +78,17 @@ def train_step(
     rng = share.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
     data_term = positive(energy, v_data, rng, probabilities=objective.probabilities)
     negative = objective.negative(energy, v_data, state.persistent, rng)
-    local_means = [*data_term.minus(negative.moments), data_term.v, data_term.h, negative.moments.v2]
-    if negative.accept_prob is not None:
-        local_means.append(negative.accept_prob)
-    means = share.mean(*local_means)
-    mean_v, mean_h, chains_v2 = means[4:7]
-    steps = ascent(energy, Moments(*means[:4]))
+    pooled = _pool(share, data_term, negative)
+    steps = ascent(energy, pooled.difference)
     if centred:
-        steps = centre(energy, steps, mean_v.to(energy.W), mean_h.to(energy.W))
+        steps = centre(energy, steps, pooled.data_v, pooled.data_h)
     for name, step in steps.items():
         model.get_parameter(name).grad = -step
     grad_norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     n_parameters = sum(p.numel() for p in model.parameters())
     if not grad_norm < EXPLODED * n_parameters**0.5:  # also where it is NaN
         model.load_state_dict(state.last_good or model.state_dict())
-        raise DivergenceError(_explain(state.update, energy, chains_v2, steps["log_var"]))
+        raise DivergenceError(_explain(state.update, energy, pooled.chains_v2, steps["log_var"]))
     state.last_good = {name: p.clone() for name, p in model.state_dict().items()}
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
@@ -102,7 +98,7 @@ def train_step(
     state.update += 1
     if average_decay is not None:
         _update_average(state, average_decay)
-    return StepMetrics(grad_norm, mean_h, means[7] if len(means) > 7 else None, negative)
+    return StepMetrics(grad_norm, pooled.data_h, pooled.accept_prob, negative)
 
 
 def fit(
@@ -178,6 +174,33 @@ def fit(
             n_blocks=n_blocks,
             share=share,
         )
+
+
+class _Pooled(NamedTuple):
+    """What learning needs of all processes' rows and chains."""
+
+    difference: Moments  # float64: positive minus negative
+    data_v: Tensor  # (N,)
+    data_h: Tensor  # (M,)
+    chains_v2: Tensor  # (N,)
+    accept_prob: Tensor | None
+
+
+def _pool(share: Share, data: MomentSum, negative: Negative) -> _Pooled:
+    """Means over all processes from one exchange.
+
+    The difference of means is brought to one denominator first, so that what is added are whole sums, which float64
+    holds exactly, and one W-shaped tensor travels in place of two.
+    """
+    p, n = data.total(), negative.sums.total()
+    difference = (negative.sums.count * a - data.count * b for a, b in zip(p, n, strict=True))
+    accept = [] if negative.accept_prob is None else [negative.accept_prob]
+    sums = share.sum(*difference, p.v, p.h, n.v2, *accept)
+    n_data, n_states = data.count * share.world, negative.sums.count * share.world
+    scaled = Moments(*(x * share.world / (n_data * n_states) for x in sums[:4]))
+    like = negative.v
+    data_v, data_h, chains_v2 = sums[4].to(like) / n_data, sums[5].to(like) / n_data, sums[6].to(like) / n_states
+    return _Pooled(scaled, data_v, data_h, chains_v2, sums[7] / share.world if accept else None)
 
 
 def _update_average(state: TrainState, decay: float) -> None:

@@ -1,0 +1,294 @@
+"""Checkpoints: what comes back is what was written, or is refused; training survives signals, kills and full disks."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.kill_and_resume import everything, kill_until_finished
+from grbm import GRBM, PCD, Gibbs, ParallelTempering, TrainState, UserError, checkpoint, cli, fit, runs
+from grbm.distributed import Share
+
+TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
+TINY += ["--log.no-tensorboard", "--checkpoint.updates", "5"]
+
+
+def new_state(n_hidden=6, optimizer=torch.optim.Adam) -> TrainState:
+    model = GRBM(4, n_hidden, seed=1)
+    return TrainState(model, optimizer(model.parameters(), lr=0.01), seed=2)
+
+
+def learn(state: TrainState, until: int, total: int = 30, objective=None) -> TrainState:
+    data = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    objective = objective or PCD(Gibbs(), 2, n_chains=20, restart=0.1)
+    for _ in fit(state, data, objective, n_updates=total, batch_size=20, average_decay=0.9, n_blocks=4):
+        if state.update == until:
+            break
+    return state
+
+
+def numbers(state: TrainState) -> dict:
+    found = {f"model {k}": v for k, v in state.model.state_dict().items()}
+    found |= {f"average {k}": v for k, v in state.average.state_dict().items()}
+    found |= {f"last good {k}": v for k, v in state.last_good.items()}
+    for index, entries in state.optimizer.state_dict()["state"].items():
+        found |= {f"optimizer {index} {k}": v for k, v in entries.items() if isinstance(v, torch.Tensor)}
+    return {k: v.clone() for k, v in found.items()} | {"persistent": state.persistent.clone()}
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def momentum(parameters, lr):
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, momentum])
+@pytest.mark.parametrize("objective", [None, PCD(ParallelTempering(n_replicas=3), 2, n_chains=8)])
+def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective):
+    whole = learn(new_state(optimizer=optimizer), 30, objective=objective)
+    half = learn(new_state(optimizer=optimizer), 13, objective=objective)
+    checkpoint.save(tmp_path, half)
+    again = new_state(optimizer=optimizer)
+    checkpoint.restore(again, checkpoint.newest(tmp_path, again))
+    assert same(numbers(half), numbers(again))
+    assert same(numbers(whole), numbers(learn(again, 30, objective=objective)))
+
+
+def test_each_process_takes_up_its_own_chains(tmp_path):
+    state = learn(new_state(), 7)
+    checkpoint.save(tmp_path, state)
+    parts = []
+    for rank in range(4):
+        part = new_state()
+        checkpoint.restore(part, checkpoint.newest(tmp_path, part), Share(rank, 4))
+        parts.append(part.persistent)
+    assert torch.equal(torch.cat(parts), state.persistent)
+
+
+DAMAGES = ["truncate", "flip", "empty", "shapes", "swap tensors", "swap records", "swap folders", "missing", "foreign"]
+
+
+def damage(kind: str, folder: Path, rng: random.Random) -> None:
+    """Spoil the newest of the three checkpoints in ``folder``."""
+    last, before = checkpoint.updates(folder)[:2]
+    path = last / rng.choice([checkpoint.TENSORS, checkpoint.RECORD])
+    content = path.read_bytes()
+    if kind == "truncate":
+        path.write_bytes(content[: rng.randrange(len(content))])
+    elif kind == "flip":
+        at = rng.randrange(len(content))
+        path.write_bytes(content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "missing":
+        path.unlink()
+    elif kind in ("shapes", "foreign"):
+        other = learn(new_state(n_hidden=5 if kind == "shapes" else 6), 15)
+        checkpoint.save(folder, other, run="mine" if kind == "shapes" else "another run")
+    elif kind == "swap folders":
+        last.rename(folder / "aside")
+        before.rename(last)
+        (folder / "aside").rename(before)
+    else:
+        name = checkpoint.TENSORS if kind == "swap tensors" else checkpoint.RECORD
+        one, two = (last / name).read_bytes(), (before / name).read_bytes()
+        (last / name).write_bytes(two)
+        (before / name).write_bytes(one)
+
+
+def test_two_hundred_damaged_checkpoints(tmp_path):
+    """None loads wrong numbers, none raises anything but a sentence, the newest good one is used and others named."""
+    good = tmp_path / "good"
+    state, at = new_state(), {}
+    for update in (5, 10, 15):
+        learn(state, update)
+        checkpoint.save(good, state, run="mine")
+        at[update] = numbers(state)
+    rng = random.Random(0)
+    for k in range(200):
+        kind = DAMAGES[k % len(DAMAGES)]
+        folder = tmp_path / str(k)
+        shutil.copytree(good, folder)
+        damage(kind, folder, rng)
+        said: list[str] = []
+        found = checkpoint.newest(folder, new_state(), run="mine", warn=said.append)
+        both = kind.startswith("swap")
+        harmless = kind == "flip" and found.update == 15  # a bit of JSON's white space
+        assert found.update == (15 if harmless else 5 if both else 10), (k, kind)
+        assert len(said) == (0 if harmless else 2 if both else 1)
+        assert all("update-00000015" in s or "update-00000010" in s for s in said)
+        taken = new_state()
+        checkpoint.restore(taken, found)
+        assert same(numbers(taken), at[found.update]), (k, kind)
+        shutil.rmtree(folder)
+
+
+def test_when_all_are_damaged_that_is_said(tmp_path):
+    checkpoint.save(tmp_path, learn(new_state(), 5))
+    (checkpoint.updates(tmp_path)[0] / checkpoint.RECORD).write_bytes(b"[]")
+    with pytest.raises(UserError, match=r"No checkpoint in .* is usable"):
+        checkpoint.newest(tmp_path, new_state())
+    assert checkpoint.newest(tmp_path / "nowhere", new_state()) is None
+
+
+def test_the_last_few_and_the_best_are_kept(tmp_path):
+    for update, score in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 4.0), (6, 5.0)):
+        checkpoint.save(tmp_path, learn(new_state(), update), notes={"score": score})
+    (tmp_path / ".partial-x").mkdir()
+    checkpoint.prune(tmp_path, keep=2)
+    assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["2", "5", "6"]
+    assert checkpoint.best(tmp_path).name[-1] == "2"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert cli.main(["train", "digits", *TINY, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_damage_on_the_way_changes_nothing_at_the_end(whole, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    for name in (runs.STATUS, runs.WEIGHTS, runs.RAW_WEIGHTS):
+        (copy / name).unlink()
+    newest = checkpoint.updates(copy / runs.CHECKPOINTS)[0] / checkpoint.TENSORS
+    newest.write_bytes(newest.read_bytes()[:-3])
+    with (copy / runs.METRICS).open("a") as file:
+        file.write('{"update": 4')  # and half a line
+    assert cli.main(["resume", str(copy), "--no-figures"]) == 0
+    said = capsys.readouterr()
+    assert "update-00000040 is not usable" in said.err
+    assert "from 35 on" in said.out
+    assert everything(copy) == everything(whole)
+
+
+def test_a_finished_run_is_left_alone(whole, capsys):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    assert cli.main(["train", "digits", *TINY, "--out", str(whole), "--resume"]) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+
+
+def test_other_settings_and_other_data_are_refused(whole, tmp_path, capsys):
+    assert cli.main(["train", "digits", *TINY, "--train.learning-rate", "1", "--out", str(whole), "--resume"]) == 2
+    assert "train.learning_rate = 0.05, not 1.0" in capsys.readouterr().err
+    import numpy as np
+
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / "run"
+    assert cli.main(["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--out", str(out)]) == 0
+    (out / runs.STATUS).unlink()
+    np.save(tmp_path / "x.npy", x + 1)
+    assert cli.main(["resume", str(out), "--no-figures"]) == 2
+    assert "not those that" in capsys.readouterr().err
+    assert cli.main(["resume", str(tmp_path / "nothing")]) == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_finishes_the_update_and_says_how_to_go_on(whole, tmp_path, number, code):
+    out = tmp_path / "run"
+    more = ["--train.n-updates", "100000", "--checkpoint.updates", "1000000"]
+    command = [sys.executable, "-m", "grbm", "train", "digits", *TINY, *more, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (out / runs.METRICS).exists() or not runs.read_metrics(out):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert errors.startswith("grbm: stopped after update")
+    assert f"grbm resume {out}" in errors
+    assert errors.count("\n") == 1
+    record = checkpoint.read_record(checkpoint.updates(out / runs.CHECKPOINTS)[0])
+    assert f"interrupted at update {record['update']}" == runs.read(out).status
+
+
+def test_kills_at_random_moments(tmp_path):
+    """A few of the 50 of `python -m benchmarks.kill_and_resume`."""
+    from benchmarks.kill_and_resume import finish, start
+
+    began = time.perf_counter()
+    finish(start(tmp_path / "whole"))
+    seconds = time.perf_counter() - began
+    expected = everything(tmp_path / "whole")
+    training = runs.read_metrics(tmp_path / "whole")[-1]["seconds"]
+    rng = random.Random(1)
+    killed = 0
+    for k in range(2):
+        killed += kill_until_finished(tmp_path / str(k), seconds, training, rng, 2)[0]
+        assert everything(tmp_path / str(k)) == expected
+    assert killed > 0
+
+
+LIMITED = """
+import resource, sys
+from grbm import cli
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+def test_a_quota_during_a_checkpoint_leaves_the_one_before(tmp_path):
+    """The system refuses to write files of more than so many bytes."""
+    out = tmp_path / "run"
+    train = ["train", "digits", *TINY, "--out", str(out)]
+    assert cli.main(train) == 0
+    (out / runs.STATUS).unlink()
+    for path in checkpoint.updates(out / runs.CHECKPOINTS)[:2]:
+        shutil.rmtree(path)
+    left = checkpoint.updates(out / runs.CHECKPOINTS)
+    size = (left[0] / checkpoint.TENSORS).stat().st_size
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(size - 100), "resume", str(out), "--no-figures"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "File too large" in done.stderr
+    assert f"the checkpoint of update {checkpoint.read_record(left[0])['update']} is whole" in done.stderr
+    assert f"grbm resume {out}" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert checkpoint.updates(out / runs.CHECKPOINTS) == left
+    assert not list((out / runs.CHECKPOINTS).glob(".partial-*"))
+    assert cli.main(["resume", str(out), "--no-figures"]) == 0
+
+
+def test_a_full_disk_says_so_and_the_run_goes_on_later(tmp_path, whole):
+    """A file system of its own, small enough to fill."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]).returncode:
+        pytest.skip("no right to mount a small tmpfs here")
+    try:
+        out = disk / "run"
+        done = subprocess.run(
+            [sys.executable, "-m", "grbm", "train", "digits", *TINY, "--checkpoint.keep", "100", "--out", str(out)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 2
+        assert "No space left on device" in done.stderr
+        assert "is whole: free some space" in done.stderr
+        good = checkpoint.updates(out / runs.CHECKPOINTS)
+        assert good
+        for path in good:
+            checkpoint.read(path)
+        subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
+        assert cli.main(["resume", str(out), "--no-figures"]) == 0
+        last, same_as = (checkpoint.read(checkpoint.updates(f / runs.CHECKPOINTS)[0]) for f in (out, whole))
+        assert same(last.tensors, same_as.tensors)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

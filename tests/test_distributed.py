@@ -1,0 +1,142 @@
+"""One run on 1, 2 and 4 processes: the same parameters, and a killed worker that comes back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from grbm import runs
+from grbm.distributed import Share
+from grbm.randomness import Blocks, generator, local, normal, uniform
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+LEARN = """
+import sys
+import torch
+from grbm import *
+from grbm.distributed import join, leave
+
+torch.set_num_threads(1)
+share, _ = join("cpu")
+N, M = 20, 32
+rng = torch.Generator().manual_seed(0)
+data = torch.randn(300, N, generator=rng) @ torch.randn(N, N, generator=rng) / N**0.5
+objectives = {
+    "pcd": PCD(Gibbs(), 3, n_chains=48, restart=0.1, probabilities=True),
+    "tempered": PCD(ParallelTempering(n_replicas=4), 2, n_chains=24),
+    "modified": ModifiedCD(GibbsLangevin(0.05, adjust_from=0), 5),
+    "modified-more": ModifiedCD(Langevin(0.05, adjust_from=1, per_unit=True), 5, n_chains=80),
+    "cd": CD(PartialGibbs(0.5), 2),
+}
+for name, objective in objectives.items():
+    model = GRBM(N, M, seed=1)
+    state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.01), seed=2)
+    for metrics in fit(state, data, objective, n_updates=50, batch_size=40, centred=True, n_blocks=8, share=share):
+        pass
+    everything = {k: v.clone() for k, v in model.state_dict().items()} | {"chains": share.gather(metrics.negative.v)}
+    assert share.same(list(model.parameters()))
+    if share.leads:
+        torch.save(everything, f"{sys.argv[1]}/{name}-{share.world}.pt")
+leave()
+"""
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("learned")
+    script = folder / "learn.py"
+    script.write_text(LEARN)
+    for world in (1, 2, 4):
+        subprocess.run([*TORCHRUN, str(world), str(script), str(folder)], check=True, capture_output=True, timeout=300)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["pcd", "tempered", "modified", "modified-more", "cd"])
+def test_any_number_of_processes_learns_the_same(learned, name):
+    """The bar is 1e-5; blocks summed apart and added exactly give the same bits, chains included."""
+    one, two, four = (torch.load(learned / f"{name}-{world}.pt", weights_only=True) for world in (1, 2, 4))
+    for key in one:
+        assert torch.equal(one[key], two[key]), key
+        assert torch.equal(one[key], four[key]), key
+
+
+def test_a_block_draws_the_same_wherever_it_is():
+    like = torch.zeros(1)
+    whole = Share().blocks(8, 1, "x")
+    parts = [Share(rank, 4).blocks(8, 1, "x") for rank in range(4)]
+    for draw, shape, axis in ((normal, (16, 3), -2), (uniform, (2, 16), -1), (normal, (3, 16, 5), -2)):
+        expected = draw(shape, like, whole, chain_axis=axis)
+        mine = list(shape)
+        mine[axis] = 4
+        assert torch.equal(expected, torch.cat([draw(mine, like, part, chain_axis=axis) for part in parts], axis))
+    assert [local(16, part) for part in parts] == [4] * 4
+    assert local(16, generator(0)) == 16
+    assert isinstance(whole, Blocks)
+
+
+def test_parts_cover_everything_once():
+    for n in (7, 64):
+        assert [i for rank in range(3) for i in range(n)[Share(rank, 3).part(n)]] == list(range(n))
+
+
+def test_what_cannot_be_shared_is_refused_in_one_sentence(tmp_path):
+    command = [
+        *TORCHRUN,
+        "2",
+        "-m",
+        "grbm",
+        "train",
+        "digits",
+        "--train.batch-size",
+        "101",
+        "--out",
+        str(tmp_path / "a"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("grbm: ")]
+    assert len(sentences) == 1
+    assert "2 processes cannot share" in sentences[0]
+    assert "cli.py" not in done.stderr  # the only traceback is torchrun's own
+
+
+def test_a_killed_worker_is_restarted_and_ends_where_it_would_have(tmp_path):
+    settings = ["--train.n-updates", "120", "--model.n-hidden", "64", "--no-figures", "--log.no-tensorboard"]
+    settings += ["--checkpoint.updates", "10"]
+    single = [sys.executable, "-m", "grbm", "train", "digits", *settings, "--out", str(tmp_path / "one")]
+    subprocess.run(single, check=True, capture_output=True, timeout=300)
+    folder = tmp_path / "two"
+    command = [*TORCHRUN, "2", "--max-restarts", "2", "-m", "grbm", "train", "digits", *settings, "--out", str(folder)]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    killed = _kill_a_worker(job.pid, folder)
+    output = job.communicate(timeout=300)[0]
+    assert killed
+    assert job.returncode == 0, output
+    assert "from " in output.split("updates on")[2].splitlines()[0]  # the second start goes on from a checkpoint
+    for name in (runs.WEIGHTS, runs.RAW_WEIGHTS):
+        one, two = (safetensors.torch.load_file(tmp_path / run / name) for run in ("one", "two"))
+        assert all(torch.equal(one[key], two[key]) for key in one)
+    lines = [runs.read_metrics(tmp_path / run) for run in ("one", "two")]
+    for a, b in zip(*lines, strict=True):
+        assert a["update"] == b["update"]
+        assert json.dumps(a["grad_norm"]) == json.dumps(b["grad_norm"])
+
+
+def _kill_a_worker(parent: int, folder: Path) -> bool:
+    """SIGKILL to the last child of ``parent`` once there are a few checkpoints."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if len(list(folder.glob("checkpoints/update-*"))) >= 2:
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGKILL)
+            return True
+        time.sleep(0.005)
+    return False

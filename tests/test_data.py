@@ -9,9 +9,9 @@ import torch
 
 from grbm.config import DatasetConfig, RunConfig
 from grbm.data import Standardizer
-from grbm.data.arrays import load_array
+from grbm.data.arrays import open_array
 from grbm.data.images import load_digits, load_idx
-from grbm.data.loading import load, standardizer
+from grbm.data.loading import load, standardizer, statistics
 from grbm.errors import UserError
 from tests.conftest import shared_data
 
@@ -110,9 +110,9 @@ def test_the_real_files(name):
 def test_arrays_of_any_shape_and_number_type(tmp_path):
     for dtype in (np.float64, np.float32, np.int16, np.bool_):
         np.save(tmp_path / "x.npy", np.arange(24).reshape(4, 2, 3).astype(dtype))
-        x = load_array(tmp_path / "x.npy")
-        assert x.shape == (4, 6)
-        assert x.dtype == torch.float64
+        rows = open_array(tmp_path / "x.npy")
+        assert rows.shape == (4, 6)
+        assert torch.equal(rows[:], torch.from_numpy(np.load(tmp_path / "x.npy").reshape(4, 6).astype(np.float64)))
 
 
 def test_a_small_variation_on_a_large_number_is_not_lost(tmp_path):
@@ -120,7 +120,7 @@ def test_a_small_variation_on_a_large_number_is_not_lost(tmp_path):
     np.save(tmp_path / "x.npy", x)
     config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
     dataset = load(config)
-    fitted = standardizer(config, dataset)
+    fitted = standardizer(config, dataset, statistics(config, dataset))
     z = fitted(dataset.train)
     assert z.dtype == torch.float32
     assert z.std(0).tolist() == pytest.approx([1, 1], rel=0.02)
@@ -136,7 +136,7 @@ def bad_arrays():
         "n, N >= 1": np.zeros((0, 3)),
         "single row": np.zeros((1, 3)),
         "real numbers": np.array([["a", "b"]]),
-        "not a .npy array": np.array([[{}, []]], dtype=object),
+        "Python objects": np.array([[{}, []]], dtype=object),
     }
 
 
@@ -144,27 +144,27 @@ def bad_arrays():
 def test_bad_arrays_are_refused(tmp_path, message):
     np.save(tmp_path / "x.npy", bad_arrays()[message], allow_pickle=True)
     with pytest.raises(UserError, match=message):
-        load_array(tmp_path / "x.npy")
+        load(RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy"))
 
 
 def test_what_is_no_array_is_refused(tmp_path):
     path = tmp_path / "x.npy"
     with pytest.raises(UserError, match="not a file"):
-        load_array(path)
+        open_array(path)
     path.write_text("hello, these are words\n")
-    with pytest.raises(UserError, match=r"not a \.npy"):
-        load_array(path)
+    with pytest.raises(UserError, match=r"not a whole \.npy"):
+        open_array(path)
     path.write_bytes(b"PK\x03\x04 this starts as an archive does")
-    with pytest.raises(UserError, match=r"not a \.npy"):
-        load_array(path)
+    with pytest.raises(UserError, match=r"not a whole \.npy"):
+        open_array(path)
     np.save(path, np.zeros((9, 9)))
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"not a \.npy"):
-        load_array(path)
+    with pytest.raises(UserError, match=r"not a whole \.npy"):
+        open_array(path)
 
 
 def test_data_without_variation_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.full((20, 3), 7.0))
     config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
     with pytest.raises(UserError, match="constant"):
-        standardizer(config, load(config))
+        statistics(config, load(config))

@@ -255,7 +255,6 @@ def _sample(args: list[str]) -> None:
 
     from grbm import files, plots, runs
     from grbm.config import SAMPLERS, SamplerConfig
-    from grbm.data.loading import IMAGE_SHAPES
     from grbm.data.mixtures import MIXTURES
     from grbm.generate import generate
 
@@ -280,8 +279,8 @@ def _sample(args: list[str]) -> None:
         np.save(file, drawn.numpy().astype(kind), allow_pickle=False)
     print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise): {path}")
     name = run.config.dataset.name
-    if name in IMAGE_SHAPES:
-        figure = plots.image_grid(drawn[:256], IMAGE_SHAPES[name], f"Samples: {sampling.n_steps} steps from noise")
+    if run.image_shape is not None:
+        figure = plots.image_grid(drawn[:256], run.image_shape, f"Samples: {sampling.n_steps} steps from noise")
     elif run.model.n_visible == 2:
         figure = Figure(figsize=(4, 4.2), layout="constrained")
         limits = None if name in MIXTURES else plots.limits_of(drawn)

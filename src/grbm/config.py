@@ -30,14 +30,22 @@ SamplerName = Literal["gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "p
 class DatasetConfig:
     """What to learn from."""
 
-    name: Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "array"] = "digits"
-    """Two 2-D mixtures, three image sets, or your own array (with --data)."""
+    name: Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "array", "images"] = "digits"
+    """Two 2-D mixtures, three image sets, or your own array or pictures (with --data)."""
     standardise: Mode = "pixel"
     """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1
-    """Digits and arrays: share of rows kept from training for evaluation. The others have their own test data."""
+    """Digits, arrays and pictures: share of rows kept from training for evaluation. The others have test data."""
+    key: str | None = None
+    """Which array of a .npz archive, or which column of a Hugging Face data set."""
+    crop: int | None = None
+    """Pictures: side of the square to cut from their centre."""
+    size: int | None = None
+    """Pictures: bring them to squares of this side."""
+    grey: bool = False
+    """Pictures: one channel in place of three."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +225,9 @@ class RunConfig:
     data_dir: Path = Path("data")
     """Folder of MNIST and Fashion-MNIST (IDX files, gzipped or not); downloaded there when absent."""
     data: Path | None = None
-    """A .npy array (n, N): the data of the preset "array"."""
+    """Preset array: a .npy or .npz file, or a Hugging Face data set on disk. Preset images: a folder of pictures."""
+    memory: int = 256
+    """Megabytes (in float32) of --data to keep in memory; larger data are read from the disk as they are needed."""
     seed: int = 0
     """Every random number of the run follows from it."""
     device: str = "auto"
@@ -243,6 +253,8 @@ class RunConfig:
             "checkpoint.keep": self.checkpoint.keep,
             "log.points": self.log.points,
             "train.clip_norm": 1.0 if self.train.clip_norm is None else self.train.clip_norm,
+            "dataset.crop": 1 if self.dataset.crop is None else self.dataset.crop,
+            "dataset.size": 1 if self.dataset.size is None else self.dataset.size,
             "objective.n_chains": 1 if self.objective.n_chains is None else self.objective.n_chains,
         }
         for name, number in positive.items():
@@ -260,15 +272,17 @@ class RunConfig:
             raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")
         if self.dataset.name == "array" and self.data is None:
             raise UserError("The preset array needs --data FILE.npy, an array of rows of samples.")
-        if self.dataset.name != "array" and self.data is not None:
-            raise UserError(f"--data goes with the preset array; {self.dataset.name} has its own data.")
+        if self.dataset.name == "images" and self.data is None:
+            raise UserError("The preset images needs --data FOLDER, a folder of pictures.")
+        if self.dataset.name not in ("array", "images") and self.data is not None:
+            raise UserError(f"--data goes with the presets array and images; {self.dataset.name} has its own data.")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, default=str) + "\n"
 
     def identity(self) -> dict[str, Any]:
         """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
-        aside = ("data_dir", "data", "device", "checkpoint", "log", "preset")
+        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset")
         return dict(_flatten({name: value for name, value in asdict(self).items() if name not in aside}))
 
     @classmethod

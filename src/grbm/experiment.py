@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from grbm import checkpoint, runs
 from grbm.config import RunConfig
-from grbm.data.loading import Dataset, load, standardizer
+from grbm.data.loading import Dataset, load, standardizer, statistics
+from grbm.data.rows import Rows
+from grbm.data.standardise import Standardised, Standardizer
 from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.evaluate.distance import energy_distance
@@ -40,7 +43,7 @@ def train(
     resume: bool = False,
     share: Share = ALONE,
     device: str | None = None,
-    on_start: Callable[[Tensor, GRBM, int], None] = lambda data, model, update: None,
+    on_start: Callable[[Tensor | Standardised, GRBM, int], None] = lambda data, model, update: None,
     on_update: Callable[[int, Record | None], None] = lambda update, record: None,
     warn: Callable[[str], None] = _warn,
 ) -> None:
@@ -77,16 +80,17 @@ def train(
     resume = share.from_leader(resume and (folder / runs.CONFIG).is_file())
     dataset = share.lead(lambda: load(config)) or load(config)  # the leader first: a download happens once
     scale, base = share.from_leader(share.lead(lambda: _statistics(config, dataset, folder, resume)))
-    data = scale(dataset.train)
     torch_device = runs.pick_device(device or config.device)
+    data = _standardised(dataset, scale, torch_device)
     plan = share.lead(lambda: _plan(config, len(data), base, share))
     n_blocks, objective = plan or _plan(config, len(data), base, share)
 
     model = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed)
     if config.model.start == "anchored":
         var, length = config.model.anchor_var, config.model.anchor_length
-        anchored_(model, data, var=var, length=length, seed=config.seed)
-    model, data = model.to(torch_device), data.to(torch_device)
+        some = data[torch.linspace(0, len(data) - 1, min(len(data), 10_000)).long()].cpu()
+        anchored_(model, some, var=var, length=length, seed=config.seed)
+    model = model.to(torch_device)
     state = TrainState(model, config.train.build(model), seed=config.seed)
     run = checkpoint.run_digest(json.dumps(config.identity()))
     mark = _fingerprint(dataset)
@@ -101,9 +105,12 @@ def train(
         checkpoint.restore(state, saved, share)
     if not resume:  # only now, when nothing in the configuration can fail any more
         share.lead(lambda: runs.create(folder, config, overwrite=overwrite))
-    log = share.lead(lambda: _open(folder, config, state.update, scale, base))
+    log = share.lead(lambda: _open(folder, config, state.update, scale, base, dataset))
     notes = saved.record["notes"] if saved is not None else {"seconds": 0.0, "clipped": 0, "since": 0, "scores": []}
-    run_now = _Running(config, folder, state, share, log, run, {**notes, "data": mark}, scale, dataset)
+    seen = data[torch.linspace(0, len(data) - 1, min(len(data), 512)).long()]
+    test = scale(dataset.test[:512]).to(torch_device)
+    notes = {**notes, "data": mark}
+    run_now = _Running(config, folder, state, share, log, run, notes, seen, test, _painter(scale, dataset))
     if share.leads:
         on_start(data, model, state.update)
     try:
@@ -121,7 +128,7 @@ def train(
                 n_blocks=n_blocks,
                 share=share,
             ):
-                on_update(state.update, run_now.after(metrics, data))
+                on_update(state.update, run_now.after(metrics))
                 if "stop" in share.agreed and state.update < config.train.n_updates:
                     run_now.save()
                     run_now.finish(f"interrupted at update {state.update}")
@@ -155,16 +162,16 @@ class _Running:
         log: Log | None,
         run: str,
         notes: dict[str, Any],
-        scale: Any,
-        dataset: Dataset,
+        seen: Tensor,
+        test: Tensor,
+        paint: Callable[[Tensor], np.ndarray] | None,
     ) -> None:
         self.config, self.folder, self.state, self.share, self.log, self.run = config, folder, state, share, log, run
-        self.notes, self.scale, self.dataset = notes, scale, dataset
-        self.test = scale(dataset.test[:512])
+        self.notes, self.seen, self.test, self.paint = notes, seen, test, paint
         self.started = time.perf_counter() - notes["seconds"]
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, state.update
 
-    def after(self, metrics: StepMetrics, data: Tensor) -> Record | None:
+    def after(self, metrics: StepMetrics) -> Record | None:
         """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
         config, state, share = self.config, self.state, self.share
         n_updates, clip = config.train.n_updates, config.train.clip_norm
@@ -175,14 +182,14 @@ class _Running:
         if state.update % every == 0 or state.update in (1, n_updates):
             chains = share.gather(metrics.negative.v)
             if self.log is not None:
-                record = describe(state, metrics, chains, data[:512], self.test, config.train.min_var)
+                record = describe(state, metrics, chains, self.seen, self.test, config.train.min_var)
                 record["clipped"] = self.notes["clipped"] / self.notes["since"]
                 record["seconds"] = round(time.perf_counter() - self.started, 3)
                 self.notes["scores"].append(record["energy_distance"])
                 self.log.write(record)
                 between = every * max(1, config.log.points // max(1, config.log.images))
-                if self.dataset.image_shape and config.log.images and state.update % between == 0:
-                    self._picture(chains)
+                if self.paint is not None and config.log.images and state.update % between == 0:
+                    self._picture(self.paint, chains)
             self.notes["clipped"] = self.notes["since"] = 0
         due = time.perf_counter() - self.saved_at > max(60 * config.checkpoint.minutes, 50 * self.saved_in)
         if due and share.leads:
@@ -231,16 +238,12 @@ class _Running:
         )
 
     @torch.no_grad()
-    def _picture(self, chains: Tensor) -> None:
-        """The chains' conditional means, in the data's units."""
-        from grbm.plots import tile
-
+    def _picture(self, paint: Callable[[Tensor], np.ndarray], chains: Tensor) -> None:
+        """The chains' conditional means."""
         assert self.log is not None
-        assert self.dataset.image_shape is not None
         energy = self.state.model.freeze()
         mean = energy.visible_mean(energy.hidden_logits(chains[:64]).sigmoid())
-        picture = tile(self.scale.inverse(mean.cpu()), self.dataset.image_shape, 16)
-        self.log.image("chains", picture, self.state.update)
+        self.log.image("chains", paint(mean), self.state.update)
 
 
 @torch.no_grad()
@@ -264,7 +267,7 @@ def describe(
         "hidden_off": float((mean_h < 0.01).double().mean()),
         "hidden_on": float((mean_h > 0.99).double().mean()),
         "free_energy_data": float(energy.free_energy(data).mean()),
-        "free_energy_test": float(energy.free_energy(test.to(data)).mean()) if len(test) else None,
+        "free_energy_test": float(energy.free_energy(test).mean()) if len(test) else None,
         "free_energy_chains": float(energy.free_energy(chains).mean()),
         "energy_distance": float(energy_distance(chains, data)),
         "accept_prob": None if metrics.accept_prob is None else float(metrics.accept_prob),
@@ -291,16 +294,34 @@ def _plan(config: RunConfig, n_rows: int, base: Base, share: Share) -> tuple[int
     return n_blocks, objective
 
 
-def _statistics(config: RunConfig, dataset: Dataset, folder: Path, resume: bool) -> tuple[Any, Base]:
+def _statistics(config: RunConfig, dataset: Dataset, folder: Path, resume: bool) -> tuple[Standardizer, Base]:
     """The standardisation and the base of tempered paths: of the run where it has them, else of the data."""
     if resume and (folder / runs.DATA).is_file():
-        return runs.read_data(folder)
-    scale = standardizer(config, dataset)
-    return scale, Base.fit(scale(dataset.train))
+        return runs.read_data(folder)[:2]
+    stats = statistics(config, dataset)
+    scale = standardizer(config, dataset, stats)
+    return scale, scale.base(stats)
 
 
-def _open(folder: Path, config: RunConfig, update: int, scale: Any, base: Base) -> Log:
-    runs.save_data(folder, scale, base)
+def _standardised(dataset: Dataset, scale: Standardizer, device: torch.device) -> Tensor | Standardised:
+    """The training rows as the model sees them: on its device where they are in memory, else read when needed."""
+    if isinstance(dataset.train, Rows):
+        return Standardised(dataset.train, scale, device)
+    return scale(dataset.train).to(device)
+
+
+def _painter(scale: Standardizer, dataset: Dataset) -> Callable[[Tensor], np.ndarray] | None:
+    """What turns standardised rows into one picture, where they are images."""
+    shape = dataset.image_shape
+    if shape is None:
+        return None
+    from grbm.plots import tile
+
+    return lambda rows: tile(scale.inverse(rows.cpu()), shape, 16)
+
+
+def _open(folder: Path, config: RunConfig, update: int, scale: Standardizer, base: Base, dataset: Dataset) -> Log:
+    runs.save_data(folder, scale, base, dataset.image_shape)
     (folder / runs.STATUS).unlink(missing_ok=True)
     return Log(folder, config, update)
 

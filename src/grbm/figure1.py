@@ -174,7 +174,7 @@ def _draw(todo: list[Job], folder: Path) -> Figure:
         points = torch.cartesian_prod(axis, axis)
         truth = mixture.log_prob(points)
         plots.density_panel(table[2 * k, 0], points, (200, 200), truth, f"{name}: true density")
-        plots.sample_panel(table[2 * k + 1, 0], load(by_name[f"{name}-gibbs"].config).train, mixture, "data")
+        plots.sample_panel(table[2 * k + 1, 0], load(by_name[f"{name}-gibbs"].config).train[:], mixture, "data")
         for column, method in enumerate(methods, start=1):
             run = runs.read(folder / by_name[f"{name}-{method}"].name)
             with torch.no_grad():

@@ -97,12 +97,13 @@ PRESETS: dict[str, Preset] = {
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),
     "array": Preset(
-        "your own array, --data FILE.npy",
+        "your own array, --data FILE.npy (or .npz, or a Hugging Face data set)",
         replace(
             _images("array", 128, 2000, 0.05),
             dataset=DatasetConfig("array", standardise="pixel"),
         ),
     ),
+    "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, 6000, 0.05)),
     "paper-isotropic": Preset(
         "Fig. 1, rows 1-2, with Gibbs (--sampler.name for the others)",
         paper("isotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),

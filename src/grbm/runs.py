@@ -35,6 +35,7 @@ class Run(NamedTuple):
     model: GRBM
     standardizer: Standardizer
     base: Base
+    image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
     status: str  # why training ended early; empty where it finished
     metrics: list[dict[str, Any]]
 
@@ -66,10 +67,12 @@ def clean(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def save_data(folder: Path, standardizer: Standardizer, base: Base) -> None:
-    """What turns numbers into the model's units and back, and where tempered paths start."""
-    names = ("mean", "scale", "base_mean", "base_var")
-    write_tensors(folder / DATA, dict(zip(names, (*standardizer, *base), strict=True)))
+def save_data(
+    folder: Path, standardizer: Standardizer, base: Base, image_shape: tuple[int, int, int] | None = None
+) -> None:
+    """What turns numbers into the model's units and back, where tempered paths start, and the shape of images."""
+    tensors = dict(zip(("mean", "scale", "base_mean", "base_var"), (*standardizer, *base), strict=True))
+    write_tensors(folder / DATA, tensors | ({"image_shape": torch.tensor(image_shape)} if image_shape else {}))
 
 
 def save_status(folder: Path, update: int, message: str = "") -> None:
@@ -94,13 +97,13 @@ def read(folder: Path, which: Which = "model") -> Run:
         raise UserError(f"{folder} is not a run (it has no {CONFIG}); give a folder that `grbm train` made.")
     config = RunConfig.read(folder / CONFIG)
     model, where = _read_model(folder, which)
-    standardizer, base = read_data(folder)
+    standardizer, base, image_shape = read_data(folder)
     if standardizer.mean.shape != (model.n_visible,):
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
     if status is None:
         status = f"training has not ended, or was killed; to go on: grbm resume {folder}"
-    return Run(folder, config, model, standardizer, base, status, read_metrics(folder))
+    return Run(folder, config, model, standardizer, base, image_shape, status, read_metrics(folder))
 
 
 def _read_model(folder: Path, which: Which) -> tuple[GRBM, Path]:
@@ -128,12 +131,16 @@ def _read_model(folder: Path, which: Which) -> tuple[GRBM, Path]:
     raise UserError(f"{path} is missing; is {folder} the folder of a finished `grbm train`?")
 
 
-def read_data(folder: Path) -> tuple[Standardizer, Base]:
+def read_data(folder: Path) -> tuple[Standardizer, Base, tuple[int, int, int] | None]:
     """What `save_data` wrote; raises UserError where it is missing or damaged."""
     data = read_tensors(folder / DATA)
+    shape = data.pop("image_shape", None)
     if set(data) != {"mean", "scale", "base_mean", "base_var"} or len({x.shape for x in data.values()}) != 1:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
-    return Standardizer(data["mean"].double(), data["scale"].double()), Base(data["base_mean"], data["base_var"])
+    standardizer = Standardizer(data["mean"].double(), data["scale"].double())
+    channels, height, width = (0, 0, 0) if shape is None else shape.tolist()
+    image_shape = None if shape is None else (channels, height, width)
+    return standardizer, Base(data["base_mean"], data["base_var"]), image_shape
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

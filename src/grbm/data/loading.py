@@ -1,4 +1,4 @@
-"""From a configuration to the tensors that a run trains on."""
+"""From a configuration to the tables that a run trains on."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from grbm.config import RunConfig
-from grbm.data.arrays import load_array
+from grbm.data.arrays import open_array
+from grbm.data.folders import Look, is_arrow, open_arrow, open_pictures
 from grbm.data.images import load_digits, load_idx
 from grbm.data.mixtures import MIXTURES, Mixture
+from grbm.data.rows import Statistics, Table, measure, refuse_not_finite
 from grbm.data.standardise import Standardizer
 from grbm.errors import UserError
 from grbm.randomness import generator
@@ -17,8 +19,8 @@ from grbm.randomness import generator
 class Dataset(NamedTuple):
     """Rows in their own units, and what is known about them."""
 
-    train: Tensor  # (n, N) float32
-    test: Tensor  # (n', N), never trained on; may be empty
+    train: Table  # (n, N), in memory or on the disk
+    test: Table  # (n', N), never trained on; may be empty
     image_shape: tuple[int, int, int] | None = None  # channels, height, width
     mixture: Mixture | None = None  # the true density, if known
 
@@ -36,7 +38,14 @@ def load(config: RunConfig) -> Dataset:
         return Dataset(train.float(), mixture.sample(10_000, seed=config.seed + 1).float(), mixture=mixture)
     if name == "array":
         assert config.data is not None
-        return Dataset(*_split(load_array(config.data), config))
+        key = config.dataset.key
+        rows = open_arrow(config.data, key) if is_arrow(config.data) else open_array(config.data, key)
+        return Dataset(*_split(rows, config))
+    if name == "images":
+        assert config.data is not None
+        look = Look(config.dataset.crop, config.dataset.size, config.dataset.grey)
+        rows, shape = open_pictures(config.data, look, config.dataset.key)
+        return Dataset(*_split(rows, config), image_shape=shape)
     if name == "digits":
         return Dataset(*_split(load_digits()[0], config), image_shape=IMAGE_SHAPES[name])
     train, test = (load_idx(name, config.data_dir, train=part)[0] for part in (True, False))
@@ -52,16 +61,32 @@ def load_for(config: RunConfig, n_visible: int) -> Dataset:
     return dataset
 
 
-def standardizer(config: RunConfig, dataset: Dataset) -> Standardizer:
-    """Fitted to the training rows; refuses data without any variation."""
-    spread = dataset.train.amax(0) - dataset.train.amin(0)
-    if not (spread > 0).any():
+def statistics(config: RunConfig, dataset: Dataset) -> Statistics:
+    """One pass over the training rows; refuses what is not finite, and data without any variation."""
+    where = str(config.data or config.dataset.name)
+    stats = measure(dataset.train, where)
+    if not (stats.high > stats.low).any():
         raise UserError("Every column of the data is constant, so there is nothing to learn; check the input.")
+    if len(dataset.test):
+        measure(dataset.test, where)
+    return stats
+
+
+def standardizer(config: RunConfig, dataset: Dataset, stats: Statistics) -> Standardizer:
+    """Fitted to the training rows."""
     channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
-    return Standardizer.fit(dataset.train, config.dataset.standardise, n_channels=channels, floor=floor)
+    return Standardizer.fit(stats, config.dataset.standardise, n_channels=channels, floor=floor)
 
 
-def _split(rows: Tensor, config: RunConfig) -> tuple[Tensor, Tensor]:
+def _split(rows: Table, config: RunConfig) -> tuple[Table, Table]:
+    """Rows to train on and rows held out, each in their own order, in memory where they fit into ``config.memory``."""
     n_test = int(len(rows) * config.dataset.held_out)
     order = torch.randperm(len(rows), generator=generator(config.seed, "split"))
-    return rows[order[n_test:]], rows[order[:n_test]]
+    parts = [order[n_test:].sort().values, order[:n_test].sort().values]
+    if isinstance(rows, Tensor):
+        return rows[parts[0]], rows[parts[1]]
+    if len(rows) * rows.n_columns * 4 > config.memory << 20:
+        return rows.take(parts[0]), rows.take(parts[1])
+    whole = rows[:]
+    refuse_not_finite(whole.numpy(), None, str(config.data))
+    return whole[parts[0]], whole[parts[1]]

@@ -5,6 +5,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.data.rows import Rows, Statistics, measure
+from grbm.model import Base
+
 Mode = Literal["none", "pixel", "channel", "scalar"]
 
 
@@ -15,31 +18,53 @@ class Standardizer(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def fit(cls, x: Tensor, mode: Mode, *, n_channels: int = 1, floor: float = 0.0) -> "Standardizer":
-        """Fit to data x (n, N), with columns in channel-major order (channels, height, width).
+    def fit(cls, x: Tensor | Statistics, mode: Mode, *, n_channels: int = 1, floor: float = 0.0) -> "Standardizer":
+        """Fit to data x (n, N), or to its statistics, with columns in channel-major order (channels, height, width).
 
         Constant columns, and those that vary by rounding alone, keep their scale. Where all columns have the same
         unit, as pixels do, ``floor`` bounds the scale below by that share of the overall deviation, so that a pixel
         that is lit once in the whole data is not blown up.
         """
-        n_columns = x.shape[1]
-        x = x.double()
+        stats = measure(x) if isinstance(x, Tensor) else x
+        n_columns = len(stats.mean)
         if mode == "none":
-            mean, scale = torch.zeros(n_columns), torch.ones(n_columns)
-        elif mode == "pixel":
-            mean, scale = x.mean(0), x.std(0, correction=0)
+            return cls(torch.zeros(n_columns).double(), torch.ones(n_columns).double())
+        if mode == "pixel":
+            mean, scale = stats.mean, stats.var.sqrt()
         else:
-            grouped = x.view(len(x), n_channels if mode == "channel" else 1, -1)
-            mean = grouped.mean((0, 2))[:, None].expand(grouped.shape[1:]).reshape(-1)
-            scale = grouped.std((0, 2), correction=0)[:, None].expand(grouped.shape[1:]).reshape(-1)
-        if mode != "none":
-            overall = float((x - x.mean(0)).square().mean().sqrt())
-            scale = scale.clamp_min(floor * overall)
-            scale = torch.where(scale > 1e-12 * x.abs().amax(0), scale, 1.0)
-        return cls(mean.double(), scale.double())
+            groups = n_channels if mode == "channel" else 1
+            means, variances = stats.mean.view(groups, -1), stats.var.view(groups, -1)
+            centre = means.mean(1, keepdim=True)
+            spread = (variances + (means - centre).square()).mean(1, keepdim=True).sqrt()
+            mean, scale = (x.expand_as(means).reshape(-1) for x in (centre, spread))
+        scale = scale.clamp_min(floor * float(stats.var.mean().sqrt()))
+        scale = torch.where(scale > 1e-12 * torch.maximum(stats.low.abs(), stats.high.abs()), scale, 1.0)
+        return cls(mean, scale)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ((x.double() - self.mean) / self.scale).float()
 
     def inverse(self, z: Tensor) -> Tensor:
         return z.double() * self.scale + self.mean
+
+    def base(self, stats: Statistics, floor: float = 1e-4) -> Base:
+        """The Gaussian with independent units that matches the standardised data; constant columns get the floor."""
+        mean, var = (stats.mean - self.mean) / self.scale, stats.var / self.scale**2
+        return Base(mean.float(), var.clamp_min(floor).float())
+
+
+class Standardised:
+    """A table as a model sees it: float32, standardised, on the model's device; indexed by a tensor of row numbers."""
+
+    def __init__(self, rows: Rows, scale: Standardizer, device: torch.device | str = "cpu") -> None:
+        self.rows, self.scale, self.device = rows, scale, device
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.shape
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: Tensor | slice) -> Tensor:
+        return self.scale(self.rows[which]).to(self.device)

@@ -1,0 +1,202 @@
+"""Tables on the disk: read as they are, never loaded whole, and trained on exactly as if they were in memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from grbm import UserError, cli, files, runs
+from grbm.config import DatasetConfig, RunConfig
+from grbm.data.arrays import open_array
+from grbm.data.folders import Look, open_arrow, open_pictures
+from grbm.data.loading import load
+from grbm.data.rows import Rows, measure
+from grbm.data.standardise import Standardizer
+
+TINY = ["--train.n-updates", "12", "--model.n-hidden", "8", "--objective.n-steps", "2", "--no-figures"]
+TINY += ["--log.no-tensorboard", "--train.batch-size", "16", "--objective.n-chains", "16"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def table(n=200, N=6) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(n, N)) * np.arange(1, N + 1) + 5
+
+
+def test_rows_are_indexed_like_a_tensor(tmp_path):
+    x = table()
+    np.save(tmp_path / "c.npy", x)
+    np.save(tmp_path / "f.npy", np.asfortranarray(x))
+    np.save(tmp_path / "cube.npy", np.asfortranarray(x.reshape(200, 2, 3)))
+    np.savez(tmp_path / "one.npz", x)
+    np.savez(tmp_path / "two.npz", other=np.zeros(3), x=x)
+    np.savez_compressed(tmp_path / "packed.npz", x=x)
+    for name, key in (("c.npy", None), ("f.npy", None), ("cube.npy", None), ("one.npz", None), ("two.npz", "x")):
+        rows = open_array(tmp_path / name, key)
+        which = torch.tensor([3, 199, 0, 3])
+        assert torch.equal(rows[which], torch.from_numpy(x)[which]), name
+        assert torch.equal(rows[10:20], torch.from_numpy(x)[10:20])
+        assert torch.equal(rows.take(which)[1:], torch.from_numpy(x)[which][1:])
+        assert rows[:0].shape == (0, 6)
+    assert torch.equal(open_array(tmp_path / "packed.npz", "x")[:], torch.from_numpy(x))
+    with pytest.raises(UserError, match=r"several arrays.*--dataset.key: other, x"):
+        open_array(tmp_path / "two.npz")
+    with pytest.raises(UserError, match="no array 'y'"):
+        open_array(tmp_path / "two.npz", "y")
+
+
+def test_one_pass_gives_the_statistics_of_all(monkeypatch):
+    x = torch.from_numpy(table(1000) + 1e6)
+    monkeypatch.setattr("grbm.data.rows.CHUNK", 100)  # many chunks, the last one short
+    stats = measure(x)
+    torch.testing.assert_close(stats.mean, x.mean(0), rtol=1e-14, atol=0)
+    torch.testing.assert_close(stats.var, x.var(0, correction=0), rtol=1e-9, atol=0)
+    assert torch.equal(stats.low, x.amin(0))
+    assert torch.equal(stats.high, x.amax(0))
+    for mode, groups in (("channel", x.view(1000, 3, 2)), ("scalar", x.view(1000, 1, 6))):
+        fitted = Standardizer.fit(x, mode, n_channels=3)
+        per_group = groups.std((0, 2), correction=0).repeat_interleave(groups.shape[2])
+        torch.testing.assert_close(fitted.scale, per_group, rtol=1e-9, atol=0)
+    base = Standardizer.fit(stats, "pixel").base(stats)
+    torch.testing.assert_close(base.var, torch.ones(6))
+    torch.testing.assert_close(base.mean, torch.zeros(6))
+
+
+def test_the_row_of_what_is_not_finite_is_named_wherever_it_is(tmp_path):
+    x = table()
+    x[137, 2] = np.inf
+    np.save(tmp_path / "x.npy", x)
+    for memory in ("0", "256"):
+        config = ["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--memory", memory]
+        done = subprocess.run(
+            [sys.executable, "-m", "grbm", *config, "--out", str(tmp_path / "run")], capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert "row 137, column 2" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_training_from_the_disk_is_training_from_memory(tmp_path, name):
+    np.save(tmp_path / "x.npy", table().astype(np.float32))
+    np.savez(tmp_path / "x.npz", table().astype(np.float32))
+    weights = []
+    for memory in ("0", "256"):
+        out = tmp_path / memory
+        data = ["--data", str(tmp_path / name), "--memory", memory]
+        assert cli.main(["train", "array", *data, *TINY, "--out", str(out)]) == 0
+        weights.append(files.read_tensors(out / runs.RAW_WEIGHTS))
+        assert isinstance(load(runs.read(out).config).train, Rows) == (memory == "0")
+        assert cli.main(["evaluate", str(out), "--samples", "20"]) == 0
+        assert cli.main(["figures", str(out)]) == 0
+    assert all(torch.equal(weights[0][k], weights[1][k]) for k in weights[0])
+
+
+MEASURED = """
+import sys
+from grbm import cli, experiment
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
+cli.main(["train", "digits", *sys.argv[3:], "--out", sys.argv[2] + "-small"])  # what training takes anyway
+before = peak()
+assert cli.main(["train", "array", "--data", sys.argv[1], *sys.argv[3:], "--out", sys.argv[2]]) == 0
+print("rise", peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
+@pytest.mark.parametrize(
+    ("gigabytes", "most"), [(0.5, 300), pytest.param(4, 1000, marks=pytest.mark.slow)], ids=["half", "four"]
+)
+def test_resident_memory_stays_small(tmp_path, gigabytes, most):
+    """Peak resident memory in MB, over that of a small run. The file is mostly a hole, but read all the same."""
+    n = int(gigabytes * 2**30 / 4 / 1000)
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (n, 1000))
+    x[: n // 100] = np.random.default_rng(0).normal(size=(n // 100, 1000))
+    x.flush()
+    del x
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / "x.npy"), str(tmp_path / "run"), *TINY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    rise = float(done.stdout.split("rise")[1])
+    print(f"{gigabytes} GB: resident memory rose by {rise:.0f} MB")
+    assert rise < most
+
+
+def pictures(folder: Path, n=12, size=(20, 16)) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(n):
+        (folder / f"part{k % 2}").mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+        image.save(folder / f"part{k % 2}" / f"{k:02}.png")
+
+
+def test_folders_of_pictures(tmp_path):
+    pictures(tmp_path / "p")
+    rows, shape = open_pictures(tmp_path / "p", Look())
+    assert shape == (3, 16, 20)
+    assert rows.shape == (12, 960)
+    first = np.asarray(Image.open(tmp_path / "p" / "part0" / "00.png")).transpose(2, 0, 1).reshape(-1) / 255
+    np.testing.assert_allclose(rows[:1][0].numpy(), first, atol=1e-7)
+    grey, shape = open_pictures(tmp_path / "p", Look(crop=12, size=8, grey=True))
+    assert shape == (1, 8, 8)
+    assert float(grey[:].min()) >= 0
+    assert float(grey[:].max()) <= 1
+    cached = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+    assert len(cached) == 2
+    open_pictures(tmp_path / "p", Look())
+    assert cached == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}  # decoded once
+    Image.new("RGB", (5, 5)).save(tmp_path / "p" / "small.png")
+    with pytest.raises(UserError, match=r"small.png is 5 x 5 pixels.*--dataset.size"):
+        open_pictures(tmp_path / "p", Look())
+    (tmp_path / "p" / "small.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"small.png is not a readable picture"):
+        open_pictures(tmp_path / "p", Look())
+    assert not list((tmp_path / "cache").glob(".*"))  # nothing half decoded is left
+
+
+def test_pictures_train_and_draw(tmp_path, capsys):
+    pictures(tmp_path / "p", n=30)
+    options = ["--data", str(tmp_path / "p"), "--dataset.size", "8", *[o for o in TINY if o != "--no-figures"]]
+    assert cli.main(["train", "images", *options, "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "figures" / "samples.png").is_file()
+    assert cli.main(["sample", str(tmp_path / "run"), "--n", "5"]) == 0
+    assert (tmp_path / "run" / "samples" / "samples.png").is_file()
+    assert cli.main(["train", "images", *TINY, "--out", str(tmp_path / "x")]) == 2
+    assert "--data FOLDER" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["train", "images", "--data", str(tmp_path / "empty"), *TINY, "--out", str(tmp_path / "x")]) == 2
+    assert "holds 0 pictures" in capsys.readouterr().err
+
+
+def test_hugging_face_data_sets(tmp_path, capsys):
+    datasets = pytest.importorskip("datasets", reason="pip install grbm[huggingface]")
+    x = table(60).astype(np.float32)
+    pictures(tmp_path / "p")
+    paths = sorted(str(p) for p in (tmp_path / "p").rglob("*.png"))
+    datasets.Dataset.from_dict({"x": list(x), "word": ["a"] * 60, "ragged": [[1.0]] * 59 + [[1.0, 2.0]]}).save_to_disk(
+        tmp_path / "numbers"
+    )
+    rows = open_arrow(tmp_path / "numbers", "x")
+    which = torch.tensor([5, 59, 0])
+    assert torch.equal(rows[which], torch.from_numpy(x).double()[which])
+    assert torch.equal(rows[3:7], torch.from_numpy(x).double()[3:7])
+    config = RunConfig(DatasetConfig("array", key="x"), data=tmp_path / "numbers", memory=0)
+    assert isinstance(load(config).train, Rows)
+    data = ["--data", str(tmp_path / "numbers"), "--dataset.key"]
+    assert cli.main(["train", "array", *data, "x", *TINY, "--out", str(tmp_path / "run")]) == 0
+    for key, words in (("word", "holds no numbers"), ("none", "no column 'none'"), ("ragged", "differ in length")):
+        assert cli.main(["train", "array", *data, key, *TINY, "--out", str(tmp_path / key)]) == 2
+        assert words in capsys.readouterr().err
+    faces = datasets.Dataset.from_dict({"face": paths}).cast_column("face", datasets.Image())
+    faces.save_to_disk(tmp_path / "faces")
+    rows, shape = open_pictures(tmp_path / "faces", Look(size=8))
+    assert shape == (3, 8, 8)
+    folder_rows, _ = open_pictures(tmp_path / "p", Look(size=8))
+    assert torch.equal(rows[:], folder_rows[:])

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-import time
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.presets import PRESETS
 
 T = TypeVar("T")
+Which = Literal["model", "raw", "best"]
 
 USAGE = """\
 grbm: Gaussian-Bernoulli restricted Boltzmann machines
@@ -24,6 +25,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm resume RUN        go on where a run was stopped or killed
   grbm sample RUN        draw samples from noise, as numbers and as a picture
   grbm evaluate RUN      likelihoods, reconstruction, free energies; for mixtures exact scores
+  grbm doctor RUN        what is wrong with a run, or fine, and what to change
   grbm figures RUN       draw the run's figures again
   grbm reproduce fig1    the paper's Figure 1: five samplers on two mixtures
 
@@ -73,6 +75,9 @@ class SampleOptions:
     mean: bool | None = None
     """Conditional means μ + W h in place of v; by default as the run says."""
     seed: int = 1
+    weights: Which = "model"
+    """model: what training ended with; raw: the last parameters, where model is their average; best: of the checkpoint
+    whose chains were nearest to the data."""
     overwrite: bool = False
     """Replace samples that are already there."""
 
@@ -85,11 +90,28 @@ class EvaluateOptions:
     """Folder of a run."""
     samples: int = 10_000
     """Samples from noise to score."""
+    weights: Which = "model"
+    """As in grbm sample."""
     seed: int = 1
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the .npy array is now, if it moved since training."""
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Say in plain words what is wrong with a run, or fine, and what to change."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,7 @@ class FiguresOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the .npy array is now, if it moved since training."""
+    """Where the data are now, if they moved since training."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "resume": _resume,
         "sample": _sample,
         "evaluate": _evaluate,
+        "doctor": _doctor,
         "figures": _figures,
         "reproduce": _reproduce,
     }
@@ -195,11 +218,12 @@ def _resume(args: list[str]) -> None:
 def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figures: bool) -> None:
     """Train, alone or as one of the processes that ``torchrun`` started, and draw."""
     from grbm import distributed, experiment, runs
+    from grbm.progress import Progress
 
     share, device = distributed.join(config.device)
     resume = resume or distributed.restarted()
     try:
-        with _Progress(config.train.n_updates) as progress:
+        with Progress(config.train.n_updates) as progress:
             experiment.train(
                 config,
                 folder,
@@ -263,7 +287,7 @@ def _sample(args: list[str]) -> None:
         raise UserError(f"--n and --steps must be at least 1, got {options.n} and {options.steps}.")
     if options.sampler is not None and options.sampler not in SAMPLERS:
         raise UserError(f"There is no sampler {options.sampler!r}; choose one of {', '.join(SAMPLERS)}.")
-    run = _read(options.run, None, None)
+    run = _read(options.run, None, None, options.weights)
     own = run.config.sampling
     sampling = SamplingConfig(
         sampler=own.sampler if options.sampler in (None, own.sampler.name) else SamplerConfig(options.sampler),  # type: ignore[arg-type]
@@ -299,7 +323,7 @@ def _evaluate(args: list[str]) -> None:
     options = _parse(EvaluateOptions, args, "grbm evaluate")
     if options.samples < 1:
         raise UserError(f"--samples must be at least 1, got {options.samples}.")
-    run = _read(options.run, options.data_dir, options.data)
+    run = _read(options.run, options.data_dir, options.data, options.weights)
     scores = evaluate(run, n_samples=options.samples, seed=options.seed)
     files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
     width = max(map(len, scores))
@@ -307,6 +331,24 @@ def _evaluate(args: list[str]) -> None:
         shown = ", ".join(f"{x:.3f}" for x in score) if isinstance(score, list) else score
         print(f"  {name:<{width}}  {f'{shown:.4f}' if isinstance(shown, float) else shown}")
     print(f"Written to {options.run / runs.EVALUATION}; energies and likelihoods are nats per sample.")
+
+
+def _doctor(args: list[str]) -> None:
+    from grbm.data.loading import load_for
+    from grbm.evaluate.doctor import diagnose
+
+    options = _parse(DoctorOptions, args, "grbm doctor")
+    run = _read(options.run, options.data_dir, options.data, options.weights)
+    try:
+        dataset = load_for(run.config, run.model.n_visible)
+    except UserError as error:
+        print(f"Note: {error}", file=sys.stderr)
+        dataset = None
+    findings = diagnose(run, dataset, seed=options.seed)
+    for level, about, text in findings:
+        print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
+    wrong = sum(finding.level == "wrong" for finding in findings)
+    print("Nothing is wrong." if not wrong else f"{wrong} of {len(findings)} things are wrong.")
 
 
 def _figures(args: list[str]) -> None:
@@ -317,11 +359,11 @@ def _figures(args: list[str]) -> None:
         print(f"  {path}")
 
 
-def _read(folder: Path, data_dir: Path | None, data: Path | None) -> Any:
+def _read(folder: Path, data_dir: Path | None, data: Path | None, which: Which = "model") -> Any:
     """A run, with its data where they are now; says so if its training ended early."""
     from grbm import runs
 
-    run = runs.read(folder)
+    run = runs.read(folder, which)
     if run.status:
         print(f"Note: {run.status}", file=sys.stderr)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
@@ -336,50 +378,6 @@ def _reproduce(args: list[str]) -> None:
         raise UserError(f"--jobs must be at least 1, got {options.jobs}.")
     out = options.out or Path("runs") / f"fig1-{options.budget}"
     print(reproduce(out, budget=options.budget, jobs_at_once=options.jobs, seed=options.seed))
-
-
-class _Progress:
-    """A bar on a terminal, a plain line now and then elsewhere."""
-
-    def __init__(self, n_updates: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.n_updates, self.seconds, self.note = n_updates, 0.0, ""
-        self.console = Console(highlight=False)
-        columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
-        self.last_line, self.first = 0.0, 0
-        self.task: Any = None
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar.live.is_started:
-            self.bar.stop()
-
-    def start(self, data: Any, model: Any, update: int) -> None:
-        n, N = data.shape
-        size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
-        print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))
-        self.started, self.first = time.perf_counter(), update
-        self.task = self.bar.add_task("", total=self.n_updates, completed=update, note="")
-        if self.console.is_terminal:
-            self.bar.start()
-
-    def update(self, update: int, record: dict[str, Any] | None) -> None:
-        self.seconds = time.perf_counter() - self.started
-        if record is not None:
-            accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
-            self.note = (
-                f"{(update - self.first) / self.seconds:.0f}/s  |grad| {record['grad_norm']:.3g}  "
-                f"mean σ² {record['var_mean']:.3g}{accept}"
-            )
-        self.bar.update(self.task, completed=update, note=self.note)
-        if not self.console.is_terminal and (update == self.n_updates or self.seconds - self.last_line > 10):
-            self.last_line = self.seconds
-            print(f"  update {update:,} of {self.n_updates:,}  {self.note}", flush=True)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ class TrainConfig:
     """Lower bound of the variances."""
     average_decay: float | None = None
     """Decay of an exponential moving average of the parameters, which is then what samples and scores."""
-    blocks: int = 8
+    blocks: int = 4
     """Blocks of rows and chains with random numbers and sums of their own: the most processes that can share the run.
     Fewer where batch and chains do not divide by it."""
 

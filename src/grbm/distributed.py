@@ -35,6 +35,7 @@ class Share:
         self.rank, self.world = rank, world
         self.wishes: set[str] = set()
         self.agreed: set[str] = set()
+        self.buffer = torch.empty(0, dtype=torch.float64)  # kept: fresh pages for every exchange would cost as much
 
     @property
     def leads(self) -> bool:
@@ -51,14 +52,18 @@ class Share:
         return Blocks([generator(seed, *purpose, "block", block, device=device) for block in own], total)
 
     def sum(self, *tensors: Tensor) -> list[Tensor]:
-        """Sums over processes, in float64; one exchange for all, and for the wishes."""
+        """Sums over processes, in float64, valid until the next call; one exchange for all, and for the wishes."""
         if self.world == 1:
             self.agreed = set(self.wishes)
             return list(tensors)
         wishes = torch.tensor([float(wish in self.wishes) for wish in self.WISHES], device=tensors[0].device)
-        flat = torch.cat([x.detach().double().reshape(-1) for x in (*tensors, wishes)])
-        dist.all_reduce(flat)
-        *sums, wished = torch.split(flat, [x.numel() for x in (*tensors, wishes)])
+        sizes = [x.numel() for x in (*tensors, wishes)]
+        if len(self.buffer) != sum(sizes) or self.buffer.device != wishes.device:
+            self.buffer = torch.empty(sum(sizes), dtype=torch.float64, device=wishes.device)
+        *sums, wished = torch.split(self.buffer, sizes)
+        for place, x in zip((*sums, wished), (*tensors, wishes), strict=True):
+            place.copy_(x.detach().reshape(-1))
+        dist.all_reduce(self.buffer)
         self.agreed = {wish for wish, asked in zip(self.WISHES, wished.tolist(), strict=True) if asked > 0}
         return [total.view(x.shape) for total, x in zip(sums, tensors, strict=True)]
 

@@ -193,14 +193,15 @@ def _pool(share: Share, data: MomentSum, negative: Negative) -> _Pooled:
     holds exactly, and one W-shaped tensor travels in place of two.
     """
     p, n = data.total(), negative.sums.total()
-    difference = (negative.sums.count * a - data.count * b for a, b in zip(p, n, strict=True))
+    small = [p.v.clone(), p.h.clone(), n.v2.clone()]
+    difference = (a.mul_(negative.sums.count).sub_(b, alpha=data.count) for a, b in zip(p, n, strict=True))
     accept = [] if negative.accept_prob is None else [negative.accept_prob]
-    sums = share.sum(*difference, p.v, p.h, n.v2, *accept)
+    sums = share.sum(*difference, *small, *accept)
     n_data, n_states = data.count * share.world, negative.sums.count * share.world
-    scaled = Moments(*(x * share.world / (n_data * n_states) for x in sums[:4]))
+    mean_difference = Moments(*(x.mul_(share.world / (n_data * n_states)) for x in sums[:4]))
     like = negative.v
     data_v, data_h, chains_v2 = sums[4].to(like) / n_data, sums[5].to(like) / n_data, sums[6].to(like) / n_states
-    return _Pooled(scaled, data_v, data_h, chains_v2, sums[7] / share.world if accept else None)
+    return _Pooled(mean_difference, data_v, data_h, chains_v2, sums[7] / share.world if accept else None)
 
 
 def _update_average(state: TrainState, decay: float) -> None:

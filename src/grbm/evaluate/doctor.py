@@ -1,0 +1,228 @@
+"""`grbm doctor`: what a run's record, weights and chains say about its health, in plain words."""
+
+import math
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.config import RunConfig
+from grbm.data.loading import Dataset
+from grbm.generate import on_device
+from grbm.model import GRBM, Base
+from grbm.runs import Run
+from grbm.samplers import sample
+
+Level = Literal["fine", "note", "wrong"]
+
+
+class Finding(NamedTuple):
+    """One thing looked at: how it stands, and what to change where it is not fine."""
+
+    level: Level
+    about: str
+    text: str
+
+
+@torch.no_grad()
+def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: int = 1) -> list[Finding]:
+    """Everything that can be said of ``run``; without its data, what needs none."""
+    findings = [*_training(run), *_variances(run), *_gradients(run), *_acceptance(run)]
+    if dataset is None:
+        return [*findings, Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data.")]
+    some = torch.linspace(0, len(dataset.train) - 1, min(len(dataset.train), 2000)).long()
+    rows = run.standardizer(dataset.train[some])
+    findings += [*_hidden(run.model, rows), *_held_out(run, dataset, rows)]
+    return [*findings, *_chains(run, rows, n_chains, seed)]
+
+
+def _late(run: Run, name: str) -> list[float]:
+    """The last quarter of a column of the record."""
+    values = [float(m[name]) for m in run.metrics if m.get(name) is not None]
+    return values[-max(1, len(values) // 4) :] if values else []
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _training(run: Run) -> Iterator[Finding]:
+    n_updates = run.config.train.n_updates
+    last = run.metrics[-1]["update"] if run.metrics else 0
+    if run.status == "":
+        yield Finding("fine", "training", f"Finished all {n_updates:,} updates.")
+    elif run.status.startswith(("interrupted", "training has not ended")):
+        yield Finding("note", "training", f"At update {last:,} of {n_updates:,}; to go on: grbm resume {run.folder}.")
+    else:
+        yield Finding("wrong", "divergence", run.status)
+    distances = [(m["energy_distance"], m["update"]) for m in run.metrics if m.get("energy_distance") is not None]
+    if len(distances) >= 20:
+        window = max(5, len(distances) // 10)
+        means = [_mean([d for d, _ in distances[k : k + window]]) for k in range(len(distances) - window + 1)]
+        best = min(range(len(means)), key=means.__getitem__)
+        if means[-1] > 2 * means[best] and means[-1] - means[best] > 0.01 * math.sqrt(run.model.n_visible):
+            where = distances[best + window // 2][1]
+            yield Finding(
+                "wrong",
+                "later is worse",
+                f"The chains were nearest to the data around update {where:,} (energy distance {means[best]:.3g}) and "
+                f"ended at {means[-1]:.3g}. Use --weights best, stop sooner, or lower the learning rate.",
+            )
+        else:
+            text = f"Energy distance of chains to data {means[0]:.3g} at first, {means[-1]:.3g} at the end."
+            yield Finding("fine", "progress", text)
+
+
+def _variances(run: Run) -> Iterator[Finding]:
+    var, floor = run.model.var.detach(), run.config.train.min_var
+    at_floor = float((var <= floor * 1.0001).double().mean())
+    span = f"σ² between {float(var.min()):.3g} and {float(var.max()):.3g} (standardised units)"
+    if at_floor > 0:
+        level: Level = "wrong" if at_floor > 0.5 or floor < 1e-4 else "note"
+        yield Finding(
+            level,
+            "variances",
+            f"{at_floor:.0%} of the visible units are at the floor {floor:.3g}; {span}. Units that hardly vary in the "
+            f"data belong there; if others do, lower --train.variance-rate or raise --train.min-var.",
+        )
+    elif float(var.max()) > 4:
+        yield Finding(
+            "wrong",
+            "variances",
+            f"{span}: some unit is broader than the data, so the model has given it up. Lower the learning rate, or "
+            f"use more --model.n-hidden.",
+        )
+    else:
+        yield Finding("fine", "variances", f"{span}, none at the floor {floor:.3g}.")
+
+
+def _gradients(run: Run) -> Iterator[Finding]:
+    clipped = _late(run, "clipped")
+    if not clipped:
+        return
+    share = _mean(clipped)
+    clip = run.config.train.clip_norm
+    if share > 0.99:
+        yield Finding(
+            "note",
+            "gradients",
+            f"All are clipped to {clip:g}, so the learning rate alone sets the length of a step. That is how the "
+            f"paper trains; if progress is slow, raise --train.clip-norm or the learning rate.",
+        )
+    else:
+        yield Finding("fine", "gradients", f"{share:.0%} clipped in the last quarter of training.")
+
+
+def _acceptance(run: Run) -> Iterator[Finding]:
+    accepted = _late(run, "accept_prob")
+    if not accepted:
+        return
+    rate = _mean(accepted)
+    if rate < 0.01:
+        yield Finding(
+            "wrong",
+            "acceptance",
+            f"{rate:.2%} of the proposals are accepted: the chains stand still. Lower --sampler.step-size, or give "
+            f"each unit its own with --sampler.per-unit True.",
+        )
+    elif rate > 0.999:
+        yield Finding(
+            "wrong",
+            "acceptance",
+            f"{rate:.2%} of the proposals are accepted: the steps are too small to go anywhere. Raise "
+            f"--sampler.step-size.",
+        )
+    else:
+        yield Finding("fine", "acceptance", f"{rate:.0%} of the proposals are accepted.")
+
+
+def _hidden(model: GRBM, rows: Tensor) -> Iterator[Finding]:
+    on = model(rows).mean(0)
+    off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
+    if off + always > 0.1:
+        yield Finding(
+            "wrong" if off + always > 0.5 else "note",
+            "hidden units",
+            f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower the learning "
+            f"rate, train with --train.centred, or use fewer --model.n-hidden.",
+        )
+    else:
+        used = f"{off:.0%} off and {always:.0%} on for 99 % of the data"
+        yield Finding("fine", "hidden units", f"{used}; mean probability {float(on.mean()):.2f}.")
+
+
+def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
+    if len(dataset.test) < 20:
+        return
+    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.standardizer(dataset.test[:2000])))
+    gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
+    error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())
+    if gap > max(0.5 * spread, 3 * error):
+        yield Finding(
+            "wrong",
+            "overfitting",
+            f"Held-out data lie {gap:.3g} nats above the training data in free energy (spread {spread:.3g}). Use fewer "
+            f"--model.n-hidden or --train.n-updates, or more data.",
+        )
+    else:
+        text = f"Held-out data lie {gap:.3g} ± {error:.2g} nats above the training data in free energy."
+        yield Finding("fine", "held-out data", text)
+
+
+def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Finding]:
+    """Chains from noise and from data, as the run draws samples: are they where the data are, and do they meet?"""
+    config: RunConfig = run.config
+    model = on_device(run)
+    sampler = config.sampling.sampler.build(Base(*(x.to(model.W) for x in run.base)))
+    steps = config.sampling.n_steps
+    noise = sample(model, sampler, n_steps=steps, n_chains=n_chains, seed=seed).v.cpu()
+    picks = torch.linspace(0, len(rows) - 1, min(n_chains, len(rows))).long()
+    data = rows[picks]
+    energies = {name: run.model.free_energy(x).double() for name, x in (("data", data), ("noise", noise))}
+    gap, spread = float(energies["noise"].mean() - energies["data"].mean()), float(energies["data"].std())
+    where = f"After {steps} steps from noise the chains lie {gap:+.3g} nats from the data in free energy"
+    if abs(gap) > 2 * spread:
+        remedy = (
+            "they have not come down to where the data are: more --sampling.n-steps, or train with more "
+            "--objective.n-steps or with --objective.name pcd"
+            if gap > 0
+            else "they sit where the model is deeper than at the data: lower the learning rate, or train with more "
+            "chains or tempering (--sampler.name parallel-tempering)"
+        )
+        yield Finding("wrong", "energy gap", f"{where} (spread {spread:.3g}); {remedy}.")
+    else:
+        yield Finding("fine", "energy gap", f"{where}; the data's own spread is {spread:.3g}.")
+    if sampler.anneals:
+        yield Finding(
+            "note", "memory", "Annealed chains start from their base alone, so two starts cannot be compared."
+        )
+        return
+    other = sample(model, sampler, n_steps=steps, v0=data.to(model.W), seed=seed + 1).v.cpu()
+    distance, p = _differ(noise, other, seed)
+    if p < 0.01 and distance > 0.01:
+        yield Finding(
+            "wrong",
+            "memory",
+            f"After {steps} steps chains from noise and chains from the data still differ (energy distance "
+            f"{distance:.1%} of their width): they have not forgotten their start. Draw with more --sampling.n-steps, "
+            f"or temper (--sampling.sampler.name parallel-tempering or annealed).",
+        )
+    else:
+        how = f"energy distance {distance:.1%} of their width, p = {p:.2f}"
+        yield Finding("fine", "memory", f"After {steps} steps chains from noise and from the data have met ({how}).")
+
+
+def _differ(x: Tensor, y: Tensor, seed: int, n_permutations: int = 199) -> tuple[float, float]:
+    """Energy distance over the mean distance within, and the share of relabelings that give as much."""
+    both = torch.cat([x, y]).double()
+    distances = torch.cdist(both, both)
+    label = torch.cat([torch.ones(len(x)), -torch.ones(len(y))]).double()
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.stack([label, *(label[torch.randperm(len(label), generator=rng)] for _ in range(n_permutations))])
+    first = (labels > 0).double() / len(x)
+    weights = first - (labels < 0).double() / len(y)
+    statistics = -((weights @ distances) * weights).sum(1)
+    scale = float(distances.sum() / (len(both) * (len(both) - 1)))
+    p = float((statistics >= statistics[0]).double().mean())
+    return float(statistics[0]) / scale, p

@@ -1,0 +1,49 @@
+"""What a person sees while a run trains."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+
+class Progress:
+    """A bar on a terminal, a plain line now and then elsewhere."""
+
+    def __init__(self, n_updates: int) -> None:
+        self.n_updates, self.seconds, self.note = n_updates, 0.0, ""
+        self.console = Console(highlight=False)
+        columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Bar(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
+        self.last_line, self.first = 0.0, 0
+        self.task: Any = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar.live.is_started:
+            self.bar.stop()
+
+    def start(self, data: Any, model: Any, update: int) -> None:
+        n, N = data.shape
+        size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
+        print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))
+        self.started, self.first = time.perf_counter(), update
+        self.task = self.bar.add_task("", total=self.n_updates, completed=update, note="")
+        if self.console.is_terminal:
+            self.bar.start()
+
+    def update(self, update: int, record: dict[str, Any] | None) -> None:
+        self.seconds = time.perf_counter() - self.started
+        if record is not None:
+            accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
+            self.note = (
+                f"{(update - self.first) / self.seconds:.0f}/s  |grad| {record['grad_norm']:.3g}  "
+                f"mean σ² {record['var_mean']:.3g}{accept}"
+            )
+        self.bar.update(self.task, completed=update, note=self.note)
+        if not self.console.is_terminal and (update == self.n_updates or self.seconds - self.last_line > 10):
+            self.last_line = self.seconds
+            print(f"  update {update:,} of {self.n_updates:,}  {self.note}", flush=True)

@@ -1,0 +1,171 @@
+"""`grbm doctor`: each disease is found and named, with a remedy; health is called health."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from grbm import GRBM, Base, cli
+from grbm.config import DatasetConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
+from grbm.data import Standardizer
+from grbm.data.loading import Dataset
+from grbm.evaluate.distance import energy_distance
+from grbm.evaluate.doctor import Finding, diagnose
+from grbm.runs import Run
+from grbm.samplers import Gibbs, sample
+from tests.conftest import exact_chains, random_model
+
+N, M = 3, 4
+
+
+def record(update: int, **changes) -> dict:
+    usual = {"clipped": 0.3, "accept_prob": None, "energy_distance": 0.01 + 0.2 / update, "grad_norm": 1.0}
+    return {"update": update, **usual, **changes}
+
+
+def healthy(tmp_path, model: GRBM | None = None, **changes) -> tuple[Run, Dataset]:
+    """A model and exact samples of it as its data."""
+    model = model or random_model(N, M, 1, dtype=torch.float32)
+    rows = exact_chains(model.double(), 3000, seed=0)[0].float()
+    model = model.float()
+    config = RunConfig(
+        DatasetConfig("array", standardise="none"),
+        sampler=SamplerConfig("gibbs"),
+        objective=ObjectiveConfig("pcd", n_steps=5),
+        train=TrainConfig(n_updates=100),
+        sampling=SamplingConfig(SamplerConfig("gibbs"), n_steps=50),
+    )
+    n = model.n_visible
+    scale, base = Standardizer(torch.zeros(n).double(), torch.ones(n).double()), Base(torch.zeros(n), torch.ones(n))
+    metrics = [record(k) for k in range(1, 101)]
+    run = Run(tmp_path, config, model, scale, base, None, "", metrics)._replace(**changes)
+    return run, Dataset(rows[:2500], rows[2500:])
+
+
+def named(findings: list[Finding], about: str) -> Finding:
+    return next(finding for finding in findings if finding.about == about)
+
+
+def test_health_is_called_health(tmp_path):
+    findings = diagnose(*healthy(tmp_path))
+    assert {f.level for f in findings} == {"fine"}, findings
+    assert {f.about for f in findings} >= {"training", "progress", "variances", "gradients", "hidden units", "memory"}
+
+
+def changed(run: Run, **train) -> Run:
+    return run._replace(config=replace(run.config, train=replace(run.config.train, **train)))
+
+
+def test_diseases_of_the_record(tmp_path):
+    run, data = healthy(tmp_path)
+
+    def found(about, **changes):
+        return named(diagnose(run._replace(**changes), data), about)
+
+    assert found("divergence", status="Stopped at update 7: unit 2").level == "wrong"
+    assert found("training", status="interrupted at update 7").level == "note"
+    for rate, level, word in (
+        (0.001, "wrong", "Lower --sampler.step-size"),
+        (0.9999, "wrong", "Raise"),
+        (0.6, "fine", "60%"),
+    ):
+        finding = found("acceptance", metrics=[record(k, accept_prob=rate) for k in range(1, 101)])
+        assert finding.level == level
+        assert word in finding.text
+    assert "clip-norm" in found("gradients", metrics=[record(k, clipped=1.0) for k in range(1, 101)]).text
+    worse = [record(k, energy_distance=0.05 + 0.01 * max(0, k - 50)) for k in range(1, 101)]
+    assert "--weights best" in found("later is worse", metrics=worse).text
+
+
+def test_diseases_of_the_variances(tmp_path):
+    run, data = healthy(tmp_path)
+    with torch.no_grad():
+        run.model.log_var[0] = -3.0
+    floor = float(run.model.var.detach().min())
+    finding = named(diagnose(changed(run, min_var=floor), data), "variances")
+    assert "33% of the visible units are at the floor" in finding.text
+    assert finding.level == "note"
+    with torch.no_grad():
+        run.model.log_var[0] = 2.0
+    assert named(diagnose(run, data), "variances").level == "wrong"
+
+
+def test_dead_and_saturated_hidden_units(tmp_path):
+    run, data = healthy(tmp_path)
+    with torch.no_grad():
+        run.model.b[0], run.model.b[1] = -60.0, 60.0
+    finding = named(diagnose(run, data), "hidden units")
+    assert "25% are off and 25% on" in finding.text
+    assert finding.level == "note"
+
+
+def two_modes() -> GRBM:
+    """Modes 12 deviations apart, which Gibbs does not cross in 50 steps."""
+    model = GRBM(2, 2)
+    with torch.no_grad():
+        model.W.copy_(torch.tensor([[12.0, 0.0], [0.0, 0.1]]))
+        model.b.copy_(torch.tensor([-72.0, 0.0]))
+    return model
+
+
+def test_chains_that_have_not_forgotten_their_start(tmp_path):
+    """Both modes have half of the mass, but noise is all at the one: chains from the data stay where they started."""
+    run, data = healthy(tmp_path, two_modes())
+    finding = named(diagnose(run, data), "memory")
+    assert finding.level == "wrong"
+    assert "not forgotten their start" in finding.text
+
+
+def test_an_energy_gap_between_data_and_chains(tmp_path):
+    run, data = healthy(tmp_path)
+    far = Dataset(data.train + 8, data.test + 8)
+    finding = named(diagnose(run, far), "energy gap")
+    assert finding.level == "wrong"
+    assert "deeper than at the data" in finding.text
+    few = replace(run.config.sampling, sampler=SamplerConfig("langevin", step_size=1e-4), n_steps=1)
+    slow = run._replace(config=replace(run.config, sampling=few))
+    sharp = random_model(N, M, 1, dtype=torch.float32)
+    with torch.no_grad():
+        sharp.log_var -= 5
+    slow, data = healthy(tmp_path, sharp, config=slow.config)
+    finding = named(diagnose(slow, data), "energy gap")
+    assert finding.level == "wrong"
+    assert "not come down" in finding.text
+
+
+def test_overfitting(tmp_path):
+    run, data = healthy(tmp_path)
+    finding = named(diagnose(run, data._replace(test=data.test + 3)), "overfitting")
+    assert finding.level == "wrong"
+
+
+def test_without_data_the_rest_is_still_said(tmp_path):
+    findings = diagnose(healthy(tmp_path)[0], None)
+    assert named(findings, "data").level == "note"
+    assert named(findings, "variances").level == "fine"
+
+
+def test_the_command(tmp_path, capsys):
+    out = tmp_path / "run"
+    tiny = ["--train.n-updates", "30", "--model.n-hidden", "16", "--no-figures", "--log.no-tensorboard"]
+    assert cli.main(["train", "digits", *tiny, "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert cli.main(["doctor", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "training: Finished all 30 updates." in said
+    assert max(map(len, said.splitlines())) <= 100
+
+
+def test_energy_distance_is_nothing_for_equal_and_known_for_shifted_distributions():
+    rng = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(4000, 1, generator=rng, dtype=torch.float64) for _ in range(2))
+    assert abs(float(energy_distance(x, y))) < 0.01  # standard error 0.001
+    shifted = float(energy_distance(x, y + 2))
+    # 2 E|x − y| − E|x − x'| − E|y − y'| with |N(d, 2)| in closed form, d = 2
+    import math
+
+    far = 2 / math.sqrt(math.pi) * math.exp(-1) + 2 * math.erf(1)
+    assert shifted == pytest.approx(2 * far - 4 / math.sqrt(math.pi), abs=0.1)
+    model = random_model(2, 3, 0)
+    drawn = sample(model, Gibbs(), n_chains=2000, n_steps=200, seed=3).v
+    assert float(energy_distance(drawn, exact_chains(model, 2000, seed=4)[0])) < 0.02

@@ -26,6 +26,7 @@ from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.evaluate.distance import energy_distance
 from grbm.initialise import anchored_
 from grbm.logs import Log, Record
+from grbm.logs import check as check_log
 from grbm.model import GRBM, Base
 from grbm.objectives import Objective
 from grbm.training import StepMetrics, TrainState, fit
@@ -75,6 +76,7 @@ def train(
         For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
     """
     config.check()
+    share.lead(lambda: check_log(config))
     if resume and share.from_leader(share.lead(lambda: _is_finished(folder, config))):
         return
     resume = share.from_leader(resume and (folder / runs.CONFIG).is_file())

@@ -11,7 +11,7 @@ import numpy as np
 from grbm.config import RunConfig
 from grbm.errors import UserError
 from grbm.files import write_text
-from grbm.runs import METRICS, TENSORBOARD, read_metrics
+from grbm.runs import METRICS, TENSORBOARD, WANDB, read_metrics
 
 Record = dict[str, Any]
 
@@ -79,10 +79,24 @@ def _tensorboard(folder: Path, update: int) -> Any:
     return writer
 
 
+def check(config: RunConfig) -> None:
+    """Raise UserError where a log is asked for that cannot be written here."""
+    if config.log.wandb:
+        try:
+            import wandb  # noqa: F401
+        except ImportError as error:
+            raise UserError(
+                "--log.wandb needs Weights & Biases: pip install 'grbm[wandb]', or leave it out."
+            ) from error
+
+
 def _wandb(folder: Path, config: RunConfig, project: str) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise UserError("--log.wandb needs Weights & Biases: pip install 'grbm[wandb]', or leave it out.") from error
+    """A run of Weights & Biases, the same one again after a resume."""
+    import wandb
+
     settings = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(config).items()}
-    return wandb.init(project=project, name=folder.name, dir=str(folder), config=settings, resume="allow")
+    where = folder / WANDB / "id.txt"
+    known = where.read_text(encoding="utf-8").strip() if where.is_file() else None
+    run = wandb.init(project=project, name=folder.name, id=known, dir=str(folder), config=settings, resume="allow")
+    write_text(where, f"{run.id}\n")
+    return run

@@ -22,7 +22,7 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "model_raw.safetensors",
     "data.safetensors",
 )
-FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD = "figures", "samples", "checkpoints", "tensorboard"
+FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
 EVALUATION, STATUS = "evaluation.json", "status.json"
 Which = Literal["model", "raw", "best"]
 
@@ -52,7 +52,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
             raise UserError(f"{folder} already holds a run; choose another folder with --out, or add --overwrite.")
         for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS):
             (folder / name).unlink(missing_ok=True)
-        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD):
+        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB):
             shutil.rmtree(folder / name, ignore_errors=True)
     try:
         write_text(folder / CONFIG, config.to_json())

@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from grbm import runs
+from grbm import checkpoint, runs
 from grbm.distributed import Share
 from grbm.randomness import Blocks, generator, local, normal, uniform
 
@@ -128,6 +128,23 @@ def test_a_killed_worker_is_restarted_and_ends_where_it_would_have(tmp_path):
     for a, b in zip(*lines, strict=True):
         assert a["update"] == b["update"]
         assert json.dumps(a["grad_norm"]) == json.dumps(b["grad_norm"])
+
+
+def test_a_signal_to_the_job_stops_all_after_the_same_update(tmp_path):
+    settings = ["--train.n-updates", "100000", "--model.n-hidden", "64", "--no-figures", "--log.no-tensorboard"]
+    folder = tmp_path / "run"
+    command = [*TORCHRUN, "2", "-m", "grbm", "train", "digits", *settings, "--out", str(folder)]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 120
+    while not runs.read_metrics(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
+    output = job.communicate(timeout=120)[0]
+    sentences = [line for line in output.splitlines() if line.startswith("grbm: ")]
+    assert len(sentences) == 1
+    assert f"grbm resume {folder}" in sentences[0]
+    update = checkpoint.read_record(checkpoint.updates(folder / runs.CHECKPOINTS)[0])["update"]
+    assert runs.read(folder).status == f"interrupted at update {update}"
 
 
 def _kill_a_worker(parent: int, folder: Path) -> bool:

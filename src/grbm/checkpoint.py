@@ -221,9 +221,10 @@ def restore(state: TrainState, checkpoint: Checkpoint, share: Share = ALONE) -> 
         own = share.part(chains.shape[-2])
         state.persistent = chains[..., own, :].contiguous().to(device)
     entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["numbers"].items()}
-    for name, value in part("optimizer").items():
-        index, _, key = name.partition(".")
-        entries.setdefault(int(index), {})[key] = value
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):  # where each belongs, the optimiser knows: Adam counts its steps on the CPU
+            _, index, key = name.split(".", 2)
+            entries.setdefault(int(index), {})[key] = value
     state.optimizer.load_state_dict({"state": entries, "param_groups": record["optimizer"]["groups"]})
 
 
@@ -251,8 +252,3 @@ def best(folder: Path) -> Path | None:
         if score is not None:
             scores.append((score, path))
     return min(scores)[1] if scores else None
-
-
-def run_digest(text: str) -> str:
-    """A short name for the settings of a run."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -153,7 +153,9 @@ def leave() -> None:
 
 def lost(error: Exception) -> bool:
     """Whether ``error`` means that another process of the job has died, whose own message is the one to read."""
-    return isinstance(error, dist.DistError) or (dist.is_initialized() and "gloo" in str(error))
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
 def restarted() -> bool:

@@ -94,7 +94,7 @@ def train(
         anchored_(model, some, var=var, length=length, seed=config.seed)
     model = model.to(torch_device)
     state = TrainState(model, config.train.build(model), seed=config.seed)
-    run = checkpoint.run_digest(json.dumps(config.identity()))
+    run = _name_of(config)
     mark = _fingerprint(dataset)
 
     saved = None
@@ -326,6 +326,13 @@ def _open(folder: Path, config: RunConfig, update: int, scale: Standardizer, bas
     runs.save_data(folder, scale, base, dataset.image_shape)
     (folder / runs.STATUS).unlink(missing_ok=True)
     return Log(folder, config, update)
+
+
+def _name_of(config: RunConfig) -> str:
+    """A short name for what decides the numbers; settings at their default do not enter, so new ones may be added."""
+    usual = RunConfig().identity()
+    chosen = {name: value for name, value in config.identity().items() if value != usual[name]}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fingerprint(dataset: Dataset) -> str:

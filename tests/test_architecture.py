@@ -22,6 +22,7 @@ LAYERS = [
     ["config", "evaluate.exact", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
     ["presets", "runs", "data.loading"],
     ["generate", "logs", "plots", "progress"],
+    ["recorder"],
     ["experiment"],
     ["evaluate.report", "evaluate.doctor", "drawing"],
     ["figure1"],

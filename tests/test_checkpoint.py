@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks.kill_and_resume import everything, kill_until_finished
-from grbm import GRBM, PCD, Gibbs, ParallelTempering, TrainState, UserError, checkpoint, cli, fit, runs
+from grbm import GRBM, PCD, Gibbs, ParallelTempering, TrainState, UserError, checkpoint, cli, files, fit, runs
 from grbm.distributed import Share
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
@@ -144,8 +144,9 @@ def test_the_last_few_and_the_best_are_kept(tmp_path):
     for update, score in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 4.0), (6, 5.0)):
         checkpoint.save(tmp_path, learn(new_state(), update), notes={"score": score})
     (tmp_path / ".partial-x").mkdir()
-    checkpoint.prune(tmp_path, keep=2)
-    assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["2", "5", "6"]
+    (tmp_path / "update-00000009").mkdir()  # damaged, from before: it takes nobody's place
+    checkpoint.prune(tmp_path, keep=2, update=6)
+    assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["2", "5", "6", "9"]
     assert checkpoint.best(tmp_path).name[-1] == "2"
 
 
@@ -196,13 +197,17 @@ def test_other_settings_and_other_data_are_refused(whole, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_finishes_the_update_and_says_how_to_go_on(whole, tmp_path, number, code):
+def test_a_signal_finishes_the_update_and_says_how_to_go_on(tmp_path, capsys, number, code):
     out = tmp_path / "run"
     more = ["--train.n-updates", "100000", "--checkpoint.updates", "1000000"]
     command = [sys.executable, "-m", "grbm", "train", "digits", *TINY, *more, "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (out / runs.METRICS).exists() or not runs.read_metrics(out):
+    deadline = time.monotonic() + 120
+    while not runs.read_metrics(out) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
+    if number == signal.SIGTERM:  # meanwhile nobody else may train there
+        assert cli.main(["resume", str(out)]) == 2
+        assert "Another process is training in" in capsys.readouterr().err
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code
@@ -211,6 +216,66 @@ def test_a_signal_finishes_the_update_and_says_how_to_go_on(whole, tmp_path, num
     assert errors.count("\n") == 1
     record = checkpoint.read_record(checkpoint.updates(out / runs.CHECKPOINTS)[0])
     assert f"interrupted at update {record['update']}" == runs.read(out).status
+
+
+def test_checkpoints_by_the_clock_and_the_newest_weights(tmp_path):
+    """An interruption leaves weights; after a resume and a kill the checkpoints are newer, and are what is read."""
+    out = tmp_path / "run"
+    by_time = ["--checkpoint.minutes", "1e-9", "--checkpoint.keep", "100"]
+    tiny = [option for option in TINY if option not in ("--checkpoint.updates", "5")]
+    assert cli.main(["train", "digits", *tiny, *by_time, "--out", str(out)]) == 0
+    found = [int(path.name[-8:]) for path in checkpoint.updates(out / runs.CHECKPOINTS)]
+    assert len(found) >= 2  # not one an update: writing may take a fiftieth of the time
+    assert found[0] == 40
+    (out / runs.STATUS).unlink()
+    files.write_tensors(out / runs.WEIGHTS, GRBM(64, 12, seed=9).state_dict())  # stale
+    newest = checkpoint.read(checkpoint.updates(out / runs.CHECKPOINTS)[0]).tensors
+    assert torch.equal(runs.read(out).model.W, newest["average.W"])
+    assert torch.equal(runs.read(out, "raw").model.W, newest["model.W"])
+
+
+def test_a_run_diverges_after_a_resume_as_it_would_have(tmp_path, capsys):
+    unstable = [
+        "--train.learning-rate",
+        "3",
+        "--train.clip-norm",
+        "None",
+        "--train.no-centred",
+        "--train.min-var",
+        "1e-8",
+    ]
+    options = ["train", "digits", *TINY, *unstable, "--train.average-decay", "None", "--checkpoint.updates", "2"]
+    assert cli.main([*options, "--out", str(tmp_path / "a")]) == 1
+    sentence = capsys.readouterr().err
+    assert cli.main([*options, "--out", str(tmp_path / "b")]) == 1
+    capsys.readouterr()
+    (tmp_path / "b" / runs.STATUS).unlink()
+    assert checkpoint.updates(tmp_path / "b" / runs.CHECKPOINTS)
+    assert cli.main(["resume", str(tmp_path / "b"), "--no-figures"]) == 1
+    assert capsys.readouterr().err == sentence.replace(str(tmp_path / "a"), str(tmp_path / "b"))
+    weights = [files.read_tensors(tmp_path / run / runs.WEIGHTS) for run in ("a", "b")]
+    assert same(*weights)
+    assert cli.main(["resume", str(tmp_path / "b")]) == 2  # it would only repeat itself
+    assert "repeats itself exactly" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_state_comes_back_to_the_gpu(tmp_path):
+    def fresh() -> TrainState:
+        model = GRBM(4, 6, seed=1).cuda()
+        return TrainState(model, torch.optim.Adam(model.parameters(), lr=0.01), seed=2)
+
+    def go(state: TrainState, until: int) -> TrainState:
+        data = torch.randn(100, 4, generator=torch.Generator().manual_seed(0)).cuda()
+        for _ in fit(state, data, PCD(Gibbs(), 2, 20), n_updates=30, batch_size=20, average_decay=0.9, n_blocks=4):
+            if state.update == until:
+                break
+        return state
+
+    whole, half, again = go(fresh(), 30), go(fresh(), 13), fresh()
+    checkpoint.save(tmp_path, half)
+    checkpoint.restore(again, checkpoint.newest(tmp_path, again))
+    assert same(numbers(whole), numbers(go(again, 30)))
 
 
 def test_kills_at_random_moments(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -43,6 +44,7 @@ for name, objective in objectives.items():
         pass
     everything = {k: v.clone() for k, v in model.state_dict().items()} | {"chains": share.gather(metrics.negative.v)}
     assert share.same(list(model.parameters()))
+    assert share.world == 1 or not share.same([model.W + share.rank])
     if share.leads:
         torch.save(everything, f"{sys.argv[1]}/{name}-{share.world}.pt")
 leave()
@@ -55,7 +57,9 @@ def learned(tmp_path_factory):
     script = folder / "learn.py"
     script.write_text(LEARN)
     for world in (1, 2, 4):
-        subprocess.run([*TORCHRUN, str(world), str(script), str(folder)], check=True, capture_output=True, timeout=300)
+        command = [*TORCHRUN, str(world), str(script), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -128,6 +132,42 @@ def test_a_killed_worker_is_restarted_and_ends_where_it_would_have(tmp_path):
     for a, b in zip(*lines, strict=True):
         assert a["update"] == b["update"]
         assert json.dumps(a["grad_norm"]) == json.dumps(b["grad_norm"])
+
+
+def test_machines_restart_together(tmp_path):
+    """Two agents, as on two machines: each counts its restarts alone, and the store of the first start lives on."""
+    settings = ["--train.n-updates", "200", "--model.n-hidden", "64", "--no-figures", "--log.no-tensorboard"]
+    folder = tmp_path / "run"
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    nodes = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-backend", "c10d"]
+    nodes += ["--rdzv-id", "a-job", "--rdzv-endpoint", f"localhost:{port}", "-m", "grbm", "train", "digits"]
+    command = [*TORCHRUN[:3], *nodes, *settings, "--checkpoint.updates", "10", "--out", str(folder)]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    try:
+        killed = _kill_a_worker(jobs[1].pid, folder)
+        outputs = [job.communicate(timeout=240)[0] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    assert killed
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    assert any(", from " in output for output in outputs)
+    assert runs.read(folder).status == ""
+
+
+def test_a_refusal_stays_one_through_restarts(tmp_path):
+    """An old run is not taken for this job's own, and `--overwrite` is not turned into success with old weights."""
+    settings = ["--train.n-updates", "3", "--model.n-hidden", "8", "--no-figures", "--log.no-tensorboard"]
+    folder = tmp_path / "run"
+    command = ["-m", "grbm", "train", "digits", *settings, "--out", str(folder)]
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=120)
+    done = subprocess.run(
+        [*TORCHRUN, "2", "--max-restarts", "1", *command], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("already holds a run") == 2
 
 
 def test_a_signal_to_the_job_stops_all_after_the_same_update(tmp_path):

@@ -139,6 +139,16 @@ def test_overfitting(tmp_path):
     assert finding.level == "wrong"
 
 
+def test_numbers_that_are_not_finite(tmp_path):
+    run, data = healthy(tmp_path)
+    explosive = SamplingConfig(SamplerConfig("langevin", step_size=50.0), n_steps=200)
+    exploding = run._replace(config=replace(run.config, sampling=explosive))
+    assert named(diagnose(exploding, data), "chains").level == "wrong"
+    with torch.no_grad():
+        run.model.b[0] = torch.nan
+    assert [finding.level for finding in diagnose(run, data)] == ["wrong"]
+
+
 def test_without_data_the_rest_is_still_said(tmp_path):
     findings = diagnose(healthy(tmp_path)[0], None)
     assert named(findings, "data").level == "note"

@@ -54,6 +54,16 @@ def test_streamed_moments_are_the_moments_of_all_states():
         torch.testing.assert_close(streamed, direct)
 
 
+def test_blocks_add_up_and_asking_twice_changes_nothing():
+    model = random_model(3, 4, 3)
+    v, h = exact_chains(model, 60, seed=1)
+    total = MomentSum(model.freeze(), n_blocks=4)
+    total.add(v, h)
+    for _ in range(2):
+        for summed, direct in zip(total.mean(), Moments.of(v, h), strict=True):
+            torch.testing.assert_close(summed, direct)
+
+
 def flip(model: GRBM, unit: int) -> GRBM:
     """The same distribution with hidden unit ``unit`` called by its opposite."""
     flipped = GRBM(model.n_visible, model.n_hidden, dtype=torch.float64)

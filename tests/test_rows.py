@@ -14,7 +14,7 @@ from grbm.config import DatasetConfig, RunConfig
 from grbm.data.arrays import open_array
 from grbm.data.folders import Look, open_arrow, open_pictures
 from grbm.data.loading import load
-from grbm.data.rows import Rows, measure
+from grbm.data.rows import Rows, measure, spread
 from grbm.data.standardise import Standardizer
 
 TINY = ["--train.n-updates", "12", "--model.n-hidden", "8", "--objective.n-steps", "2", "--no-figures"]
@@ -50,6 +50,14 @@ def test_rows_are_indexed_like_a_tensor(tmp_path):
         open_array(tmp_path / "two.npz")
     with pytest.raises(UserError, match="no array 'y'"):
         open_array(tmp_path / "two.npz", "y")
+
+
+def test_spread_reaches_from_end_to_end_of_any_table():
+    for n in (1, 5, 511, 512, 2**24 + 4, 10**8):
+        rows = spread(n, 512)
+        assert len(rows) == min(n, 512)
+        assert (rows[0], rows[-1]) == (0, n - 1)
+        assert (rows.diff() > 0).all()
 
 
 def test_one_pass_gives_the_statistics_of_all(monkeypatch):
@@ -161,6 +169,17 @@ def test_folders_of_pictures(tmp_path):
     assert not list((tmp_path / "cache").glob(".*"))  # nothing half decoded is left
 
 
+def test_pictures_of_sixteen_bits_and_crops_too_large(tmp_path):
+    (tmp_path / "deep").mkdir()
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    for k in range(2):
+        Image.fromarray(ramp).save(tmp_path / "deep" / f"{k}.png")
+    rows, _ = open_pictures(tmp_path / "deep", Look(grey=True))
+    np.testing.assert_allclose(rows[:1][0].numpy(), ramp.reshape(-1) / 65535, atol=1 / 255)
+    with pytest.raises(UserError, match=r"8 x 8 pixels, smaller than --dataset.crop 9"):
+        open_pictures(tmp_path / "deep", Look(crop=9))
+
+
 def test_pictures_train_and_draw(tmp_path, capsys):
     pictures(tmp_path / "p", n=30)
     options = ["--data", str(tmp_path / "p"), "--dataset.size", "8", *[o for o in TINY if o != "--no-figures"]]
@@ -191,6 +210,8 @@ def test_hugging_face_data_sets(tmp_path, capsys):
     assert isinstance(load(config).train, Rows)
     data = ["--data", str(tmp_path / "numbers"), "--dataset.key"]
     assert cli.main(["train", "array", *data, "x", *TINY, "--out", str(tmp_path / "run")]) == 0
+    whole = ["--memory", "0", "--dataset.held-out", "0"]
+    assert cli.main(["train", "array", *data, "x", *TINY, *whole, "--out", str(tmp_path / "all")]) == 0
     for key, words in (("word", "holds no numbers"), ("none", "no column 'none'"), ("ragged", "differ in length")):
         assert cli.main(["train", "array", *data, key, *TINY, "--out", str(tmp_path / key)]) == 2
         assert words in capsys.readouterr().err

@@ -128,12 +128,15 @@ def read_record(path: Path) -> dict[str, Any]:
     """The JSON half of a checkpoint, verified; raises DamagedError."""
     try:
         record = json.loads((path / RECORD).read_bytes())
-        good = record["checksum"] == _checksum(record) and record["format"] == FORMAT
+        good = record["checksum"] == _checksum(record)
+        known = record["format"] == FORMAT
         named = path.name == f"{PREFIX}{record['update']:08d}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{RECORD} cannot be read ({type(error).__name__})") from error
     if not good:
         raise DamagedError(f"{RECORD} does not match its checksum")
+    if not known:
+        raise DamagedError(f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}")
     if not named:
         raise DamagedError(f"it holds update {record['update']}")
     checked: dict[str, Any] = record
@@ -228,12 +231,16 @@ def restore(state: TrainState, checkpoint: Checkpoint, share: Share = ALONE) -> 
     state.optimizer.load_state_dict({"state": entries, "param_groups": record["optimizer"]["groups"]})
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove what was left half written, and all checkpoints but the newest ``keep`` and the best."""
+def prune(folder: Path, keep: int, update: int) -> None:
+    """Remove what was left half written, and all checkpoints up to ``update`` but the newest ``keep`` and the best.
+
+    Those beyond it are damaged, or training would have gone on from them: they must not take the place of good ones.
+    """
     for path in folder.glob(f"{PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
     kept = best(folder)
-    for path in updates(folder)[keep:]:
+    present = [path for path in updates(folder) if path.name <= f"{PREFIX}{update:08d}"]
+    for path in present[keep:]:
         if path != kept:
             # a rename first, so that a kill in the middle leaves rubbish by name and not half a checkpoint
             rubbish = path.with_name(f"{PARTIAL}{path.name}")

@@ -174,7 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"grbm: {error}", file=sys.stderr)
         return 1 if isinstance(error, DivergenceError) else 128 + error.signal
     except OSError as error:
-        print(f"grbm: {error}; check the path, its permissions and the space on the disk.", file=sys.stderr)
+        if not getattr(error, "told", False):
+            print(f"grbm: {error}; check the path, its permissions and the space on the disk.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("grbm: interrupted.", file=sys.stderr)
@@ -221,7 +222,6 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
     from grbm.progress import Progress
 
     share, device = distributed.join(config.device)
-    resume = resume or distributed.restarted()
     try:
         with Progress(config.train.n_updates) as progress:
             experiment.train(

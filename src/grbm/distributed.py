@@ -1,7 +1,10 @@
 """One run shared among processes: each holds some blocks of chains and rows; moments are averaged once per update."""
 
 import os
+import socket
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -122,6 +125,8 @@ def join(device: str) -> tuple[Share, str]:
     local_rank = int(os.environ["LOCAL_RANK"])
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda:"):
+        raise UserError(f"Each process of torchrun takes a GPU of its own: --device cuda in place of {device}.")
     if device == "cuda":
         if local_rank >= torch.cuda.device_count():
             raise UserError(
@@ -136,13 +141,35 @@ def join(device: str) -> tuple[Share, str]:
 
 
 def _connect(backend: str, world: int) -> None:
-    """Join the process group; after a restart under names of its own, lest it find the addresses of the dead."""
+    """Join the process group, through a meeting point of its own.
+
+    The agent's store outlives a restart, and with it the addresses of the dead, which the living would wait for. So
+    the first process opens a new store and leaves its address in the agent's; where that is still an old one, nobody
+    answers there, and the others ask again.
+    """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         dist.init_process_group(backend)
         return
-    server = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)  # type: ignore[attr-defined]
-    store = dist.PrefixStore(f"grbm/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=store, rank=int(os.environ["RANK"]), world_size=world)
+    rank, patience = int(os.environ["RANK"]), timedelta(minutes=5)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    agent = dist.TCPStore(host, port, is_master=False, timeout=patience)  # type: ignore[attr-defined]
+    store: Any = None
+    if rank == 0:
+        with socket.create_connection((host, port)) as line:
+            own = line.getsockname()[0]  # how the others reach this machine
+        store = dist.TCPStore(own, 0, world, True, wait_for_workers=False)  # type: ignore[attr-defined]
+        agent.set("grbm/address", f"{own} {store.port}")
+    deadline = time.monotonic() + patience.total_seconds()
+    while store is None:
+        where, number = agent.get("grbm/address").decode().rsplit(" ", 1)
+        try:
+            socket.create_connection((where, int(number)), timeout=5).close()
+            store = dist.TCPStore(where, int(number), world, False, timeout=patience)  # type: ignore[attr-defined]
+        except (OSError, RuntimeError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
 def leave() -> None:
@@ -158,6 +185,9 @@ def lost(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
-def restarted() -> bool:
-    """Whether ``torchrun --max-restarts`` has started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def job() -> str | None:
+    """What tells this ``torchrun`` job from others, and stays through its restarts; None outside of one."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    if name in (None, "", "none"):  # not every way to start it gives a name
+        return f"{socket.gethostname()} {os.getppid()}" if "TORCHELASTIC_RESTART_COUNT" in os.environ else None
+    return name

@@ -6,11 +6,9 @@ import math
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,17 +17,17 @@ from torch import Tensor
 from grbm import checkpoint, runs
 from grbm.config import RunConfig
 from grbm.data.loading import Dataset, load, standardizer, statistics
-from grbm.data.rows import Rows
+from grbm.data.rows import Rows, spread
 from grbm.data.standardise import Standardised, Standardizer
 from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError, StoppedError, UserError
-from grbm.evaluate.distance import energy_distance
 from grbm.initialise import anchored_
 from grbm.logs import Log, Record
 from grbm.logs import check as check_log
 from grbm.model import GRBM, Base
 from grbm.objectives import Objective
-from grbm.training import StepMetrics, TrainState, fit
+from grbm.recorder import Recorder
+from grbm.training import TrainState, fit
 
 
 def _warn(message: str) -> None:
@@ -75,8 +73,25 @@ def train(
     UserError
         For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
     """
-    config.check()
+    with ExitStack() as held:
+        _train(config, folder, overwrite, resume, share, device, on_start, on_update, warn, held)
+
+
+def _train(
+    config: RunConfig,
+    folder: Path,
+    overwrite: bool,
+    resume: bool,
+    share: Share,
+    device: str | None,
+    on_start: Callable[[Tensor | Standardised, GRBM, int], None],
+    on_update: Callable[[int, Record | None], None],
+    warn: Callable[[str], None],
+    held: ExitStack,
+) -> None:
+    share.lead(config.check)
     share.lead(lambda: check_log(config))
+    resume = share.from_leader(resume or runs.is_claimed(folder))
     if resume and share.from_leader(share.lead(lambda: _is_finished(folder, config))):
         return
     resume = share.from_leader(resume and (folder / runs.CONFIG).is_file())
@@ -90,29 +105,31 @@ def train(
     model = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed)
     if config.model.start == "anchored":
         var, length = config.model.anchor_var, config.model.anchor_length
-        some = data[torch.linspace(0, len(data) - 1, min(len(data), 10_000)).long()].cpu()
+        some = data[spread(len(data), 10_000)].cpu()
         anchored_(model, some, var=var, length=length, seed=config.seed)
     model = model.to(torch_device)
     state = TrainState(model, config.train.build(model), seed=config.seed)
     run = _name_of(config)
     mark = _fingerprint(dataset)
+    if share.from_leader(mark) != mark:
+        raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
 
+    share.lead(lambda: held.enter_context(runs.locked(folder)))
     saved = None
     if resume:
         checkpoints = folder / runs.CHECKPOINTS
         saved = share.from_leader(share.lead(lambda: checkpoint.newest(checkpoints, state, run=run, warn=warn)))
     if saved is not None:
-        if saved.record["notes"]["data"] != mark:
-            raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
+        share.lead(lambda: _check_data(folder, saved, mark))
         checkpoint.restore(state, saved, share)
     if not resume:  # only now, when nothing in the configuration can fail any more
         share.lead(lambda: runs.create(folder, config, overwrite=overwrite))
     log = share.lead(lambda: _open(folder, config, state.update, scale, base, dataset))
     notes = saved.record["notes"] if saved is not None else {"seconds": 0.0, "clipped": 0, "since": 0, "scores": []}
-    seen = data[torch.linspace(0, len(data) - 1, min(len(data), 512)).long()]
+    seen = data[spread(len(data), 512)]
     test = scale(dataset.test[:512]).to(torch_device)
     notes = {**notes, "data": mark}
-    run_now = _Running(config, folder, state, share, log, run, notes, seen, test, _painter(scale, dataset))
+    recorder = Recorder(config, folder, state, share, log, run, notes, seen, test, _painter(scale, dataset))
     if share.leads:
         on_start(data, model, state.update)
     try:
@@ -130,150 +147,27 @@ def train(
                 n_blocks=n_blocks,
                 share=share,
             ):
-                on_update(state.update, run_now.after(metrics))
+                on_update(state.update, recorder.after(metrics))
                 if "stop" in share.agreed and state.update < config.train.n_updates:
-                    run_now.save()
-                    run_now.finish(f"interrupted at update {state.update}")
+                    recorder.save()
+                    recorder.finish(f"interrupted at update {state.update}")
                     go_on = f"the checkpoint is written; go on with: grbm resume {folder}"
                     raise StoppedError(f"stopped after update {state.update:,} and {go_on}", asked[0] if asked else 0)
-            run_now.save()
-            run_now.finish("")
+            recorder.save()
+            recorder.finish("")
     except DivergenceError as error:
         state.average = None  # it has taken in the step that went wrong; the parameters have taken it back
-        run_now.finish(str(error))
+        recorder.finish(str(error))
         raise DivergenceError(f"{error} The last good weights are in {folder / runs.WEIGHTS}.") from error
     except OSError as error:
         raise UserError(
             f"{folder} could not be written after update {state.update} ({error.strerror or error}); "
-            f"{run_now.last_saved()}"
+            f"{recorder.last_saved()}"
         ) from error
     finally:
         if log is not None:
-            log.close()
-
-
-class _Running:
-    """The bookkeeping of a run in progress: what is logged, what is saved, and when."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        folder: Path,
-        state: TrainState,
-        share: Share,
-        log: Log | None,
-        run: str,
-        notes: dict[str, Any],
-        seen: Tensor,
-        test: Tensor,
-        paint: Callable[[Tensor], np.ndarray] | None,
-    ) -> None:
-        self.config, self.folder, self.state, self.share, self.log, self.run = config, folder, state, share, log, run
-        self.notes, self.seen, self.test, self.paint = notes, seen, test, paint
-        self.started = time.perf_counter() - notes["seconds"]
-        self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, state.update
-
-    def after(self, metrics: StepMetrics) -> Record | None:
-        """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
-        config, state, share = self.config, self.state, self.share
-        n_updates, clip = config.train.n_updates, config.train.clip_norm
-        self.notes["clipped"] += int(clip is not None and float(metrics.grad_norm) > clip)
-        self.notes["since"] += 1
-        record = None
-        every = max(1, n_updates // config.log.points)
-        if state.update % every == 0 or state.update in (1, n_updates):
-            chains = share.gather(metrics.negative.v)
-            if self.log is not None:
-                record = describe(state, metrics, chains, self.seen, self.test, config.train.min_var)
-                record["clipped"] = self.notes["clipped"] / self.notes["since"]
-                record["seconds"] = round(time.perf_counter() - self.started, 3)
-                self.notes["scores"].append(record["energy_distance"])
-                self.log.write(record)
-                between = every * max(1, config.log.points // max(1, config.log.images))
-                if self.paint is not None and config.log.images and state.update % between == 0:
-                    self._picture(self.paint, chains)
-            self.notes["clipped"] = self.notes["since"] = 0
-        due = time.perf_counter() - self.saved_at > max(60 * config.checkpoint.minutes, 50 * self.saved_in)
-        if due and share.leads:
-            share.wishes.add("save")
-        by_count = config.checkpoint.updates is not None and state.update % config.checkpoint.updates == 0
-        if state.update < n_updates and (by_count or "save" in share.agreed):
-            self.save()
-        return record
-
-    def save(self) -> None:
-        """A checkpoint, unless this update has one."""
-        if self.saved_update == self.state.update:
-            return
-        began = time.perf_counter()
-        if not self.share.same(list(self.state.model.parameters())):
-            raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
-        if self.log is not None:
-            self.log.flush()  # first: the checkpoint relies on these lines
-        scores = self.notes["scores"]
-        notes = self.notes | {
-            "seconds": round(began - self.started, 3),
-            "score": sum(scores) / len(scores) if scores else None,
-            "scores": [],
-        }
-        folder = self.folder / runs.CHECKPOINTS
-        checkpoint.save(folder, self.state, run=self.run, notes=notes, share=self.share)
-        if self.share.leads:
-            checkpoint.prune(folder, self.config.checkpoint.keep)
-        self.notes["scores"] = []
-        self.share.wishes.discard("save")
-        self.saved_at, self.saved_update = time.perf_counter(), self.state.update
-        self.saved_in = self.saved_at - began
-
-    def finish(self, message: str) -> None:
-        """The weights, and how training ended; all processes leave together."""
-        if self.share.leads:
-            runs.save_model(self.folder, self.state.model, self.state.average)
-            runs.save_status(self.folder, self.state.update, message)
-        self.share.from_leader()
-
-    def last_saved(self) -> str:
-        if self.saved_update == 0:
-            return "there is no checkpoint yet: free some space and train again with --overwrite."
-        return (
-            f"the checkpoint of update {self.saved_update} is whole: free some space, then: grbm resume {self.folder}"
-        )
-
-    @torch.no_grad()
-    def _picture(self, paint: Callable[[Tensor], np.ndarray], chains: Tensor) -> None:
-        """The chains' conditional means."""
-        assert self.log is not None
-        energy = self.state.model.freeze()
-        mean = energy.visible_mean(energy.hidden_logits(chains[:64]).sigmoid())
-        self.log.image("chains", paint(mean), self.state.update)
-
-
-@torch.no_grad()
-def describe(
-    state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
-) -> Record:
-    """One line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
-    energy = state.model.freeze()
-    reconstruction = energy.visible_mean(energy.hidden_logits(data).sigmoid())
-    log_var, mean_h = state.model.log_var, metrics.data_mean_h
-    return {
-        "update": state.update,
-        "learning_rate": state.optimizer.param_groups[0]["lr"],
-        "grad_norm": float(metrics.grad_norm),
-        "reconstruction": float((data - reconstruction).square().mean()),
-        "var_mean": float(log_var.exp().mean()),
-        "log_var_mean": float(log_var.mean()),
-        "log_var_min": float(log_var.min()),
-        "log_var_max": float(log_var.max()),
-        "at_floor": float((log_var <= math.log(min_var) + 1e-6).double().mean()),
-        "hidden_off": float((mean_h < 0.01).double().mean()),
-        "hidden_on": float((mean_h > 0.99).double().mean()),
-        "free_energy_data": float(energy.free_energy(data).mean()),
-        "free_energy_test": float(energy.free_energy(test).mean()) if len(test) else None,
-        "free_energy_chains": float(energy.free_energy(chains).mean()),
-        "energy_distance": float(energy_distance(chains, data)),
-        "accept_prob": None if metrics.accept_prob is None else float(metrics.accept_prob),
-    }
+            with suppress(OSError):  # all that counts was flushed before
+                log.close()
 
 
 def _plan(config: RunConfig, n_rows: int, base: Base, share: Share) -> tuple[int, Objective]:
@@ -323,6 +217,7 @@ def _painter(scale: Standardizer, dataset: Dataset) -> Callable[[Tensor], np.nda
 
 
 def _open(folder: Path, config: RunConfig, update: int, scale: Standardizer, base: Base, dataset: Dataset) -> Log:
+    runs.clean(folder)
     runs.save_data(folder, scale, base, dataset.image_shape)
     (folder / runs.STATUS).unlink(missing_ok=True)
     return Log(folder, config, update)
@@ -337,8 +232,13 @@ def _name_of(config: RunConfig) -> str:
 
 def _fingerprint(dataset: Dataset) -> str:
     """What tells these data from others: their size and some of their rows."""
-    rows = dataset.train[torch.linspace(0, len(dataset.train) - 1, 64).long()]
+    rows = dataset.train[spread(len(dataset.train), 64)]
     return f"{len(dataset.train)} x {rows.shape[1]}, {hashlib.sha256(rows.double().numpy().tobytes()).hexdigest()[:16]}"
+
+
+def _check_data(folder: Path, saved: checkpoint.Checkpoint, mark: str) -> None:
+    if saved.record["notes"]["data"] != mark:
+        raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
 
 
 def _is_finished(folder: Path, config: RunConfig) -> bool:

@@ -75,7 +75,7 @@ class Log:
 def _tensorboard(folder: Path, update: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    writer: Any = SummaryWriter(str(folder), purge_step=update + 1 if update else None)  # type: ignore[no-untyped-call]
+    writer: Any = SummaryWriter(str(folder), purge_step=update + 1)  # type: ignore[no-untyped-call]
     return writer
 
 

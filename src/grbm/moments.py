@@ -50,7 +50,7 @@ class MomentSum:
 
     def total(self) -> Moments:
         """The sums over all blocks, in float64; ``count`` is what they go over."""
-        return Moments(*(functools.reduce(Tensor.add_, x[1:], x[0].double()) for x in self.sums))
+        return Moments(*(functools.reduce(Tensor.add_, x[1:], x[0].to(torch.float64, copy=True)) for x in self.sums))
 
     def mean(self) -> Moments:
         """The means over all blocks, in float64."""

@@ -1,5 +1,6 @@
 """Figures, as matplotlib Figures that the caller saves or shows; nothing here touches global plotting state."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,16 @@ def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     updates = [m["update"] for m in metrics]
-    left.fill_between(
-        updates, [m["log_var_min"] for m in metrics], [m["log_var_max"] for m in metrics], color=INK, alpha=0.15, lw=0
-    )
-    left.plot(updates, [m["log_var_mean"] for m in metrics], color=INK)
+
+    def column(name: str) -> list[float]:
+        return [math.nan if m[name] is None else m[name] for m in metrics]
+
+    left.fill_between(updates, column("log_var_min"), column("log_var_max"), color=INK, alpha=0.15, lw=0)
+    left.plot(updates, column("log_var_mean"), color=INK)
     left.set_title("log σ²: mean, and range over units", fontsize=9)
-    middle.plot(updates, [m["reconstruction"] for m in metrics], color=INK)
+    middle.plot(updates, column("reconstruction"), color=INK)
     middle.set_title("reconstruction error (mean square)", fontsize=9)
-    right.semilogy(updates, [m["grad_norm"] for m in metrics], color=INK)
+    right.semilogy(updates, column("grad_norm"), color=INK)
     right.set_title("gradient norm before clipping", fontsize=9)
     for axes in (left, middle, right):
         axes.set_xlabel("update", fontsize=8)

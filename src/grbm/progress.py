@@ -40,10 +40,14 @@ class Progress:
         if record is not None:
             accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
             self.note = (
-                f"{(update - self.first) / self.seconds:.0f}/s  |grad| {record['grad_norm']:.3g}  "
-                f"mean σ² {record['var_mean']:.3g}{accept}"
+                f"{(update - self.first) / self.seconds:.0f}/s  |grad| {_shown(record['grad_norm'])}  "
+                f"mean σ² {_shown(record['var_mean'])}{accept}"
             )
         self.bar.update(self.task, completed=update, note=self.note)
         if not self.console.is_terminal and (update == self.n_updates or self.seconds - self.last_line > 10):
             self.last_line = self.seconds
             print(f"  update {update:,} of {self.n_updates:,}  {self.note}", flush=True)
+
+
+def _shown(number: float | None) -> str:
+    return "not finite" if number is None else f"{number:.3g}"

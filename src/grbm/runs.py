@@ -1,7 +1,10 @@
 """The run folder: what training writes and every other command reads."""
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +14,7 @@ from grbm import checkpoint
 from grbm.compat import from_parameters
 from grbm.config import RunConfig
 from grbm.data.standardise import Standardizer
+from grbm.distributed import job
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
 from grbm.model import GRBM, Base
@@ -23,7 +27,7 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "data.safetensors",
 )
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
-EVALUATION, STATUS = "evaluation.json", "status.json"
+EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 Which = Literal["model", "raw", "best"]
 
 
@@ -45,24 +49,66 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another folder with --out.")
     clean(folder)
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(path.name != JOB for path in folder.iterdir()):
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.")
         if not overwrite:
             raise UserError(f"{folder} already holds a run; choose another folder with --out, or add --overwrite.")
-        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS):
+        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
         for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB):
             shutil.rmtree(folder / name, ignore_errors=True)
     try:
+        claim(folder)
         write_text(folder / CONFIG, config.to_json())
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder, made where it is not there; raises UserError where another process trains in it.
+
+    The system lets go when the process ends, however it ends. Where there are no such locks (Windows), none is taken.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder with --out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"Another process is training in {folder}; choose another with --out, or stop it."
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def claim(folder: Path) -> None:
+    """Note which ``torchrun`` job began this run, so that its restarts go on with it."""
+    if job() is not None:
+        write_text(folder / JOB, f"{job()}\n")
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether this very job began the run, before one of its processes died."""
+    return job() is not None and (folder / JOB).is_file() and (folder / JOB).read_text().strip() == job()
+
+
 def clean(folder: Path) -> None:
     """Remove what a kill left of files that were being replaced."""
-    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS):
+    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS, JOB):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 
@@ -85,6 +131,8 @@ def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
     write_tensors(folder / WEIGHTS, (average or model).state_dict())
     if average is not None:
         write_tensors(folder / RAW_WEIGHTS, model.state_dict())
+    else:
+        (folder / RAW_WEIGHTS).unlink(missing_ok=True)
 
 
 def read(folder: Path, which: Which = "model") -> Run:
@@ -111,12 +159,10 @@ def _read_model(folder: Path, which: Which) -> tuple[GRBM, Path]:
     path = folder / WEIGHTS
     if which == "raw" and (folder / RAW_WEIGHTS).is_file():
         path = folder / RAW_WEIGHTS
-    if which != "best" and path.is_file():
-        return from_parameters(read_tensors(path), str(path)), path
     if which == "best":
         best = checkpoint.best(folder / CHECKPOINTS)
         found = [best] if best is not None else []
-    else:  # only where training has not ended is there nothing better than a checkpoint
+    else:  # while training has not ended, checkpoints are newer than any weights that an interruption left
         found = checkpoint.updates(folder / CHECKPOINTS) if read_status(folder) is None else []
     for where in found:
         try:
@@ -128,7 +174,7 @@ def _read_model(folder: Path, which: Which) -> tuple[GRBM, Path]:
         return from_parameters(chosen, str(where)), where
     if which == "best":
         raise UserError(f"{folder / CHECKPOINTS} holds no scored checkpoint; leave out --weights best.")
-    raise UserError(f"{path} is missing; is {folder} the folder of a finished `grbm train`?")
+    return from_parameters(read_tensors(path), str(path)), path
 
 
 def read_data(folder: Path) -> tuple[Standardizer, Base, tuple[int, int, int] | None]:

@@ -75,7 +75,7 @@ def open_arrow(folder: Path, key: str | None = None) -> Rows:
             raise UserError(
                 f"{folder}: the rows of {column} differ in length; they must all have {first.size} numbers."
             )
-        return read_rows.reshape(len(index), -1)
+        return read_rows.reshape(len(index), first.size)
 
     if len(rows) < 2:
         raise UserError(f"{folder} holds {len(rows)} rows; training needs at least 2.")
@@ -122,7 +122,7 @@ def _cached(
         with replacing(path) as temporary:
             array: Any = None
             for k, (title, picture) in enumerate(pictures()):
-                pixels = _pixels(picture, look)
+                pixels = _pixels(title, picture, look)
                 if array is None:
                     array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *pixels.shape))
                 if pixels.shape != array.shape[1:]:
@@ -139,10 +139,18 @@ def _cached(
     return scaled, (int(shape[1]), int(shape[2]), int(shape[3]))
 
 
-def _pixels(picture: Any, look: Look) -> np.ndarray:
+def _pixels(title: str, picture: Any, look: Look) -> np.ndarray:
     """One picture as bytes (channels, height, width)."""
+    from PIL import Image
+
+    if picture.mode.startswith("I"):  # 16 bits, which PIL would cut off at 255
+        picture = Image.fromarray((np.asarray(picture).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))
     picture = picture.convert("L" if look.grey else "RGB")
     if look.crop is not None:
+        if look.crop > min(picture.size):
+            raise UserError(
+                f"{title} is {picture.width} x {picture.height} pixels, smaller than --dataset.crop {look.crop}."
+            )
         left, top = (picture.width - look.crop) // 2, (picture.height - look.crop) // 2
         picture = picture.crop((left, top, left + look.crop, top + look.crop))
     if look.size is not None:

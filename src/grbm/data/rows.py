@@ -56,6 +56,12 @@ class Statistics(NamedTuple):
     high: Tensor
 
 
+def spread(n: int, k: int) -> Tensor:
+    """At most ``k`` of the row numbers 0 .. n−1, evenly spaced, the first and the last among them."""
+    k = min(n, k)
+    return torch.arange(k) * (n - 1) // max(1, k - 1)
+
+
 def chunks(table: Table) -> Iterator[tuple[int, np.ndarray]]:
     """The table from top to bottom: the number of the first row, and rows (k, N) in float64."""
     step = max(1, CHUNK // table.shape[1])

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from grbm.config import RunConfig
 from grbm.data.loading import Dataset
+from grbm.data.rows import spread
+from grbm.evaluate.distance import energy_distance
 from grbm.generate import on_device
 from grbm.model import GRBM, Base
 from grbm.runs import Run
@@ -28,11 +30,12 @@ class Finding(NamedTuple):
 @torch.no_grad()
 def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: int = 1) -> list[Finding]:
     """Everything that can be said of ``run``; without its data, what needs none."""
+    if not all(p.isfinite().all() for p in run.model.parameters()):
+        return [Finding("wrong", "weights", "They hold NaN or infinite numbers; use --weights best, or train again.")]
     findings = [*_training(run), *_variances(run), *_gradients(run), *_acceptance(run)]
     if dataset is None:
         return [*findings, Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data.")]
-    some = torch.linspace(0, len(dataset.train) - 1, min(len(dataset.train), 2000)).long()
-    rows = run.standardizer(dataset.train[some])
+    rows = run.standardizer(dataset.train[spread(len(dataset.train), 2000)])
     findings += [*_hidden(run.model, rows), *_held_out(run, dataset, rows)]
     return [*findings, *_chains(run, rows, n_chains, seed)]
 
@@ -177,12 +180,15 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
     sampler = config.sampling.sampler.build(Base(*(x.to(model.W) for x in run.base)))
     steps = config.sampling.n_steps
     noise = sample(model, sampler, n_steps=steps, n_chains=n_chains, seed=seed).v.cpu()
-    picks = torch.linspace(0, len(rows) - 1, min(n_chains, len(rows))).long()
-    data = rows[picks]
+    data = rows[spread(len(rows), n_chains)]
+    if not noise.isfinite().all():
+        text = f"{steps} steps from noise end in NaN or infinite numbers. Lower --sampling.sampler.step-size."
+        yield Finding("wrong", "chains", text)
+        return
     energies = {name: run.model.free_energy(x).double() for name, x in (("data", data), ("noise", noise))}
-    gap, spread = float(energies["noise"].mean() - energies["data"].mean()), float(energies["data"].std())
+    gap, width = float(energies["noise"].mean() - energies["data"].mean()), float(energies["data"].std())
     where = f"After {steps} steps from noise the chains lie {gap:+.3g} nats from the data in free energy"
-    if abs(gap) > 2 * spread:
+    if abs(gap) > 2 * width:
         remedy = (
             "they have not come down to where the data are: more --sampling.n-steps, or train with more "
             "--objective.n-steps or with --objective.name pcd"
@@ -190,9 +196,9 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
             else "they sit where the model is deeper than at the data: lower the learning rate, or train with more "
             "chains or tempering (--sampler.name parallel-tempering)"
         )
-        yield Finding("wrong", "energy gap", f"{where} (spread {spread:.3g}); {remedy}.")
+        yield Finding("wrong", "energy gap", f"{where} (spread {width:.3g}); {remedy}.")
     else:
-        yield Finding("fine", "energy gap", f"{where}; the data's own spread is {spread:.3g}.")
+        yield Finding("fine", "energy gap", f"{where}; the data's own spread is {width:.3g}.")
     if sampler.anneals:
         yield Finding(
             "note", "memory", "Annealed chains start from their base alone, so two starts cannot be compared."
@@ -223,6 +229,6 @@ def _differ(x: Tensor, y: Tensor, seed: int, n_permutations: int = 199) -> tuple
     first = (labels > 0).double() / len(x)
     weights = first - (labels < 0).double() / len(y)
     statistics = -((weights @ distances) * weights).sum(1)
-    scale = float(distances.sum() / (len(both) * (len(both) - 1)))
     p = float((statistics >= statistics[0]).double().mean())
-    return float(statistics[0]) / scale, p
+    scale = float(distances.sum() / (len(both) * (len(both) - 1)))
+    return float(energy_distance(x, y)) / scale, p

@@ -102,8 +102,8 @@ def test_moments_are_those_of_every_state_of_the_walk():
 def test_the_positive_phase_draws_h_or_keeps_its_probabilities():
     model = random_model(2, 3, 3)
     data, _ = exact_chains(model, 50_000, seed=0)
-    drawn = positive(model.freeze(), data, generator(0), probabilities=False)
-    mean = positive(model.freeze(), data, generator(0), probabilities=True)
+    drawn = positive(model.freeze(), data, generator(0), probabilities=False).mean()
+    mean = positive(model.freeze(), data, generator(0), probabilities=True).mean()
     torch.testing.assert_close(mean.h, model(data).detach().mean(0))
     assert not torch.equal(drawn.h, mean.h)
     # a Bernoulli mean over 50,000 rows has a standard error of at most 0.0022

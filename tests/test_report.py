@@ -26,7 +26,7 @@ def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_h
     base = Base(torch.full((3,), 0.1), torch.full((3,), 1.5))
     sampling = SamplingConfig(SamplerConfig("gibbs"), n_steps=2)
     config = RunConfig(DatasetConfig("array"), ModelConfig(n_hidden), sampling=sampling)
-    run = Run(tmp_path, config, model, Standardizer(mean, scale), base, "", [])
+    run = Run(tmp_path, config, model, Standardizer(mean, scale), base, None, "", [])
     scores = evaluate(run, n_samples=50, dataset=Dataset(rows, rows[:0]))
     log_density = -0.5 * ((rows - mean) / scale).square() - scale.log() - 0.5 * math.log(2 * math.pi)
     assert scores["log_z_method"] == method

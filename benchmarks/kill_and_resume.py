@@ -9,17 +9,21 @@ chains and optimiser.
 
 import argparse
 import json
+import os
 import random
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 
-from grbm import runs
+from grbm import cli, runs
 
 SETTINGS = [
     "--train.n-updates",
@@ -34,15 +38,27 @@ SETTINGS = [
 SETTINGS += ["--train.learning-rate", "0.003", "--checkpoint.updates", "1", "--no-figures", "--log.no-tensorboard"]
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "grbm", "train", "digits", *SETTINGS, "--out", str(folder), "--resume"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes to come: small matrices, and maybe busy cores
+# Processes are forked from one that has imported everything, so that a kill finds training and not imports.
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(["grbm.experiment", "grbm.cli", "grbm.presets", "sklearn.datasets", "torch._dynamo"])
 
 
-def finish(process: subprocess.Popen[bytes]) -> None:
-    _, errors = process.communicate()
-    if process.returncode != 0:
-        raise SystemExit(f"a run failed with code {process.returncode}: {errors.decode()}")
+def start(folder: Path) -> BaseProcess:
+    process = CONTEXT.Process(target=_train, args=(folder,))
+    process.start()
+    return process
+
+
+def _train(folder: Path) -> None:
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        sys.exit(cli.main(["train", "digits", *SETTINGS, "--out", str(folder), "--resume"]))
+
+
+def finish(process: BaseProcess) -> None:
+    process.join()
+    if process.exitcode != 0:
+        raise SystemExit(f"a run failed with code {process.exitcode}")
 
 
 def everything(folder: Path) -> dict[str, Any]:
@@ -72,14 +88,14 @@ def kill_until_finished(
         process = start(folder)
         if rng.random() < 0.8:  # most kills while it trains, the others while it starts or ends
             seen = newest(folder)
-            while newest(folder) == seen and process.poll() is None:
+            while newest(folder) == seen and process.is_alive():
                 time.sleep(0.001)
-            time.sleep(rng.uniform(0, training))
+            time.sleep(rng.uniform(0, 0.7 * training))
         else:
             time.sleep(rng.uniform(0, seconds))
         process.kill()
-        process.communicate()
-        landed += process.returncode == -9
+        process.join()
+        landed += process.exitcode == -signal.SIGKILL
         torn += any(folder.glob("checkpoints/.partial-*"))
     finish(start(folder))
     return landed, torn

@@ -12,6 +12,7 @@ from grbm.moments import Moments
 from grbm.randomness import generator
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # and in the processes that tests start
 
 
 def random_model(n_visible: int, n_hidden: int, seed: int, *, strength: float = 1.0, dtype=torch.float64) -> GRBM:

@@ -25,9 +25,10 @@ import safetensors.torch
 
 from grbm import cli, runs
 
+UPDATES = 80
 SETTINGS = [
     "--train.n-updates",
-    "80",
+    str(UPDATES),
     "--model.n-hidden",
     "128",
     "--objective.n-steps",
@@ -75,24 +76,20 @@ def everything(folder: Path) -> dict[str, Any]:
     return found
 
 
-def newest(folder: Path) -> str:
-    return max((path.name for path in folder.glob("checkpoints/update-*")), default="")
+def reached(folder: Path) -> int:
+    return max((int(path.name[-8:]) for path in folder.glob("checkpoints/update-*")), default=0)
 
 
-def kill_until_finished(
-    folder: Path, seconds: float, training: float, rng: random.Random, kills: int
-) -> tuple[int, int]:
+def kill_until_finished(folder: Path, rng: random.Random, kills: int) -> tuple[int, int]:
     """Kills that found the run alive, and how many of them left half a checkpoint."""
     landed = torn = 0
-    for _ in range(kills):
+    for k in range(kills):
         process = start(folder)
-        if rng.random() < 0.8:  # most kills while it trains, the others while it starts or ends
-            seen = newest(folder)
-            while newest(folder) == seen and process.is_alive():
-                time.sleep(0.001)
-            time.sleep(rng.uniform(0, 0.7 * training))
-        else:
-            time.sleep(rng.uniform(0, seconds))
+        # after a random update; the first kill well before the end, a later one perhaps while the run starts
+        update = rng.randrange(1, UPDATES - 20) if k == 0 else reached(folder) + rng.randrange(UPDATES // 2)
+        while reached(folder) < update and process.is_alive():
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.05))
         process.kill()
         process.join()
         landed += process.exitcode == -signal.SIGKILL
@@ -109,15 +106,12 @@ def main() -> None:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
-        began = time.perf_counter()
         finish(start(Path(name) / "whole"))
-        seconds = time.perf_counter() - began
         expected = everything(Path(name) / "whole")
-        training = runs.read_metrics(Path(name) / "whole")[-1]["seconds"]
         equal = landed = torn = 0
         for k in range(options.runs):
             folder = Path(name) / str(k)
-            killed, half = kill_until_finished(folder, seconds, training, rng, options.kills)
+            killed, half = kill_until_finished(folder, rng, options.kills)
             same = everything(folder) == expected
             equal, landed, torn = equal + same, landed + killed, torn + half
             print(f"run {k + 1}: {killed} kills, {'equal' if same else 'DIFFERENT'}", flush=True)

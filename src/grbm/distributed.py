@@ -143,9 +143,9 @@ def join(device: str) -> tuple[Share, str]:
 def _connect(backend: str, world: int) -> None:
     """Join the process group, through a meeting point of its own.
 
-    The agent's store outlives a restart, and with it the addresses of the dead, which the living would wait for. So
-    the first process opens a new store and leaves its address in the agent's; where that is still an old one, nobody
-    answers there, and the others ask again.
+    The agent's store outlives a restart, and with it the addresses of the dead, which the living would wait for. On
+    several machines, whose agents count restarts each for itself, the first process therefore opens a new store and
+    leaves its address in the agent's; where that is still an old one, nobody answers there, and the others ask again.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         dist.init_process_group(backend)
@@ -153,6 +153,11 @@ def _connect(backend: str, world: int) -> None:
     rank, patience = int(os.environ["RANK"]), timedelta(minutes=5)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     agent = dist.TCPStore(host, port, is_master=False, timeout=patience)  # type: ignore[attr-defined]
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":  # one agent counts the restarts of all: new names are enough
+        names = f"grbm/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        renamed = dist.PrefixStore(names, agent)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=renamed, rank=rank, world_size=world)
+        return
     store: Any = None
     if rank == 0:
         with socket.create_connection((host, port)) as line:

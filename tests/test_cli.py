@@ -191,6 +191,40 @@ def test_damaged_runs_are_named(digits, tmp_path, capsys, name, damage):
     refused(["evaluate", copy], capsys, "grbm:")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "model_raw.safetensors", "data.safetensors"])
+def test_no_flipped_bit_changes_what_is_loaded(digits, tmp_path, name):
+    """Wherever it is: refused, or (in the header's own checksum entry, say) without effect."""
+    path, before = tmp_path / name, files.read_tensors(digits / name)
+    content = (digits / name).read_bytes()
+    header, refusals = 8 + int.from_bytes(content[:8], "little"), 0
+    for place in (*range(9, header, 3), *range(header, len(content), len(content) // 40)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            after = files.read_tensors(path)
+        except files.UserError:
+            refusals += 1
+            continue
+        assert place < header
+        assert after.keys() == before.keys()
+        assert all(torch.equal(after[key], before[key]) for key in before)
+    assert refusals > 40
+
+
+def test_a_killed_run_names_its_damaged_checkpoints(digits, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(digits, folder)
+    for name in ("status.json", "model.safetensors"):
+        (folder / name).unlink()
+    (newest,) = (folder / "checkpoints").iterdir()
+    shutil.copytree(newest, folder / "checkpoints" / "update-00000009")
+    damaged = folder / "checkpoints" / "update-00000009" / "state.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    assert cli.main(["sample", str(folder), "--n", "2", "--overwrite"]) == 0
+    assert "update-00000009 is damaged" in capsys.readouterr().err
+    shutil.rmtree(newest)
+    refused(["sample", folder, "--overwrite"], capsys, "All checkpoints", "are damaged")
+
+
 def test_a_run_that_diverges_says_so_and_keeps_its_weights(tmp_path, capsys):
     options = ["--sampler.name", "langevin", "--sampler.step-size", "2.5", "--sampler.adjust-from", "0"]
     out = tmp_path / "run"

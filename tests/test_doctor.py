@@ -79,15 +79,29 @@ def test_diseases_of_the_record(tmp_path):
 
 def test_diseases_of_the_variances(tmp_path):
     run, data = healthy(tmp_path)
-    with torch.no_grad():
-        run.model.log_var[0] = -3.0
     floor = float(run.model.var.detach().min())
     finding = named(diagnose(changed(run, min_var=floor), data), "variances")
     assert "33% of the visible units are at the floor" in finding.text
-    assert finding.level == "note"
+    assert finding.level == "fine"
+    with torch.no_grad():
+        run.model.log_var[0] = -8.0
+    finding = named(diagnose(changed(run, min_var=float(run.model.var.detach().min())), data), "variances")
+    assert finding.level == "wrong"
+    assert "33% of the visible units have a σ² below" in finding.text
     with torch.no_grad():
         run.model.log_var[0] = 2.0
     assert named(diagnose(run, data), "variances").level == "wrong"
+
+
+def test_a_floor_that_keeps_the_model_from_the_data(tmp_path):
+    """Two tight modes under a floor that is wider than they are."""
+    model = two_modes()
+    rows = torch.randint(2, (2500, 1), generator=torch.Generator().manual_seed(0)) * torch.tensor([[12.0, 0.0]])
+    rows = rows + 0.1 * torch.randn(2500, 2, generator=torch.Generator().manual_seed(1))
+    run, _ = healthy(tmp_path, model)
+    finding = named(diagnose(changed(run, min_var=1.0), Dataset(rows, rows[:100])), "variances")
+    assert finding.level == "note"
+    assert "lower --train.min-var" in finding.text
 
 
 def test_dead_and_saturated_hidden_units(tmp_path):

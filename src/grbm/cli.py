@@ -29,7 +29,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm figures RUN       draw the run's figures again
   grbm reproduce fig1    the paper's Figure 1: five samplers on two mixtures
 
-Start with `grbm train digits` (a minute). Every command explains itself with --help."""
+Start with `grbm train digits` (half a minute). Every command explains itself with --help."""
 
 
 @dataclass(frozen=True)
@@ -283,8 +283,9 @@ def _sample(args: list[str]) -> None:
     from grbm.generate import generate
 
     options = _parse(SampleOptions, args, "grbm sample")
-    if options.n < 1 or (options.steps is not None and options.steps < 1):
-        raise UserError(f"--n and --steps must be at least 1, got {options.n} and {options.steps}.")
+    for name, number in (("--n", options.n), ("--steps", options.steps)):
+        if number is not None and number < 1:
+            raise UserError(f"{name} must be at least 1, got {number}.")
     if options.sampler is not None and options.sampler not in SAMPLERS:
         raise UserError(f"There is no sampler {options.sampler!r}; choose one of {', '.join(SAMPLERS)}.")
     run = _read(options.run, None, None, options.weights)
@@ -301,10 +302,12 @@ def _sample(args: list[str]) -> None:
     with files.replacing(path) as temporary, temporary.open("wb") as file:
         kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
         np.save(file, drawn.numpy().astype(kind), allow_pickle=False)
-    print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise): {path}")
+    what = "conditional means of the last states; --mean False for the states" if sampling.mean else "states"
+    print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise; {what}): {path}")
     name = run.config.dataset.name
     if run.image_shape is not None:
-        figure = plots.image_grid(drawn[:256], run.image_shape, f"Samples: {sampling.n_steps} steps from noise")
+        title = f"{'Conditional means' if sampling.mean else 'Samples'} after {sampling.n_steps} steps from noise"
+        figure = plots.image_grid(drawn[:256], run.image_shape, title)
     elif run.model.n_visible == 2:
         figure = Figure(figsize=(4, 4.2), layout="constrained")
         limits = None if name in MIXTURES else plots.limits_of(drawn)
@@ -330,7 +333,8 @@ def _evaluate(args: list[str]) -> None:
     for name, score in scores.items():
         shown = ", ".join(f"{x:.3f}" for x in score) if isinstance(score, list) else score
         print(f"  {name:<{width}}  {f'{shown:.4f}' if isinstance(shown, float) else shown}")
-    print(f"Written to {options.run / runs.EVALUATION}; energies and likelihoods are nats per sample.")
+    print(f"Written to {options.run / runs.EVALUATION}.")
+    print("Nats per sample; log-likelihoods are those of the data in their own units.")
 
 
 def _doctor(args: list[str]) -> None:
@@ -348,7 +352,7 @@ def _doctor(args: list[str]) -> None:
     for level, about, text in findings:
         print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
     wrong = sum(finding.level == "wrong" for finding in findings)
-    print("Nothing is wrong." if not wrong else f"{wrong} of {len(findings)} things are wrong.")
+    print("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
 
 
 def _figures(args: list[str]) -> None:
@@ -363,7 +367,7 @@ def _read(folder: Path, data_dir: Path | None, data: Path | None, which: Which =
     """A run, with its data where they are now; says so if its training ended early."""
     from grbm import runs
 
-    run = runs.read(folder, which)
+    run = runs.read(folder, which, lambda text: print(f"Note: {text}", file=sys.stderr))
     if run.status:
         print(f"Note: {run.status}", file=sys.stderr)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)

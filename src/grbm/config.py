@@ -207,7 +207,7 @@ class LogConfig:
     images: int = 10
     """Pictures of the chains, evenly spaced; for image data."""
     wandb: str | None = None
-    """Weights & Biases project (pip install grbm[wandb])."""
+    """Weights & Biases project (pip install wandb)."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grbm.errors import UserError
-from grbm.randomness import Blocks, generator
+from grbm.randomness import Blocks, seed_of
 
 T = TypeVar("T")
 
@@ -50,9 +50,8 @@ class Share:
         return slice(self.rank * n // self.world, (self.rank + 1) * n // self.world)
 
     def blocks(self, total: int, seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> Blocks:
-        """Generators of this process's blocks among ``total``."""
-        own = range(total)[self.part(total)]
-        return Blocks([generator(seed, *purpose, "block", block, device=device) for block in own], total)
+        """The random numbers of this process's blocks among ``total``."""
+        return Blocks(seed_of(seed, *purpose), total, range(total)[self.part(total)], device)
 
     def sum(self, *tensors: Tensor) -> list[Tensor]:
         """Sums over processes, in float64, valid until the next call; one exchange for all, and for the wishes."""

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and tensors without pickle."""
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -8,9 +9,12 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from grbm.errors import UserError
+
+CHECKSUM = "checksum"
 
 
 @contextmanager
@@ -47,8 +51,18 @@ def write_text(path: Path, text: str) -> None:
 
 
 def encode(tensors: dict[str, Tensor]) -> bytes:
-    """Tensors in the safetensors format."""
-    return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+    """Tensors in the safetensors format, with a checksum among its metadata."""
+    plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    return safetensors.torch.save(plain, {CHECKSUM: _checksum(plain)})
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    """Over names, types, shapes and bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, x in sorted(tensors.items()):
+        digest.update(repr((name, x.dtype, tuple(x.shape))).encode())
+        digest.update(x.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -57,10 +71,21 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; raises UserError where it is missing or damaged."""
+    """The tensors of a safetensors file; raises UserError where it is missing, damaged or not as `encode` made it."""
     if not path.is_file():
         raise UserError(f"{path} is missing; is {path.parent} the folder of a finished `grbm train`?")
     try:
-        return safetensors.torch.load_file(path)
+        tensors = safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, "pt") as file:
+            written = (file.metadata() or {}).get(CHECKSUM)
+        if written is not None and written != _checksum(tensors):  # files of others have none
+            raise ValueError("its numbers do not match its checksum")
+        return tensors
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or truncated ({error}); train again or restore the file.") from error
+
+
+def cache_folder() -> Path:
+    """Where decoded pictures and compiled code are kept: $GRBM_CACHE_DIR, or grbm in the user's cache folder."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return Path(os.environ.get("GRBM_CACHE_DIR", home / "grbm"))

@@ -86,7 +86,7 @@ def check(config: RunConfig) -> None:
             import wandb  # noqa: F401
         except ImportError as error:
             raise UserError(
-                "--log.wandb needs Weights & Biases: pip install 'grbm[wandb]', or leave it out."
+                "--log.wandb needs Weights & Biases: pip install wandb (in a clone: uv run --extra wandb)."
             ) from error
 
 

@@ -5,7 +5,7 @@ Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,7 @@ class Energy:
         self.projection = (W / var[:, None]).T  # (M, N): maps v to the hidden logits
         self.beta: Tensor | None = None
         self.gain: Tensor | None = None  # β var_β/var: scales the drive W h
+        self.derived: dict[str, Any] = {}  # other forms of W, made when first needed
         self.offset: Tensor | float = 0.0  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
 
     @property
@@ -79,7 +80,7 @@ class Energy:
         var = 1 / precision
         mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
         tempered = Energy.__new__(Energy)
-        tempered.W, tempered.projection = self.W, self.projection
+        tempered.W, tempered.projection, tempered.derived = self.W, self.projection, self.derived
         tempered.b, tempered.mu, tempered.var = beta * self.b, mu, var
         tempered.beta, tempered.gain = beta, beta * var / self.var
         squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * precision

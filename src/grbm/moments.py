@@ -39,6 +39,13 @@ class MomentSum:
         self.sums = Moments(*(torch.zeros(n_blocks, *s, dtype=like.dtype, device=like.device) for s in shapes))
         self.n_blocks, self.count = n_blocks, 0
 
+    @classmethod
+    def of(cls, sums: Moments, count: int) -> "MomentSum":
+        """From sums over ``count`` states in all, each with a first axis for the blocks."""
+        made = cls.__new__(cls)
+        made.sums, made.n_blocks, made.count = sums, len(sums.v), count
+        return made
+
     def add(self, v: Tensor, h: Tensor) -> None:
         """Add states v (C, N) and h (C, M), where h may be draws or probabilities."""
         self.count += len(v)

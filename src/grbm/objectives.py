@@ -12,9 +12,8 @@ from torch import Tensor
 
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
-from grbm.ops import hidden_update
-from grbm.randomness import Rng, local, n_blocks, uniform
-from grbm.samplers import Chains, Sampler, walk
+from grbm.randomness import Rng, local, uniform
+from grbm.samplers import Gibbs, Sampler, run
 
 
 class Negative(NamedTuple):
@@ -45,10 +44,9 @@ class Objective(Protocol):
 
 def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -> MomentSum:
     """Moments at the data (B, N), h drawn from p(h | v) or kept as its probabilities."""
-    logits = energy.hidden_logits(v_data)
-    moments = MomentSum(energy, n_blocks(rng))
-    moments.add(v_data, logits.sigmoid() if probabilities else hidden_update(logits, rng=rng)[0])
-    return moments
+    sums = run(energy, Gibbs(), v_data, 0, rng, burn_in=-1, probabilities=probabilities).sums
+    assert sums is not None
+    return sums
 
 
 @dataclass(frozen=True)
@@ -150,13 +148,7 @@ def _run(
     rng: Rng,
     keep: bool = False,
 ) -> Negative:
-    chains: Chains = sampler.start(energy, v, rng)
-    moments = MomentSum(energy, n_blocks(rng))
-    accept_probs = []
-    for t, chains, info in walk(energy, sampler, chains, n_steps, rng):
-        if info.accept_prob is not None:
-            accept_probs.append(info.accept_prob.mean())
-        if t >= burn_in:
-            moments.add(chains.v, chains.h_prob if probabilities else chains.h)
-    accept_prob = torch.stack(accept_probs).mean() if accept_probs else None
-    return Negative(moments, sampler.persistent(chains) if keep else None, accept_prob, chains.v)
+    walked = run(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+    assert walked.sums is not None
+    persistent = sampler.persistent(walked.chains) if keep else None
+    return Negative(walked.sums, persistent, walked.accept_prob, walked.chains.v)

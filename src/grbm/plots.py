@@ -32,7 +32,7 @@ def tile(images: Tensor, shape: ImageShape, columns: int, gap: int = 1) -> np.nd
     return np.asarray(sheet.numpy())
 
 
-def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.4) -> Figure:
+def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25) -> Figure:
     """An array as a picture, with ``room`` inches above and below for words."""
     height = width * array.shape[0] / array.shape[1]
     figure = Figure(figsize=(width, height + room), layout="constrained")

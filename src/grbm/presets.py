@@ -101,6 +101,7 @@ PRESETS: dict[str, Preset] = {
         replace(
             _images("array", 128, 2000, 0.05),
             dataset=DatasetConfig("array", standardise="pixel"),
+            sampling=SamplingConfig(SamplerConfig("gibbs"), n_steps=100),
         ),
     ),
     "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, 6000, 0.05)),

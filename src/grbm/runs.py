@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -53,7 +53,8 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.")
         if not overwrite:
-            raise UserError(f"{folder} already holds a run; choose another folder with --out, or add --overwrite.")
+            how = "go on with --resume" if read_status(folder) != "" else "it is finished"
+            raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
         for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
         for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB):
@@ -135,16 +136,17 @@ def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
         (folder / RAW_WEIGHTS).unlink(missing_ok=True)
 
 
-def read(folder: Path, which: Which = "model") -> Run:
+def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lambda text: None) -> Run:
     """A run from its folder; raises UserError where something is missing or damaged.
 
     ``which`` weights: "model" is what training ended with (the average, where there is one), "raw" the last parameters
-    themselves, "best" those of the best checkpoint. A run that still trains, or was killed, gives its newest one.
+    themselves, "best" those of the best checkpoint. A run that still trains, or was killed, gives its newest whole one;
+    ``warn`` is told of damaged ones.
     """
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run (it has no {CONFIG}); give a folder that `grbm train` made.")
     config = RunConfig.read(folder / CONFIG)
-    model, where = _read_model(folder, which)
+    model, where = _read_model(folder, which, warn)
     standardizer, base, image_shape = read_data(folder)
     if standardizer.mean.shape != (model.n_visible,):
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
@@ -154,7 +156,7 @@ def read(folder: Path, which: Which = "model") -> Run:
     return Run(folder, config, model, standardizer, base, image_shape, status, read_metrics(folder))
 
 
-def _read_model(folder: Path, which: Which) -> tuple[GRBM, Path]:
+def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
     """The weights asked for, and where they were found."""
     path = folder / WEIGHTS
     if which == "raw" and (folder / RAW_WEIGHTS).is_file():
@@ -167,13 +169,18 @@ def _read_model(folder: Path, which: Which) -> tuple[GRBM, Path]:
     for where in found:
         try:
             tensors = checkpoint.read(where).tensors
-        except checkpoint.DamagedError:
+        except checkpoint.DamagedError as error:
+            warn(f"{where} is damaged ({error}) and was left out.")
             continue
         kind = "average" if which != "raw" and any(name.startswith("average.") for name in tensors) else "model"
         chosen = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(f"{kind}.")}
         return from_parameters(chosen, str(where)), where
     if which == "best":
         raise UserError(f"{folder / CHECKPOINTS} holds no scored checkpoint; leave out --weights best.")
+    if found and not path.is_file():
+        raise UserError(
+            f"All checkpoints in {folder / CHECKPOINTS} are damaged, and training never ended: train again."
+        )
     return from_parameters(read_tensors(path), str(path)), path
 
 

@@ -25,6 +25,9 @@ def open_array(path: Path, key: str | None = None) -> Rows:
         raise UserError(f"{path} is not a file; give --data the path of a .npy or .npz file.")
     try:
         with path.open("rb") as file:
+            if file.read(4) not in (b"\x93NUM", b"PK\x03\x04") and path.suffix not in (".npy", ".npz"):
+                raise UserError(f"{path} is no .npy or .npz file; read it with numpy or pandas and numpy.save it.")
+            file.seek(0)
             archive = file.read(4) == b"PK\x03\x04"
             file.seek(0)
             array = _from_archive(path, file, key) if archive else _map(file, 0)

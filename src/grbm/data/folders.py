@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import torch
 from grbm.data.arrays import open_array
 from grbm.data.rows import Rows
 from grbm.errors import UserError
-from grbm.files import replacing
+from grbm.files import cache_folder, replacing
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 ImageShape = tuple[int, int, int]
@@ -25,12 +24,6 @@ class Look(NamedTuple):
     crop: int | None = None
     size: int | None = None
     grey: bool = False
-
-
-def cache_folder() -> Path:
-    """Where decoded pictures are kept: $GRBM_CACHE_DIR, or grbm in the user's cache folder."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(os.environ.get("GRBM_CACHE_DIR", home / "grbm"))
 
 
 def is_arrow(folder: Path) -> bool:
@@ -86,7 +79,10 @@ def _load_arrow(folder: Path, key: str | None) -> tuple[Any, str]:
     try:
         import datasets
     except ImportError as error:
-        raise UserError(f"{folder} is a Hugging Face data set: pip install 'grbm[huggingface]' to read it.") from error
+        raise UserError(
+            f"{folder} is a Hugging Face data set, which needs pip install datasets (in a clone: uv run --extra "
+            f"huggingface)."
+        ) from error
     try:
         table = datasets.load_from_disk(str(folder))
     except Exception as error:  # whatever the library raises, it is about this folder

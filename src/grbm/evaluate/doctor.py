@@ -12,7 +12,7 @@ from grbm.data.loading import Dataset
 from grbm.data.rows import spread
 from grbm.evaluate.distance import energy_distance
 from grbm.generate import on_device
-from grbm.model import GRBM, Base
+from grbm.model import Base
 from grbm.runs import Run
 from grbm.samplers import sample
 
@@ -32,11 +32,15 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
     """Everything that can be said of ``run``; without its data, what needs none."""
     if not all(p.isfinite().all() for p in run.model.parameters()):
         return [Finding("wrong", "weights", "They hold NaN or infinite numbers; use --weights best, or train again.")]
-    findings = [*_training(run), *_variances(run), *_gradients(run), *_acceptance(run)]
+    findings = [*_training(run), *_gradients(run), *_acceptance(run)]
     if dataset is None:
-        return [*findings, Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data.")]
+        return [
+            *findings,
+            *_variances(run, None),
+            Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data."),
+        ]
     rows = run.standardizer(dataset.train[spread(len(dataset.train), 2000)])
-    findings += [*_hidden(run.model, rows), *_held_out(run, dataset, rows)]
+    findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
     return [*findings, *_chains(run, rows, n_chains, seed)]
 
 
@@ -73,22 +77,37 @@ def _training(run: Run) -> Iterator[Finding]:
                 f"ended at {means[-1]:.3g}. Use --weights best, stop sooner, or lower the learning rate.",
             )
         else:
-            text = f"Energy distance of chains to data {means[0]:.3g} at first, {means[-1]:.3g} at the end."
+            text = f"Energy distance of chains to data {distances[0][0]:.3g} at first, {means[-1]:.3g} at the end."
             yield Finding("fine", "progress", text)
 
 
-def _variances(run: Run) -> Iterator[Finding]:
+def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
+    """σ² should be what is left of the data around their reconstructions, which tells a floor from a collapse."""
     var, floor = run.model.var.detach(), run.config.train.min_var
-    at_floor = float((var <= floor * 1.0001).double().mean())
+    left = var if rows is None else (rows - run.model.visible_mean(run.model(rows))).square().mean(0)
+    at_floor, collapsed, share = var <= floor * 1.0001, var < left / 20, 1 / len(var)
     span = f"σ² between {float(var.min()):.3g} and {float(var.max()):.3g} (standardised units)"
-    if at_floor > 0:
-        level: Level = "wrong" if at_floor > 0.5 or floor < 1e-4 else "note"
+    if collapsed.any():
         yield Finding(
-            level,
+            "wrong",
             "variances",
-            f"{at_floor:.0%} of the visible units are at the floor {floor:.3g}; {span}. Units that hardly vary in the "
-            f"data belong there; if others do, lower --train.variance-rate or raise --train.min-var.",
+            f"{float(collapsed.sum()) * share:.0%} of the visible units have a σ² below a twentieth of the mean square "
+            f"error of their reconstructions; {span}. Lower --train.variance-rate, or raise --train.min-var.",
         )
+    elif at_floor.any():
+        finer = at_floor & (left < 0.9 * floor)
+        if rows is not None:
+            finer &= rows.var(0) > 2 * floor
+        remedy = "they hardly vary in the data, or fit it"
+        if finer.any():
+            remedy = (
+                f"{float(finer.sum()) * share:.0%} could be sharper, since their reconstructions are: for a better "
+                f"likelihood lower --train.min-var"
+            )
+        text = (
+            f"{float(at_floor.sum()) * share:.0%} of the visible units are at the floor {floor:.3g}; {span}; {remedy}."
+        )
+        yield Finding("note" if finer.any() else "fine", "variances", text)
     elif float(var.max()) > 4:
         yield Finding(
             "wrong",
@@ -106,12 +125,12 @@ def _gradients(run: Run) -> Iterator[Finding]:
         return
     share = _mean(clipped)
     clip = run.config.train.clip_norm
-    if share > 0.99:
+    if share > 0.99 and run.status == "":
         yield Finding(
             "note",
             "gradients",
             f"All are clipped to {clip:g}, so the learning rate alone sets the length of a step. That is how the "
-            f"paper trains; if progress is slow, raise --train.clip-norm or the learning rate.",
+            f"paper trains; if progress was slow, raise --train.clip-norm or --train.learning-rate.",
         )
     else:
         yield Finding("fine", "gradients", f"{share:.0%} clipped in the last quarter of training.")
@@ -140,15 +159,16 @@ def _acceptance(run: Run) -> Iterator[Finding]:
         yield Finding("fine", "acceptance", f"{rate:.0%} of the proposals are accepted.")
 
 
-def _hidden(model: GRBM, rows: Tensor) -> Iterator[Finding]:
-    on = model(rows).mean(0)
+def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
+    on = run.model(rows).mean(0)
     off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
     if off + always > 0.1:
         yield Finding(
             "wrong" if off + always > 0.5 else "note",
             "hidden units",
-            f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower the learning "
-            f"rate, train with --train.centred, or use fewer --model.n-hidden.",
+            f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower "
+            f"--train.learning-rate, {'' if run.config.train.centred else 'train with --train.centred, '}or use fewer "
+            f"--model.n-hidden.",
         )
     else:
         used = f"{off:.0%} off and {always:.0%} on for 99 % of the data"
@@ -161,7 +181,7 @@ def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
     seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.standardizer(dataset.test[:2000])))
     gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
     error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())
-    if gap > max(0.5 * spread, 3 * error):
+    if not gap <= max(0.5 * spread, 3 * error):  # also where it is NaN
         yield Finding(
             "wrong",
             "overfitting",
@@ -188,17 +208,20 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
     energies = {name: run.model.free_energy(x).double() for name, x in (("data", data), ("noise", noise))}
     gap, width = float(energies["noise"].mean() - energies["data"].mean()), float(energies["data"].std())
     where = f"After {steps} steps from noise the chains lie {gap:+.3g} nats from the data in free energy"
-    if abs(gap) > 2 * width:
+    if not abs(gap) <= 2 * width:  # also where it is NaN
+        pcd = run.config.objective.name == "pcd"
         remedy = (
-            "they have not come down to where the data are: more --sampling.n-steps, or train with more "
-            "--objective.n-steps or with --objective.name pcd"
+            f"they have not come down to where the data are: more --sampling.n-steps, or train with more "
+            f"--objective.n-steps{'' if pcd else ' or with --objective.name pcd'} or --train.n-updates"
             if gap > 0
-            else "they sit where the model is deeper than at the data: lower the learning rate, or train with more "
+            else "they sit where the model is deeper than at the data: lower --train.learning-rate, or train with more "
             "chains or tempering (--sampler.name parallel-tempering)"
         )
-        yield Finding("wrong", "energy gap", f"{where} (spread {width:.3g}); {remedy}.")
+        text = f"{where}, more than twice the data's own standard deviation of {width:.3g}; {remedy}."
+        yield Finding("wrong", "energy gap", text)
     else:
-        yield Finding("fine", "energy gap", f"{where}; the data's own spread is {width:.3g}.")
+        text = f"{where}, within twice the data's own standard deviation of {width:.3g}."
+        yield Finding("fine", "energy gap", text)
     if sampler.anneals:
         yield Finding(
             "note", "memory", "Annealed chains start from their base alone, so two starts cannot be compared."
@@ -215,7 +238,7 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
             f"or temper (--sampling.sampler.name parallel-tempering or annealed).",
         )
     else:
-        how = f"energy distance {distance:.1%} of their width, p = {p:.2f}"
+        how = f"energy distance {max(0.0, distance):.1%} of their width, p = {p:.2f}; below 1 % does not matter"
         yield Finding("fine", "memory", f"After {steps} steps chains from noise and from the data have met ({how}).")
 
 

@@ -1,11 +1,12 @@
 """Markov chains on (v, h): Gibbs, Langevin, Gibbs-Langevin, the exact partial moves, tempering and annealing."""
 
 from grbm.samplers.annealing import Annealed
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, sample, walk
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, walk
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.gibbs_langevin import GibbsLangevin
 from grbm.samplers.langevin import Langevin
 from grbm.samplers.partial_gibbs import PartialGibbs
+from grbm.samplers.run import run, sample
 from grbm.samplers.tempering import ParallelTempering
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Sampler",
     "Step",
     "StepInfo",
+    "run",
     "sample",
     "walk",
 ]

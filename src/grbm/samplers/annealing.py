@@ -12,6 +12,7 @@ from grbm.ops import hidden_update
 from grbm.randomness import Blocks, Rng, uniform
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.run import run
 from grbm.samplers.tempering import on_device
 
 
@@ -85,8 +86,9 @@ class Annealed(Sampler):
                 log_z = log_z + log_weight.logsumexp(0) - math.log(len(v))
                 v = v[systematic(log_weight, rng)]
                 log_weight = torch.zeros_like(log_weight)
-            moved, info = self.sampler.bind(after, 1)(self.sampler.start(after, v, rng), 0, rng)
-            return moved._replace(state=Weights(log_weight, log_z)), info
+            walked = run(after, self.sampler, v, 1, rng)
+            accept_prob = None if walked.accept_prob is None else walked.accept_prob.expand(len(v))
+            return walked.chains._replace(state=Weights(log_weight, log_z)), StepInfo(accept_prob)
 
         return step
 

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from grbm.model import Energy
-from grbm.samplers.chains import Sampler, Step
 from grbm.samplers.langevin import LangevinOptions, first_step_size
-from grbm.samplers.moves import conditional_step, k_step_move
+from grbm.samplers.moves import Moves, MoveSampler, k_step_moves
 from grbm.schedules import cosine_steps
 
 
 @dataclass(frozen=True)
-class GibbsLangevin(LangevinOptions, Sampler):
+class GibbsLangevin(LangevinOptions, MoveSampler):
     """Given h, K Langevin steps on E(·, h); then h' ~ p(h | v').
 
     The K steps are linear and Gaussian, so they cost one product with W and one normal draw whatever K is (Eq. 11).
@@ -25,9 +24,8 @@ class GibbsLangevin(LangevinOptions, Sampler):
         if self.n_inner < 1:
             raise ValueError(f"n_inner must be at least 1, got {self.n_inner}.")
 
-    def bind(self, energy: Energy, n_steps: int) -> Step:
+    def moves(self, energy: Energy, n_steps: int) -> Moves:
         first = first_step_size(energy.var, self.step_size, self.per_unit)
         schedule = cosine_steps(self.n_inner).to(first.device)
         step_sizes = schedule.view(-1, *[1] * first.ndim) * first
-        move = k_step_move(energy.var, step_sizes, self.temperature)
-        return conditional_step(energy, move, adjust_from=self.adjust_from, temperature=self.temperature)
+        return k_step_moves(energy.var, step_sizes, self.temperature, self.adjust_from)

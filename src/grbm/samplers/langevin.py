@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from grbm.model import Energy
-from grbm.ops import draw_noise, hidden_update
-from grbm.randomness import Rng
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
-from grbm.samplers.metropolis import accept
+from grbm.samplers.moves import Moves, MoveSampler, langevin_moves
 from grbm.schedules import cosine_steps
 
 
@@ -56,38 +53,15 @@ class LangevinOptions:
 
 
 @dataclass(frozen=True)
-class Langevin(LangevinOptions, Sampler):
+class Langevin(LangevinOptions, MoveSampler):
     """v' = v − (α_t/T) ∂F/∂v + sqrt(2α_t) ξ (Eqs. 6-8); the cosine schedule runs over the steps of the walk.
 
     h is not needed to move; it is drawn from p(h | v') for the statistics. See `LangevinOptions` for the options.
     Unadjusted, it is biased by the step size.
     """
 
-    def bind(self, energy: Energy, n_steps: int) -> Step:
+    def moves(self, energy: Energy, n_steps: int) -> Moves:
         first = first_step_size(energy.var, self.step_size, self.per_unit)
         schedule = cosine_steps(max(n_steps, 1)).to(first.device)
-        alphas = (schedule.view(-1, *[1] * first.ndim) * first).to(energy.var)
-        temperature, adjust_from = self.temperature, self.adjust_from
-
-        def evaluate(v: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-            """The logits at v, and what the next step takes over: ∂F/∂v and, if needed, F."""
-            logits = energy.hidden_logits(v)
-            grad = energy.energy_grad(v, logits.sigmoid())
-            return logits, (grad,) if adjust_from is None else (grad, energy.free_energy(v, logits))
-
-        def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            alpha = alphas[t]
-            state = chains.state or evaluate(chains.v)[1]
-            noise = draw_noise(chains.v, rng)
-            v = chains.v - alpha / temperature * state[0] + (2 * alpha).sqrt() * noise
-            logits, new_state = evaluate(v)
-            h, h_prob = hidden_update(logits, rng=rng)
-            new = Chains(v, h, h_prob, new_state)
-            if adjust_from is None or t < adjust_from:
-                return new, StepInfo()
-            way_back = chains.v - v + alpha / temperature * new_state[0]
-            log_q = 0.5 * noise.square().sum(-1) - (way_back.square() / (4 * alpha)).sum(-1)
-            decision = accept((state[1] - new_state[1]) / temperature + log_q, rng)
-            return decision.select(new, chains._replace(state=state)), StepInfo(decision.accept_prob)
-
-        return step
+        step_sizes = schedule.view(-1, *[1] * first.ndim) * first
+        return langevin_moves(energy.var, step_sizes, self.temperature, self.adjust_from)

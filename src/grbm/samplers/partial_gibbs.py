@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 from grbm.model import Energy
-from grbm.samplers.chains import Sampler, Step
-from grbm.samplers.moves import conditional_step, partial_move
+from grbm.samplers.moves import Moves, MoveSampler, partial_moves
 
 
 @dataclass(frozen=True)
-class PartialGibbs(Sampler):
+class PartialGibbs(MoveSampler):
     """v' = m + ρ (v − m) + sqrt(1 − ρ²) σ ξ with m = μ + W h, then h' ~ p(h | v'). Exact for any ρ in (−1, 1).
 
     ρ = 0 is Gibbs; ρ > 0 is Gibbs-Langevin with exact noise: small moves of v between redraws of h, which cross from
@@ -22,5 +21,5 @@ class PartialGibbs(Sampler):
         if not -1 < self.rho < 1:
             raise ValueError(f"rho must lie strictly between -1 and 1, got {self.rho}.")
 
-    def bind(self, energy: Energy, n_steps: int) -> Step:
-        return conditional_step(energy, partial_move(energy.var, self.rho))
+    def moves(self, energy: Energy, n_steps: int) -> Moves:
+        return partial_moves(energy.var, self.rho)

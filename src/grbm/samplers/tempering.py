@@ -7,9 +7,9 @@ from torch import Tensor
 
 from grbm.model import Base, Energy
 from grbm.randomness import Rng
+from grbm.samplers import native
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
-from grbm.samplers.langevin import LangevinOptions
 from grbm.samplers.metropolis import accept
 
 
@@ -72,7 +72,7 @@ class ParallelTempering(Sampler):
         base_energy = energy.temper(betas.new_zeros(()), base)
         gaps = betas.diff()[:, None]  # (R − 1, 1)
         ladder = energy.temper(betas, base)
-        move = self.sampler.bind(ladder, n_steps)
+        move, moves = self.sampler.bind(ladder, n_steps), self.sampler.moves(ladder, n_steps)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             replicas = chains.state
@@ -87,12 +87,16 @@ class ParallelTempering(Sampler):
                 order = order.gather(0, rungs + exchange)
                 rates[first::2] = decision.accept_prob[first::2]
             v, h = (x.gather(0, order[..., None].expand_as(x)) for x in (replicas.v, replicas.h))
-            # Cache and probabilities belong to the old rungs. A move that cannot reject makes new ones anyway.
-            keeps = isinstance(self.sampler, LangevinOptions) and self.sampler.adjust_from is not None
-            h_prob = ladder.hidden_logits(v).sigmoid() if keeps else replicas.h_prob
-            replicas, info = move(Chains(v, h, h_prob), t, rng)
-            accept_prob = None if info.accept_prob is None else info.accept_prob[-1]
-            return _target(replicas), StepInfo(accept_prob, rates.mean(-1))
+            # Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
+            keeps = moves is None or moves.mean_field or moves.adjust_from is not None
+            swapped = Chains(v, h, ladder.hidden_logits(v).sigmoid() if keeps else replicas.h_prob)
+            if moves is not None and native.serves(rng, ladder):
+                walked = native.run(ladder, moves.part(t, t + 1), v, 1, rng, given=swapped)
+                replicas, accept_prob = walked.chains, walked.accept_prob
+            else:
+                replicas, info = move(swapped, t, rng)
+                accept_prob = info.accept_prob
+            return _target(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], rates.mean(-1))
 
         return step
 

@@ -1,0 +1,448 @@
+// A walk of Markov chains on a CPU: products, random numbers and moments in one pass, for one block of chains.
+//
+// The definition of every line is in PyTorch next door: samplers/moves.py (the step), ops.py (its tails), moments.py
+// (the sums), randomness.py (the draws). Each output of a product is one running sum over its inner index, so what a
+// chain does depends on (key, chain, draw) alone: not on its block, its neighbours or the number of threads.
+//
+// Rows of v and h start on 64 bytes; columns come in panels of 64, worked on in multiples of 16 (what lies beyond the
+// last unit is padding: W = 0, mu = 0, noise 0, b so low that h = 0). Vectors are the compiler's own (GCC, Clang).
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { L = 16, ROWS = 6, COLUMNS = 4 };  // lanes; a product's tile: 24 of 32 registers
+#elif defined(__AVX__)
+enum { L = 8, ROWS = 6, COLUMNS = 2 };  // 12 of 16
+#else
+enum { L = 4, ROWS = 6, COLUMNS = 4 };  // NEON: 24 of 32
+#endif
+enum { PANEL = 64, DEPTH = 512 };  // DEPTH rows of a panel stay in the second-level cache
+
+typedef float vf __attribute__((vector_size(4 * L), aligned(4)));
+typedef int32_t vi __attribute__((vector_size(4 * L), aligned(4)));
+typedef uint32_t vu __attribute__((vector_size(4 * L), aligned(4)));
+typedef uint64_t vw __attribute__((vector_size(4 * L), aligned(4)));
+
+// All walks of a call: n_replicas times n_chains chains, walked `chunk` at a time. The tables have a row for each
+// replica, the memory a part for each chunk.
+typedef struct {
+    int64_t n_replicas, n_chains, chunk, n_visible, n_hidden, n_steps;
+    int64_t burn_in;      // states of steps t >= burn_in are summed; the start is step -1
+    int64_t adjusted;     // Metropolis-Hastings from step adjust_from on
+    int64_t adjust_from;
+    int64_t mean_field;   // the drive is W p(h | v) in place of W h: Langevin
+    int64_t marginal;     // sums take p(h | v) in place of h
+    int64_t draw_start;   // h ~ p(h | v) first; otherwise it is given
+    int64_t keep_p;       // p has as many slots as h; otherwise one, for the last state
+    int64_t v_row, h_row; // floats from one chain to the next
+    int64_t ring;         // slots of states, at least 2, summed when all are full
+    int64_t move_row;     // floats from one step's move to the next, 0 where all are the same
+    uint64_t key;
+    uint32_t first_chain, first_draw, replica;
+    float temperature;
+    const float *up, *down;  // W/var (n_visible, panels of hidden) and W^T (n_hidden, panels of visible), packed
+    const float *real;       // 1 for a visible unit, 0 for padding
+    const float *beta, *b, *mu, *gain, *precision;  // (n_replicas, 1 or row)
+    const float *shrink, *noise_std;                // (steps, n_replicas, row)
+    float *v, *h, *p;  // (ring, chunk, row): the start in slot 0, the last state in slot n_steps % ring
+    float *mean, *old_mean;  // (chunk, row)
+    float *free_energy, *old_free_energy, *log_q, *tile;  // (chunk, 1 or PANEL)
+    float *sum_v, *sum_v2, *sum_h, *sum_vh;               // by chunk; null where nothing is summed
+    float *accept;                                        // (n_steps,): sums over chains of the acceptance probability
+} Walk;
+
+#define ALWAYS static inline __attribute__((always_inline))
+
+// What the compiler's vectors lack: the lower halves' product, the root, the smaller and the larger
+#if defined(__AVX512F__)
+ALWAYS vw multiply(vw a, uint32_t m) { return (vw)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(m)); }
+ALWAYS vf root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
+ALWAYS vf within(vf x, float low, float high) {
+    return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, _mm512_set1_ps(low)), _mm512_set1_ps(high));
+}
+ALWAYS vf choose(vi mask, vf a, vf b) {
+    return (vf)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)mask), (__m512)b, (__m512)a);
+}
+#else
+ALWAYS vw multiply(vw a, uint32_t m) { return (a & 0xffffffffu) * (uint64_t)m; }
+ALWAYS vf root(vf x) {
+    for (int i = 0; i < L; i++) x[i] = __builtin_sqrtf(x[i]);
+    return x;
+}
+ALWAYS vf choose(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+ALWAYS vf within(vf x, float low, float high) {
+    x = choose(x < low, low - (vf){}, x);
+    return choose(x > high, high - (vf){}, x);
+}
+#endif
+
+static inline vf fill(float x) { return x - (vf){}; }
+static inline vf load(const float *p) { return *(const vf *)p; }
+static inline void store(float *p, vf x) { *(vf *)p = x; }
+static inline float total(vf x) {
+    float sum = 0;
+    for (int i = 0; i < L; i++) sum += x[i];
+    return sum;
+}
+
+// ---------------------------------------------------------------- elementary functions, to about 2 ulp (after Cephes)
+
+static inline vf exp_of(vf x) {
+    x = within(x, -87.0f, 87.0f);
+    const vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // rounds to the nearest integer
+    const vf r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    vf y = fill(1.9875691500e-4f);
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * (r * r) + r + 1.0f;
+    return (vf)((vi)y + (__builtin_convertvector(n, vi) << 23));
+}
+
+static inline vf log_of(vf x) {  // x > 0, normal
+    const vi bits = (vi)x - 0x3f3504f3;  // mantissa between sqrt(1/2) and sqrt(2)
+    const vf e = __builtin_convertvector(bits >> 23, vf);
+    const vf r = (vf)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
+    const vf r2 = r * r;
+    vf y = fill(7.0376836292e-2f);
+    y = y * r - 1.1514610310e-1f;
+    y = y * r + 1.1676998740e-1f;
+    y = y * r - 1.2420140846e-1f;
+    y = y * r + 1.4249322787e-1f;
+    y = y * r - 1.6668057665e-1f;
+    y = y * r + 2.0000714765e-1f;
+    y = y * r - 2.4999993993e-1f;
+    y = y * r + 3.3333331174e-1f;
+    y = y * r * r2 + e * -2.12194440e-4f - 0.5f * r2;
+    return r + y + e * 0.693359375f;
+}
+
+// ---------------------------------------------------------------------------------- Philox 4x32-10 (Salmon et al. 2011)
+
+typedef struct { uint64_t key; uint32_t chain, draw, replica; } Place;
+
+// One half of the lanes: each 64-bit lane holds a counter in its lower half, and above it what does not matter.
+ALWAYS void philox_half(Place at, vw c0, vw word[4]) {
+    vw c1 = (vw){} + at.chain, c2 = (vw){} + at.draw, c3 = (vw){} + at.replica;
+    uint32_t k0 = (uint32_t)at.key, k1 = (uint32_t)(at.key >> 32);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; round++) {
+        const vw a = multiply(c0, 0xD2511F53u), b = multiply(c2, 0xCD9E8D57u);
+        c0 = (b >> 32) ^ c1 ^ k0, c1 = b, c2 = (a >> 32) ^ c3 ^ k1, c3 = a;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    word[0] = c0, word[1] = c1, word[2] = c2, word[3] = c3;
+}
+
+// The words of units 16 w + lane, w = 0..3, of one panel: lanes first..first + L - 1.
+ALWAYS void philox(Place at, uint32_t panel, int first, vu word[4]) {
+    vw even[4], odd[4], counter;
+    for (int i = 0; i < L / 2; i++) counter[i] = 16 * panel + first + 2 * i;
+    philox_half(at, counter, even);
+    philox_half(at, counter + 1, odd);
+    for (int i = 0; i < 4; i++) word[i] = (vu)((even[i] & 0xffffffffu) | (odd[i] << 32));
+}
+
+static inline vf uniform(vu word) { return __builtin_convertvector((vi)(word >> 8), vf) * 0x1p-24f; }  // [0, 1)
+
+// Two independent normal draws from two words (Box and Muller 1958); the largest is 6.7.
+static inline void normal(vu radius, vu angle, vf *cosine, vf *sine) {
+    const vf u = __builtin_convertvector((vi)(radius >> 1), vf) * 0x1p-31f + 0x1p-32f;  // (0, 1]
+    const vf r = root(-2.0f * log_of(u));
+    const vf quarters = uniform(angle) * 4.0f;
+    const vf n = (quarters + 12582912.0f) - 12582912.0f;
+    const vf x = (quarters - n) * 1.57079632679f, x2 = x * x;  // |x| <= pi/4
+    vf s = fill(-1.9515295891e-4f);
+    s = s * x2 + 8.3321608736e-3f;
+    s = s * x2 - 1.6666654611e-1f;
+    s = s * x2 * x + x;
+    vf c = fill(2.443315711809948e-5f);
+    c = c * x2 - 1.388731625493765e-3f;
+    c = c * x2 + 4.166664568298827e-2f;
+    c = c * x2 * x2 - 0.5f * x2 + 1.0f;
+    const vi q = __builtin_convertvector(n, vi);
+    const vi swap = -(q & 1), sign_s = (q & 2) << 30, sign_c = ((q + 1) & 2) << 30;
+    *cosine = r * (vf)((vi)choose(swap, s, c) ^ sign_c);
+    *sine = r * (vf)((vi)choose(swap, c, s) ^ sign_s);
+}
+
+// ------------------------------------------------------------------------------------------------------------- products
+
+// c (R rows, V vectors) += a (R, K) b (K, V vectors)
+ALWAYS void tile(const int R, const int V, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b,
+                 int64_t b_k, float *c, int64_t c_row) {
+    vf sum[ROWS][COLUMNS];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int j = 0; j < V; j++) sum[r][j] = (vf){};
+    for (int64_t k = 0; k < K; k++) {
+        vf column[COLUMNS];
+#pragma GCC unroll 8
+        for (int j = 0; j < V; j++) column[j] = load(b + k * b_k + j * L);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            const vf x = fill(a[r * a_row + k * a_k]);
+#pragma GCC unroll 8
+            for (int j = 0; j < V; j++) sum[r][j] += x * column[j];
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int j = 0; j < V; j++) store(c + r * c_row + j * L, load(c + r * c_row + j * L) + sum[r][j]);
+}
+
+#define CASE(R, V) \
+    case 8 * R + V: tile(R, V, K, a, a_row, a_k, b, b_k, c, c_row); break;
+#define CASES(V) CASE(1, V) CASE(2, V) CASE(3, V) CASE(4, V) CASE(5, V) CASE(6, V)
+
+static void any_tile(int R, int V, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t b_k,
+                     float *c, int64_t c_row) {
+    switch (8 * R + V) { CASES(1) CASES(2) CASES(3) CASES(4) }
+}
+
+// c (rows, width) += a (rows, K) b (K, width), width at most PANEL and a multiple of 16
+static void product(int64_t rows, int64_t width, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b,
+                    int64_t b_k, float *c, int64_t c_row) {
+    for (int64_t k = 0; k < K; k += DEPTH) {
+        const int64_t depth = K - k < DEPTH ? K - k : DEPTH;
+        for (int64_t j = 0; j < width; j += COLUMNS * L) {
+            const int V = (int)(width - j < COLUMNS * L ? (width - j) / L : COLUMNS);
+            for (int64_t r = 0; r < rows; r += ROWS)
+                any_tile((int)(rows - r < ROWS ? rows - r : ROWS), V, depth, a + r * a_row + k * a_k, a_row, a_k,
+                         b + k * b_k + j, b_k, c + r * c_row + j, c_row);
+        }
+    }
+}
+
+static inline int64_t width_of(int64_t n, int64_t panel) {  // columns of a panel, in multiples of 16
+    const int64_t left = n - panel * PANEL;
+    return left < PANEL ? (left + 15) / 16 * 16 : PANEL;
+}
+
+static inline int64_t panels(int64_t n) { return (n + PANEL - 1) / PANEL; }
+
+// ------------------------------------------------------------------------------------------------------- parts of a step
+
+// mean = mu + gain (W h), the mean of p(v | h)
+static void visible_mean(const Walk *w, const float *h, float *mean) {
+    for (int64_t j = 0; j < panels(w->n_visible); j++) {
+        const int64_t width = width_of(w->n_visible, j);
+        memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
+        product(w->n_chains, width, w->n_hidden, h, w->h_row, 1, w->down + j * w->n_hidden * PANEL, PANEL, w->tile, PANEL);
+        for (int64_t c = 0; c < w->n_chains; c++)
+            for (int64_t i = 0; i < width; i += L) {
+                const int64_t unit = j * PANEL + i;
+                store(mean + c * w->v_row + unit, load(w->mu + unit) + load(w->gain + unit) * load(w->tile + c * PANEL + i));
+            }
+    }
+}
+
+// v' = m + shrink (v - m) + noise_std xi, and the log density of xi without its constant
+static void move(const Walk *w, int64_t t, uint32_t draw, const float *v, float *moved) {
+    const float *shrink = w->shrink + t * w->move_row, *noise_std = w->noise_std + t * w->move_row;
+    for (int64_t c = 0; c < w->n_chains; c++) {
+        const int64_t row = c * w->v_row;
+        vf squares = fill(0);
+        for (int64_t j = 0; j < panels(w->n_visible); j++) {
+            const int64_t width = width_of(w->n_visible, j);
+            for (int first = 0; first < 16; first += L) {
+                vu word[4];
+                vf xi[4];
+                philox((Place){w->key, w->first_chain + c, draw, w->replica}, j, first, word);
+                normal(word[0], word[1], xi, xi + 1);
+                if (width > 32) normal(word[2], word[3], xi + 2, xi + 3);
+                for (int64_t k = 0; 16 * k < width; k++) {
+                    const int64_t unit = j * PANEL + 16 * k + first;
+                    const vf m = load(w->mean + row + unit), s = load(shrink + unit), e = xi[k] * load(w->real + unit);
+                    store(moved + row + unit, m + s * (load(v + row + unit) - m) + load(noise_std + unit) * e);
+                    squares += e * e;
+                }
+            }
+        }
+        w->log_q[c] = -0.5f * total(squares);
+    }
+}
+
+// h' ~ p(h | v), its probabilities where asked for, and F(v) where asked for
+static void hidden(const Walk *w, uint32_t draw, const float *v, float *h, float *p, float *free_energy) {
+    if (free_energy)
+        for (int64_t c = 0; c < w->n_chains; c++) {
+            vf sum = fill(0);
+            for (int64_t i = 0; i < w->n_visible; i += L) {
+                const vf d = load(v + c * w->v_row + i) - load(w->mu + i);
+                sum += d * d * load(w->precision + i) * load(w->real + i);
+            }
+            free_energy[c] = 0.5f * total(sum);
+        }
+    for (int64_t j = 0; j < panels(w->n_hidden); j++) {
+        const int64_t width = width_of(w->n_hidden, j);
+        memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
+        product(w->n_chains, width, w->n_visible, v, w->v_row, 1, w->up + j * w->n_visible * PANEL, PANEL, w->tile, PANEL);
+        for (int64_t c = 0; c < w->n_chains; c++) {
+            vf softplus = fill(0), factor = fill(1);
+            for (int first = 0; first < 16; first += L) {
+                vu word[4];
+                philox((Place){w->key, w->first_chain + c, draw, w->replica}, j, first, word);
+                for (int64_t k = 0; 16 * k < width; k++) {
+                    const int64_t i = 16 * k + first, unit = j * PANEL + i;
+                    const vf logit = *w->beta * load(w->tile + c * PANEL + i) + load(w->b + unit);
+                    const vf e = exp_of(-logit);
+                    const vf u = uniform(word[k]);
+                    if (h) store(h + c * w->h_row + unit, (vf)((u * e + u < 1.0f) & (vi)fill(1.0f)));
+                    if (p) store(p + c * w->h_row + unit, 1.0f / (1.0f + e));
+                    if (free_energy) {  // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), one logarithm for all
+                        const vi positive = logit > 0.0f;
+                        softplus += choose(positive, logit, fill(0));
+                        factor *= 1.0f + choose(positive, e, exp_of(logit));
+                    }
+                }
+            }
+            if (free_energy) free_energy[c] -= total(softplus + log_of(factor));
+        }
+    }
+}
+
+// Eq. 12 as a difference of free energies; the rejected go back to where they were
+static float accept(const Walk *w, int64_t t, uint32_t draw, const float *v, const float *h, const float *p, float *v_new,
+                    float *h_new, float *p_new) {
+    const float *shrink = w->shrink + t * w->move_row, *noise_std = w->noise_std + t * w->move_row;
+    float sum = 0;
+    for (int64_t c = 0; c < w->n_chains; c++) {
+        const int64_t row = c * w->v_row, size = w->v_row * sizeof(float);
+        vf squares = fill(0);
+        for (int64_t i = 0; i < w->n_visible; i += L) {
+            const vf m = load(w->mean + row + i), s = load(shrink + i);
+            vf xi = (load(v + row + i) - (m + s * (load(v_new + row + i) - m))) / load(noise_std + i);
+            xi = choose(load(w->real + i) > 0.0f, xi, fill(0));
+            squares += xi * xi;
+        }
+        float log_ratio = (w->old_free_energy[c] - w->free_energy[c]) / w->temperature;
+        log_ratio += -0.5f * total(squares) - w->log_q[c];
+        const float probability = log_ratio >= 0 ? 1 : log_ratio > -87 ? exp_of(fill(log_ratio))[0] : 0;  // NaN: 0
+        vu word[4];
+        philox((Place){w->key, w->first_chain + c, draw, w->replica}, 0, 0, word);
+        sum += probability;
+        if (!(uniform(word[0])[0] < probability)) {
+            memcpy(v_new + row, v + row, size);
+            memcpy(w->mean + row, w->old_mean + row, size);
+            memcpy(h_new + c * w->h_row, h + c * w->h_row, w->h_row * sizeof(float));
+            if (p) memcpy(p_new + c * w->h_row, p + c * w->h_row, w->h_row * sizeof(float));
+            w->free_energy[c] = w->old_free_energy[c];
+        }
+    }
+    return sum;
+}
+
+// Adds the states in slots first..last - 1, which lie one after another
+static void add(const Walk *w, int64_t first, int64_t last) {
+    const int64_t n = (last - first) * w->n_chains;
+    if (n <= 0) return;
+    const float *v = w->v + first * w->n_chains * w->v_row;
+    const float *h = (w->marginal ? w->p : w->h) + first * w->n_chains * w->h_row;
+    for (int64_t i = 0; i < w->n_visible; i += L) {
+        vf sum = fill(0), squares = fill(0);
+        for (int64_t c = 0; c < n; c++) {
+            const vf x = load(v + c * w->v_row + i);
+            sum += x, squares += x * x;
+        }
+        store(w->sum_v + i, load(w->sum_v + i) + sum);
+        store(w->sum_v2 + i, load(w->sum_v2 + i) + squares);
+    }
+    for (int64_t j = 0; j < w->n_hidden; j += L) {
+        vf sum = fill(0);
+        for (int64_t c = 0; c < n; c++) sum += load(h + c * w->h_row + j);
+        store(w->sum_h + j, load(w->sum_h + j) + sum);
+    }
+    for (int64_t j = 0; j < panels(w->n_hidden); j++)
+        product(w->n_visible, width_of(w->n_hidden, j), n, v, 1, w->v_row, h + j * PANEL, w->h_row,
+                w->sum_vh + j * PANEL, w->h_row);
+}
+
+// ------------------------------------------------------------------------------------------------------------- the walk
+
+static void run(Walk w) {
+    const int64_t v_size = w.chunk * w.v_row, h_size = w.chunk * w.h_row;
+    uint32_t draw = w.first_draw;
+    int64_t first = w.burn_in < 0 ? 0 : 1;  // the first slot that is not summed yet
+    if (w.draw_start || w.adjusted)
+        hidden(&w, draw, w.v, w.draw_start ? w.h : 0, w.keep_p || w.n_steps == 0 ? w.p : 0, w.adjusted ? w.free_energy : 0);
+    draw += w.draw_start != 0;
+    if (w.adjusted) visible_mean(&w, w.mean_field ? w.p : w.h, w.mean);
+    for (int64_t t = 0; t < w.n_steps; t++) {
+        const int64_t old = t % w.ring, new = (t + 1) % w.ring;
+        if (new == 0) {
+            if (w.sum_v) add(&w, first, w.ring);
+            first = 0;
+        }
+        if (t < w.burn_in) first = new + 1;
+        float *v = w.v + old * v_size, *h = w.h + old * h_size, *p = w.keep_p ? w.p + old * h_size : 0;
+        float *v_new = w.v + new * v_size, *h_new = w.h + new * h_size, *p_new = w.keep_p ? w.p + new * h_size : 0;
+        if (t == w.n_steps - 1 && !w.keep_p) p_new = w.p;
+        if (!w.adjusted) visible_mean(&w, w.mean_field ? p : h, w.mean);
+        move(&w, t, draw++, v, v_new);
+        if (w.adjusted) {
+            float *swap = w.mean;
+            w.mean = w.old_mean, w.old_mean = swap;
+            swap = w.free_energy, w.free_energy = w.old_free_energy, w.old_free_energy = swap;
+        }
+        hidden(&w, draw++, v_new, h_new, p_new, w.adjusted ? w.free_energy : 0);
+        if (w.adjusted) {
+            visible_mean(&w, w.mean_field ? p_new : h_new, w.mean);
+            if (t >= w.adjust_from) w.accept[t] = accept(&w, t, draw++, v, h, p, v_new, h_new, p_new);
+        }
+    }
+    if (w.sum_v) add(&w, first, w.n_steps % w.ring + 1);
+}
+
+// Walk number k of those that `all` describes
+static Walk one(const Walk *all, int64_t k) {
+    Walk w = *all;
+    const int64_t parts = (w.n_chains + w.chunk - 1) / w.chunk, r = k / parts, first = k % parts * w.chunk;
+    const int64_t slots = w.ring * w.chunk, v = w.v_row, h = w.h_row, c = w.chunk;
+    if (w.n_chains - first < c) w.n_chains -= first;
+    else w.n_chains = c;
+    w.first_chain += first, w.replica = r;
+    w.beta += r, w.b += r * h, w.mu += r * v, w.gain += r * v, w.precision += r * v;
+    w.shrink += r * v, w.noise_std += r * v;
+    w.v += k * slots * v, w.h += k * slots * h, w.p += k * (w.keep_p ? slots : c) * h;
+    w.mean += k * c * v, w.tile += k * c * PANEL, w.log_q += k * c;
+    if (w.adjusted) w.old_mean += k * c * v, w.free_energy += k * c, w.old_free_energy += k * c, w.accept += k * w.n_steps;
+    if (w.sum_v) w.sum_v += k * v, w.sum_v2 += k * v, w.sum_h += k * h, w.sum_vh += k * w.n_visible * h;
+    return w;
+}
+
+typedef struct {
+    const Walk *all;
+    int64_t n, next;
+} Queue;
+
+static void *work(void *argument) {
+    Queue *queue = argument;
+    for (int64_t k; (k = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED)) < queue->n;) run(one(queue->all, k));
+    return 0;
+}
+
+// All walks, on so many threads, which share nothing but the weights and never wait for one another.
+void grbm_walk(const Walk *all, int64_t threads) {
+    enum { MOST = 256 };
+    pthread_t thread[MOST];
+    Queue queue = {all, all->n_replicas * ((all->n_chains + all->chunk - 1) / all->chunk), 0};
+    int64_t started = 0;
+    while (started < threads - 1 && started < queue.n - 1 && started < MOST) {
+        if (pthread_create(thread + started, 0, work, &queue)) break;
+        started++;
+    }
+    work(&queue);
+    for (int64_t i = 0; i < started; i++) pthread_join(thread[i], 0);
+}
+
+int64_t grbm_size(void) { return sizeof(Walk); }

@@ -1,0 +1,234 @@
+"""The walk in native code (`native.c`), for float32 on a CPU; compiled once on this machine, where it has a C compiler.
+
+$GRBM_ENGINE chooses the implementation: "native", "pytorch", or by default the native one where it can be had.
+"""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple, TypeGuard
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from grbm.errors import UserError
+from grbm.files import cache_folder
+from grbm.model import Energy
+from grbm.moments import Moments, MomentSum
+from grbm.randomness import Blocks, Philox, Rng, n_blocks
+from grbm.samplers.chains import Chains
+from grbm.samplers.moves import Moves
+
+SOURCE = Path(__file__).with_name("native.c")
+FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
+PANEL = 64  # columns of a packed matrix that lie together, as in native.c
+
+
+class _Walk(ctypes.Structure):
+    """The C struct of the same name."""
+
+    _fields_ = (
+        [(name, ctypes.c_int64) for name in (
+            "n_replicas", "n_chains", "chunk", "n_visible", "n_hidden", "n_steps", "burn_in", "adjusted", "adjust_from",
+            "mean_field", "marginal", "draw_start", "keep_p", "v_row", "h_row", "ring", "move_row",
+        )]
+        + [("key", ctypes.c_uint64)]
+        + [(name, ctypes.c_uint32) for name in ("first_chain", "first_draw", "replica")]
+        + [("temperature", ctypes.c_float)]
+        + [(name, ctypes.c_void_p) for name in (
+            "up", "down", "real", "beta", "b", "mu", "gain", "precision", "shrink", "noise_std", "v", "h", "p", "mean",
+            "old_mean", "free_energy", "old_free_energy", "log_q", "tile", "sum_v", "sum_v2", "sum_h", "sum_vh",
+            "accept",
+        )]
+    )  # fmt: skip
+
+
+class Walked(NamedTuple):
+    """What is left of a walk: its last state, and what was gathered on the way."""
+
+    chains: Chains
+    sums: MomentSum | None  # of the states that count
+    accept_prob: Tensor | None  # mean over chains and steps, (R,) or a scalar; None where nothing can be rejected
+
+
+def serves(rng: Rng, energy: Energy) -> TypeGuard[Blocks | Philox]:
+    """Whether walks under ``energy`` with these random numbers can be run here."""
+    if isinstance(rng, torch.Generator):
+        return False
+    return energy.W.device.type == "cpu" and energy.W.dtype == torch.float32 and library() is not None
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled `native.c`; None, with one notice, where there is no compiler."""
+    wanted = os.environ.get("GRBM_ENGINE", "auto")
+    if wanted not in ("auto", "native", "pytorch"):
+        raise UserError(f"GRBM_ENGINE must be native, pytorch or auto, not {wanted!r}.")
+    if wanted == "pytorch":
+        return None
+    try:
+        loaded = ctypes.CDLL(str(_compiled()))
+    except (OSError, subprocess.SubprocessError) as error:
+        if wanted == "native":
+            raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
+        logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
+        return None
+    assert loaded.grbm_size() == ctypes.sizeof(_Walk)
+    loaded.grbm_walk.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    loaded.grbm_walk.restype = None
+    return loaded
+
+
+def _why(error: Exception) -> str:
+    output = getattr(error, "stderr", None) or str(error)
+    return f"native.c could not be compiled ({output.strip().splitlines()[-1]})"
+
+
+def _compiled() -> Path:
+    """The shared library in the user's cache, made there if this source has not been compiled for this processor."""
+    compiler = os.environ.get("CC") or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+    if compiler is None or sys.platform == "win32":
+        raise OSError("no C compiler found; install gcc or clang")
+    name = hashlib.blake2b(
+        repr((SOURCE.read_bytes(), compiler, FLAGS, _processor())).encode(), digest_size=8
+    ).hexdigest()
+    path = cache_folder() / f"native-{name}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # another process may be doing the same
+            made = Path(folder) / path.name
+            command = [*compiler.split(), *FLAGS, "-o", str(made), str(SOURCE)]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+            made.replace(path)
+    return path
+
+
+def _processor() -> str:
+    """What -march=native depends on: homes may be shared by machines of several kinds."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    return platform.machine() + "".join(sorted({x for x in lines if x.startswith(("model name", "flags", "Features"))}))
+
+
+def _padded(n: int) -> int:
+    """Floats from one row of ``n`` to the next: whole cache lines, no power of two (rows would share cache sets)."""
+    row = -(-n // 16) * 16
+    return row + 16 if row % 128 == 0 else row
+
+
+def _pack(matrix: Tensor) -> Tensor:
+    """(K, n) as panels (n/64, K, 64), the last one filled with zeros."""
+    K, n = matrix.shape
+    panels = -(-n // PANEL)
+    return functional.pad(matrix, (0, panels * PANEL - n)).view(K, panels, PANEL).transpose(0, 1).contiguous()
+
+
+def run(
+    energy: Energy,
+    moves: Moves,
+    v: Tensor,
+    n_steps: int,
+    rng: Blocks | Philox,
+    *,
+    given: Chains | None = None,
+    burn_in: int | None = None,
+    marginal: bool = False,
+) -> Walked:
+    """A walk of ``n_steps`` moves from v ([R,] C, N), with h ~ p(h | v) or the hidden units of ``given``.
+
+    States after ``burn_in`` are summed, the start being number −1; None sums nothing.
+    """
+    native = library()
+    assert native is not None
+    *_, C, N = v.shape
+    R, M = (len(v) if v.ndim == 3 else 1), energy.n_hidden
+    v_row, h_row = _padded(N), _padded(M)
+    threads = torch.get_num_threads()
+    # What is walked together: a block where sums are wanted, else what keeps threads and caches busy.
+    chunk = C // n_blocks(rng) if burn_in is not None else min(64, -(-C // threads))
+    parts = -(-C // chunk)
+    ring = min(n_steps + 1, max(2, -(-192 // chunk)))  # states enough for one efficient product
+    adjust_from = n_steps if moves.adjust_from is None else min(n_steps, moves.adjust_from)
+    adjusted = adjust_from < n_steps
+    p_slots = ring if moves.mean_field or marginal or adjusted else 1
+    philox = rng.philox(C) if isinstance(rng, Blocks) else rng
+    if "packed" not in energy.derived:
+        energy.derived["packed"] = _pack(energy.projection.T), _pack(energy.W.T)
+
+    def table(x: Tensor | None, n: int, row: int, padding: float = 0.0) -> Tensor:
+        """Per-unit numbers ([R, 1,] n), or ones, as (R, row)."""
+        x = torch.ones(n) if x is None else x
+        return functional.pad(x.expand(R, 1, n)[:, 0], (0, row - n), value=padding).contiguous()
+
+    def memory(slots: int, row: int, start: Tensor | None = None) -> Tensor:
+        """Room for (R parts, slots, chunk, row), the start ([R,] C, ·) in the first slot."""
+        room = torch.empty(R * parts, slots, chunk, row)
+        if start is not None:
+            padding = (0, row - start.shape[-1], 0, parts * chunk - C)
+            room[:, 0] = functional.pad(start, padding).view(R * parts, chunk, row)
+        return room
+
+    T = len(moves.shrink)
+    shrink, noise_std = (
+        functional.pad(x.reshape(T, -1, N).expand(T, R, N), (0, v_row - N)) for x in (moves.shrink, moves.noise_std)
+    )
+    tensors = {
+        "up": energy.derived["packed"][0],
+        "down": energy.derived["packed"][1],
+        "real": table(None, N, v_row),
+        "beta": table(None if energy.beta is None else energy.beta, 1, 1),
+        "b": table(energy.b, M, h_row, -87.0),
+        "mu": table(energy.mu, N, v_row),
+        "gain": table(energy.gain, N, v_row),
+        "precision": table(1 / energy.var, N, v_row),
+        "shrink": shrink,
+        "noise_std": noise_std,
+        "v": memory(ring, v_row, v),
+        "h": memory(ring, h_row, None if given is None else given.h),
+        "p": memory(p_slots, h_row, None if given is None else given.h_prob),
+        "mean": memory(1, v_row),
+        "log_q": memory(1, 1),
+        "tile": memory(1, PANEL),
+    }
+    if adjusted:
+        tensors |= {"old_mean": memory(1, v_row), "free_energy": memory(1, 1), "old_free_energy": memory(1, 1)}
+        tensors["accept"] = torch.empty(R * parts, n_steps)
+    if burn_in is not None:
+        tensors |= {"sum_v": torch.zeros(parts, v_row), "sum_v2": torch.zeros(parts, v_row)}
+        tensors |= {"sum_h": torch.zeros(parts, h_row), "sum_vh": torch.zeros(parts, N, h_row)}
+    walk = _Walk(
+        n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
+        burn_in=n_steps if burn_in is None else burn_in, adjusted=adjusted, adjust_from=adjust_from,
+        mean_field=moves.mean_field, marginal=marginal, draw_start=given is None, keep_p=p_slots == ring,
+        v_row=v_row, h_row=h_row, ring=ring, move_row=R * v_row if T > 1 else 0, key=philox.key,
+        first_chain=philox.first_chain, first_draw=philox.draw, temperature=moves.temperature,
+        **{name: x.data_ptr() for name, x in tensors.items()},
+    )  # fmt: skip
+    native.grbm_walk(ctypes.byref(walk), threads)
+    rng.draw += (given is None) + 2 * n_steps + (n_steps - adjust_from)
+
+    def last(name: str, n: int) -> Tensor:
+        room = tensors[name]
+        state = room[:, n_steps % ring if room.shape[1] == ring else 0]
+        return state[..., :n].reshape(R, parts * chunk, n)[:, :C].reshape(*v.shape[:-1], n)
+
+    chains = Chains(last("v", N), last("h", M), last("p", M))
+    accept_prob, sums = None, None
+    if adjusted:
+        total = tensors["accept"][:, adjust_from:].double().view(R, -1).sum(1)
+        accept_prob = (total / (C * (n_steps - adjust_from))).to(v).view(v.shape[:-2])
+    if burn_in is not None:
+        summed = (tensors["sum_v"][:, :N], tensors["sum_v2"][:, :N], tensors["sum_h"][:, :M])
+        sums = MomentSum.of(Moments(*summed, tensors["sum_vh"][..., :M]), C * (n_steps - burn_in))
+    return Walked(chains, sums, accept_prob)

@@ -1,0 +1,154 @@
+"""The hot loop behind one function: `run` a walk and keep what counts, by the fastest implementation at hand."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from grbm.model import GRBM, Energy
+from grbm.moments import MomentSum
+from grbm.randomness import Blocks, Rng, n_blocks, seed_of
+from grbm.samplers import native
+from grbm.samplers.chains import Chains, Sampler, walk
+from grbm.samplers.native import Walked
+
+
+def run(
+    energy: Energy,
+    sampler: Sampler,
+    v: Tensor,
+    n_steps: int,
+    rng: Rng,
+    *,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """Start chains at v and walk ``n_steps`` steps.
+
+    Parameters
+    ----------
+    energy, sampler, v
+        Where to walk, how, and from where ([R,] C, N).
+    rng : Rng
+        With `Blocks` the numbers and sums belong to blocks of chains, and any implementation may serve; with a plain
+        generator it is `reference`.
+    burn_in : int, optional
+        Sum the states after the first ``burn_in`` steps; −1 sums the start too, None nothing.
+    probabilities : bool
+        Sum p(h | v) in place of h.
+    """
+    if native.serves(rng, energy):
+        moves = sampler.moves(energy, n_steps)
+        if moves is not None:
+            return native.run(energy, moves, v, n_steps, rng, burn_in=burn_in, marginal=probabilities)
+    return reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+
+
+def reference(
+    energy: Energy,
+    sampler: Sampler,
+    v: Tensor,
+    n_steps: int,
+    rng: Rng,
+    *,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """`run` in plain PyTorch, for every sampler, device and dtype: the definition."""
+    chains = sampler.start(energy, v, rng)
+    sums = None if burn_in is None else MomentSum(energy, n_blocks(rng))
+    accept_probs = []
+    if sums is not None and burn_in == -1:
+        sums.add(chains.v, chains.h_prob if probabilities else chains.h)
+    for t, chains, info in walk(energy, sampler, chains, n_steps, rng):
+        if info.accept_prob is not None:
+            accept_probs.append(info.accept_prob.mean(-1))
+        if sums is not None and burn_in is not None and t >= burn_in:
+            sums.add(chains.v, chains.h_prob if probabilities else chains.h)
+    return Walked(chains, sums, torch.stack(accept_probs).mean(0) if accept_probs else None)
+
+
+@torch.no_grad()
+def sample(
+    model: GRBM | Energy,
+    sampler: Sampler,
+    *,
+    n_steps: int = 100,
+    n_chains: int | None = None,
+    v0: Tensor | None = None,
+    seed: int = 0,
+    keep_every: int | None = None,
+    burn_in: int = 0,
+    mean: bool = False,
+) -> Chains:
+    """Run chains from noise, or from ``v0``, and return their last state.
+
+    Parameters
+    ----------
+    model, sampler
+        What to sample and how, e.g. ``sample(model, Gibbs(), n_chains=64)``.
+    n_steps : int
+        Steps of every chain; 0 returns the start.
+    n_chains : int, optional
+        Number of chains from noise; not with ``v0``.
+    v0 : Tensor, optional
+        Starting visible units (C, N).
+    seed : int
+        Equal seeds give equal chains on the same device.
+    keep_every : int, optional
+        Return every ``keep_every``-th state after ``burn_in`` steps, stacked along a new first axis.
+    burn_in : int
+        Steps that are never kept.
+    mean : bool
+        Replace v by its conditional mean μ + W h, as the published program displays samples.
+
+    Returns
+    -------
+    Chains
+        v (C, N), h (C, M), h_prob (C, M); with ``keep_every`` (S, C, ·).
+
+    Raises
+    ------
+    ValueError
+        If not exactly one of ``n_chains`` and ``v0`` is given, or a shape or count is wrong.
+    """
+    energy = model.freeze() if isinstance(model, GRBM) else model
+    rng = Blocks(seed_of(seed, "sample"), 1, device=energy.W.device)
+    if (n_chains is None) == (v0 is None):
+        raise ValueError("Give either n_chains (chains start from noise) or v0 (chains start there).")
+    if v0 is not None and sampler.anneals:
+        raise ValueError("An annealed path starts from its own noise: give n_chains, not v0.")
+    if n_steps < 0 or not 0 <= burn_in <= n_steps:
+        raise ValueError(f"Need 0 <= burn_in <= n_steps, got burn_in={burn_in} and n_steps={n_steps}.")
+    if v0 is None:
+        assert n_chains is not None
+        v0 = sampler.noise(energy, n_chains, rng)
+    elif v0.shape[-1] != energy.n_visible:
+        raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
+    stops = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
+    if not stops:
+        raise ValueError(f"keep_every={keep_every} keeps nothing of {n_steps - burn_in} steps after burn-in.")
+    kept = [
+        chains._replace(v=energy.visible_mean(chains.h)) if mean else chains
+        for chains in _at(stops, energy, sampler, v0.to(energy.W), n_steps, rng)
+    ]
+    return Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3])) if keep_every else kept[0]
+
+
+def _at(stops: Sequence[int], energy: Energy, sampler: Sampler, v: Tensor, n_steps: int, rng: Rng) -> Iterator[Chains]:
+    """The chains after each of these numbers of steps."""
+    moves = sampler.moves(energy, n_steps)
+    if moves is not None and native.serves(rng, energy):
+        chains, done = None, 0
+        for stop in stops:
+            part = moves.part(done, stop)
+            chains = native.run(energy, part, v if chains is None else chains.v, stop - done, rng, given=chains).chains
+            done = stop
+            yield chains
+        return
+    chains = sampler.start(energy, v, rng)
+    if 0 in stops:
+        yield chains
+    for t, chains, _ in walk(energy, sampler, chains, n_steps, rng):
+        if t + 1 in stops:
+            yield chains

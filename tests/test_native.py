@@ -1,0 +1,256 @@
+"""The native walk against its definition in PyTorch, and the random numbers that both draw."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from grbm import Base, Gibbs, GibbsLangevin, Langevin, PartialGibbs, sample
+from grbm.randomness import Blocks, Philox, philox
+from grbm.samplers import native
+from grbm.samplers.chains import Chains
+from grbm.samplers.moves import Moves
+from grbm.samplers.run import reference, run
+from tests.conftest import random_model
+
+needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
+KEY = 0x0123456789ABCDEF
+SAMPLERS = [
+    Gibbs(),
+    PartialGibbs(0.7),
+    GibbsLangevin(0.1),
+    GibbsLangevin(0.05, adjust_from=0, per_unit=True),
+    GibbsLangevin(0.05, adjust_from=2, temperature=2.0),
+    Langevin(0.05),
+    Langevin(0.05, per_unit=True),
+    Langevin(0.02, adjust_from=0),
+]
+
+
+def test_philox_gives_the_published_numbers():
+    """Known answers of the Random123 distribution for philox4x32-10."""
+    for counter, key, expected in (
+        ([0] * 4, 0, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, (1 << 64) - 1, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            0x299F31D0A4093822,
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ):
+        assert [int(x) for x in philox([torch.tensor(c) for c in counter], key)] == expected
+
+
+def test_a_chains_numbers_are_its_own():
+    like = torch.zeros(1)
+    for name in ("uniform", "normal"):
+        whole = getattr(Philox(KEY), name)((3, 8, 70), like)
+        assert torch.equal(getattr(Philox(KEY, first_chain=5), name)((3, 3, 70), like), whole[:, 5:])
+        assert torch.equal(getattr(Philox(KEY), name)((3, 8, 20), like), whole[..., :20])
+        rng = Philox(KEY)
+        first, second = getattr(rng, name)((2, 70), like), getattr(rng, name)((2, 70), like)
+        assert torch.equal(first, whole[0, :2])
+        assert not torch.equal(first, second)
+        assert rng.draw == 2
+
+
+def normals(kind: str) -> torch.Tensor:
+    """Standard normal draws (steps, chains, units) as the native walk makes them, or as they are defined."""
+    steps, chains, units = 40, 200, 100
+    if kind == "pytorch":
+        rng = Philox(KEY)
+        return torch.stack([rng.normal((chains, units), torch.zeros(1)) for _ in range(steps)])
+    model = random_model(units, 3, 0, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.zero_()
+        model.mu.zero_()
+        model.log_var.zero_()
+    return sample(model, Gibbs(), n_chains=chains, n_steps=steps, keep_every=1).v
+
+
+@pytest.mark.parametrize("kind", ["pytorch", pytest.param("native", marks=needs_compiler)])
+def test_normal_draws_are_normal_and_independent(kind):
+    """800,000 draws: moments, tails, and correlations along steps, chains and units, within 4 standard errors."""
+    x = normals(kind).double()
+    n = x.numel()
+    for power, expected, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
+        assert abs(float(x.pow(power).mean()) - expected) < 4 * math.sqrt(spread / n), power
+    for limit in (0.5, 1.0, 2.0, 3.0, 4.0):
+        p = math.erfc(limit / math.sqrt(2))
+        assert abs(float((x.abs() > limit).double().mean()) - p) < 4 * math.sqrt(p * (1 - p) / n), limit
+    for axis in range(3):
+        for lag in (1, 2, 15, 16, 17, 32, 64):
+            if lag < x.shape[axis]:
+                a, b = x.narrow(axis, 0, x.shape[axis] - lag), x.narrow(axis, lag, x.shape[axis] - lag)
+                for product in (a * b, (a * a - 1) * (b * b - 1) / 2):
+                    assert abs(float(product.mean())) < 4 / math.sqrt(product.numel()), (axis, lag)
+
+
+def bits(kind: str, p: float) -> torch.Tensor:
+    """Hidden units (steps, chains, units) that are on with probability p."""
+    steps, chains, units = 40, 200, 100
+    if kind == "pytorch":
+        rng = Philox(KEY)
+        return torch.stack([rng.uniform((chains, units), torch.zeros(1)) < p for _ in range(steps)]).double()
+    model = random_model(3, units, 0, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.zero_()
+        model.b.fill_(math.log(p / (1 - p)))
+    return sample(model, Gibbs(), n_chains=chains, n_steps=steps, keep_every=1).h.double()
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.01, 1e-4])
+@pytest.mark.parametrize("kind", ["pytorch", pytest.param("native", marks=needs_compiler)])
+def test_hidden_units_are_on_as_often_as_they_should_be_and_independent(kind, p):
+    """800,000 draws: frequency, and correlations along steps, chains and units, within 4 standard errors."""
+    h = bits(kind, p)
+    deviation = math.sqrt(p * (1 - p))
+    assert abs(float(h.mean()) - p) < 4 * deviation / math.sqrt(h.numel())
+    z = (h - p) / deviation
+    for axis in range(3):
+        for lag in (1, 2, 16, 32, 64):
+            if lag < z.shape[axis]:
+                product = z.narrow(axis, 0, z.shape[axis] - lag) * z.narrow(axis, lag, z.shape[axis] - lag)
+                # at p = 1e-4 the products are far from normal: 0.008 pairs are expected, and 2 would be too many
+                assert abs(float(product.mean())) < max(4, 0.5 / p) / math.sqrt(product.numel()), (axis, lag)
+
+
+def agree(one, two, n_chains: int) -> None:
+    """Up to rounding; a chain that came within 1e-6 of a threshold may have gone another way."""
+    same = (one.chains.h == two.chains.h).all(-1) & ((one.chains.v - two.chains.v).abs() < 1e-3).all(-1)
+    assert same.double().mean() >= 0.95
+    for a, b in zip(one.chains[:3], two.chains[:3], strict=True):
+        torch.testing.assert_close(a[same], b[same], rtol=1e-4, atol=1e-4)
+    if bool(same.all()) and one.sums is not None:
+        assert one.sums.count == two.sums.count
+        for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert (one.accept_prob is None) == (two.accept_prob is None)
+    if one.accept_prob is not None:
+        torch.testing.assert_close(one.accept_prob, two.accept_prob, rtol=0, atol=1e-3 if same.all() else 0.05)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+@pytest.mark.parametrize(("N", "M", "C"), [(1, 1, 1), (2, 256, 100), (17, 70, 7), (64, 128, 25), (130, 65, 13)])
+def test_the_native_walk_is_its_definition(sampler, N, M, C):
+    """From the same random numbers: every unit of every chain, all sums, the acceptance; tiles of every width."""
+    model = random_model(N, M, 3, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.mul_(0.5)
+    energy, v = model.freeze(), torch.randn(C, N, generator=torch.Generator().manual_seed(1))
+    for n_steps, burn_in, probabilities in (
+        (0, -1, True),
+        (1, 0, False),
+        (5, 2, True),
+        (12, -1, False),
+        (12, 11, False),
+    ):
+        walked = [
+            walk(energy, sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=probabilities)
+            for walk in (run, reference)
+        ]
+        agree(*walked, C)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sampler", [Gibbs(), GibbsLangevin(0.05, adjust_from=0), Langevin(0.05)], ids=repr)
+def test_tempered_walks_agree(sampler):
+    """Replicas with their own variances, biases and gains, from given hidden units."""
+    model = random_model(20, 33, 1, dtype=torch.float32)
+    ladder = model.freeze().temper(torch.linspace(0, 1, 4), Base(torch.ones(20), torch.full((20,), 2.0)))
+    v = torch.randn(4, 9, 20, generator=torch.Generator().manual_seed(2))
+    agree(*(walk(ladder, sampler, v, 3, Philox(KEY)) for walk in (run, reference)), 9)
+    chains = reference(ladder, sampler, v, 0, Philox(KEY)).chains
+    moves = sampler.moves(ladder, 3)
+    given = native.run(ladder, moves, chains.v, 3, Philox(KEY, draw=1), given=chains).chains
+    torch.testing.assert_close(given.v, run(ladder, sampler, v, 3, Philox(KEY)).chains.v)
+
+
+@needs_compiler
+def test_what_a_chain_does_depends_on_nothing_else():
+    """The same bits for any number of threads, alone or in company, in one walk or in stretches."""
+    model = random_model(50, 90, 0, dtype=torch.float32)
+    energy, v = model.freeze(), torch.randn(96, 50, generator=torch.Generator().manual_seed(1))
+    sampler = GibbsLangevin(0.02, adjust_from=3)
+    threads = torch.get_num_threads()
+    try:
+        walks = []
+        for torch_threads in (1, 3):
+            torch.set_num_threads(torch_threads)
+            walks.append(run(energy, sampler, v, 8, Blocks(KEY, 4), burn_in=0))
+    finally:
+        torch.set_num_threads(threads)
+    whole = walks[0]
+    assert torch.equal(whole.chains.v, walks[1].chains.v)
+    assert all(torch.equal(a, b) for a, b in zip(whole.sums.sums, walks[1].sums.sums, strict=True))
+    part = run(energy, sampler, v[24:48], 8, Blocks(KEY, 4, range(1, 2)), burn_in=0)
+    assert torch.equal(part.chains.v, whole.chains.v[24:48])
+    assert all(torch.equal(a[0], b[1]) for a, b in zip(part.sums.sums, whole.sums.sums, strict=True))
+    assert torch.equal(run(energy, sampler, v[:5], 8, Philox(KEY)).chains.v, whole.chains.v[:5])
+    for kept in (1, 2, 4):
+        states = sample(model, sampler, v0=v, n_steps=8, keep_every=kept, seed=4)
+        assert torch.equal(states.h[-1], sample(model, sampler, v0=v, n_steps=8, seed=4).h)
+
+
+@needs_compiler
+def test_numbers_that_are_not_finite_stay_so():
+    """A chain that leaves the finite world must be seen by who learns from it, and leave its neighbours alone."""
+    energy = random_model(5, 7, 0, dtype=torch.float32).freeze()
+    v = torch.zeros(4, 5)
+    v[2, 1] = torch.nan
+    walked = run(energy, GibbsLangevin(0.1), v, 3, Blocks(KEY, 1), burn_in=0)
+    assert walked.chains.v.isfinite().all(1).tolist() == [True, True, False, True]
+    assert not walked.sums.mean().v.isfinite().all()
+    stuck = run(energy, GibbsLangevin(0.1, adjust_from=0), v, 3, Blocks(KEY, 1))
+    assert stuck.chains.v[2].isnan().sum() == 1  # every proposal was rejected
+
+
+@needs_compiler
+def test_extreme_logits():
+    model = random_model(1, 4, 0, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.zero_()
+        model.b.copy_(torch.tensor([-1e30, -60.0, 60.0, 1e30]))
+    moves = Moves(torch.zeros(1, 1), torch.ones(1, 1))
+    chains: Chains = native.run(model.freeze(), moves, torch.zeros(1000, 1), 5, Philox(KEY)).chains
+    assert chains.h.unique(dim=0).tolist() == [[0, 0, 1, 1]]
+    assert chains.h_prob.isfinite().all()
+
+
+def test_without_a_compiler_pytorch_serves_with_one_notice(tmp_path):
+    script = (
+        "import grbm\nm = grbm.GRBM(3, 4)\nfor s in 1, 2: print(grbm.sample(m, grbm.Gibbs(), n_chains=2, seed=s).h)"
+    )
+    outputs = {}
+    for name, changes in (
+        ("none", {"PATH": "/nowhere", "CC": ""}),
+        ("broken", {"CC": "false"}),
+        ("off", {"GRBM_ENGINE": "pytorch"}),
+        ("wrong", {"GRBM_ENGINE": "numpy"}),
+        ("forced", {"GRBM_ENGINE": "native", "CC": "false"}),
+    ):
+        env = os.environ | {"GRBM_CACHE_DIR": str(tmp_path / name)} | changes
+        outputs[name] = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    for name in ("none", "broken"):
+        assert outputs[name].returncode == 0, outputs[name].stderr
+        assert outputs[name].stderr.count("chains run in plain PyTorch") == 1
+        assert outputs[name].stdout == outputs["off"].stdout
+    assert outputs["off"].stderr == ""
+    assert "GRBM_ENGINE must be native, pytorch or auto, not 'numpy'" in outputs["wrong"].stderr
+    assert "GRBM_ENGINE=native, but native.c could not be compiled" in outputs["forced"].stderr
+
+
+@needs_compiler
+def test_compiled_once(tmp_path):
+    script = "import grbm\ngrbm.sample(grbm.GRBM(3, 4), grbm.Gibbs(), n_chains=2)"
+    env = os.environ | {"GRBM_CACHE_DIR": str(tmp_path), "GRBM_ENGINE": "native"}
+    subprocess.run([sys.executable, "-c", script], env=env, check=True)
+    (made,) = tmp_path.iterdir()
+    assert made.name.startswith("native-")
+    stamp = made.stat().st_mtime_ns
+    subprocess.run([sys.executable, "-c", script], env=env, check=True)
+    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [stamp]

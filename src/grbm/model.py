@@ -60,7 +60,8 @@ class Energy:
         self.projection = (W / var[:, None]).T  # (M, N): maps v to the hidden logits
         self.beta: Tensor | None = None
         self.gain: Tensor | None = None  # β var_β/var: scales the drive W h
-        self.derived: dict[str, Any] = {}  # other forms of W, made when first needed
+        self.packed: dict[str, Any] = {}  # other forms of W and W/σ², made when first needed
+        self.tables: dict[int, Any] = {}  # and of what else is here
         self.offset: Tensor | float = 0.0  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
 
     @property
@@ -80,7 +81,7 @@ class Energy:
         var = 1 / precision
         mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
         tempered = Energy.__new__(Energy)
-        tempered.W, tempered.projection, tempered.derived = self.W, self.projection, self.derived
+        tempered.W, tempered.projection, tempered.packed, tempered.tables = self.W, self.projection, self.packed, {}
         tempered.b, tempered.mu, tempered.var = beta * self.b, mu, var
         tempered.beta, tempered.gain = beta, beta * var / self.var
         squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * precision

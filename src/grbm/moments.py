@@ -1,6 +1,5 @@
 """All that passes from sampling to learning: means of v, v², h and v hᵀ, streamed; the gradient is their difference."""
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -57,7 +56,7 @@ class MomentSum:
 
     def total(self) -> Moments:
         """The sums over all blocks, in float64; ``count`` is what they go over."""
-        return Moments(*(functools.reduce(Tensor.add_, x[1:], x[0].to(torch.float64, copy=True)) for x in self.sums))
+        return Moments(*(x.sum(0, dtype=torch.float64) for x in self.sums))
 
     def mean(self) -> Moments:
         """The means over all blocks, in float64."""

@@ -7,7 +7,6 @@
 // Rows of v and h start on 64 bytes; columns come in panels of 64, worked on in multiples of 16 (what lies beyond the
 // last unit is padding: W = 0, mu = 0, noise 0, b so low that h = 0). Vectors are the compiler's own (GCC, Clang).
 
-#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #if defined(__AVX2__)
@@ -22,6 +21,7 @@ enum { L = 8, ROWS = 6, COLUMNS = 2 };  // 12 of 16
 enum { L = 4, ROWS = 6, COLUMNS = 4 };  // NEON: 24 of 32
 #endif
 enum { PANEL = 64, DEPTH = 512 };  // DEPTH rows of a panel stay in the second-level cache
+enum { FEW = 4 };                  // visible units so few that W h is better taken unit by unit
 
 typedef float vf __attribute__((vector_size(4 * L), aligned(4)));
 typedef int32_t vi __attribute__((vector_size(4 * L), aligned(4)));
@@ -45,11 +45,13 @@ typedef struct {
     uint64_t key;
     uint32_t first_chain, first_draw, replica;
     float temperature;
-    const float *up, *down;  // W/var (n_visible, panels of hidden) and W^T (n_hidden, panels of visible), packed
+    const float *up, *down;  // W/var (n_visible, panels of hidden) and W^T (n_hidden, panels of visible), packed;
+                             // with FEW visible units the latter is W (n_visible, row)
     const float *real;       // 1 for a visible unit, 0 for padding
     const float *beta, *b, *mu, *gain, *precision;  // (n_replicas, 1 or row)
     const float *shrink, *noise_std;                // (steps, n_replicas, row)
-    float *v, *h, *p;  // (ring, chunk, row): the start in slot 0, the last state in slot n_steps % ring
+    float *v, *h, *p;                // (ring, chunk, row): the start in slot 0
+    float *last_v, *last_h, *last_p; // (n_replicas, n_chains, units): where the last state goes
     float *mean, *old_mean;  // (chunk, row)
     float *free_energy, *old_free_energy, *log_q, *tile;  // (chunk, 1 or PANEL)
     float *sum_v, *sum_v2, *sum_h, *sum_vh;               // by chunk; null where nothing is summed
@@ -65,6 +67,7 @@ ALWAYS vf root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
 ALWAYS vf within(vf x, float low, float high) {
     return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, _mm512_set1_ps(low)), _mm512_set1_ps(high));
 }
+ALWAYS float total(vf x) { return _mm512_reduce_add_ps((__m512)x); }
 ALWAYS vf choose(vi mask, vf a, vf b) {
     return (vf)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)mask), (__m512)b, (__m512)a);
 }
@@ -74,6 +77,11 @@ ALWAYS vf root(vf x) {
     for (int i = 0; i < L; i++) x[i] = __builtin_sqrtf(x[i]);
     return x;
 }
+ALWAYS float total(vf x) {
+    for (int n = L / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) x[i] += x[i + n];
+    return x[0];
+}
 ALWAYS vf choose(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 ALWAYS vf within(vf x, float low, float high) {
     x = choose(x < low, low - (vf){}, x);
@@ -81,14 +89,22 @@ ALWAYS vf within(vf x, float low, float high) {
 }
 #endif
 
+#if defined(PROFILE)  // for benchmarks/cd_step.py, on one thread
+#include <time.h>
+double grbm_seconds[5];
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+#define TIMED(part, call) do { const double began = now(); call; grbm_seconds[part] += now() - began; } while (0)
+#else
+#define TIMED(part, call) call
+#endif
+
 static inline vf fill(float x) { return x - (vf){}; }
 static inline vf load(const float *p) { return *(const vf *)p; }
 static inline void store(float *p, vf x) { *(vf *)p = x; }
-static inline float total(vf x) {
-    float sum = 0;
-    for (int i = 0; i < L; i++) sum += x[i];
-    return sum;
-}
 
 // ---------------------------------------------------------------- elementary functions, to about 2 ulp (after Cephes)
 
@@ -124,7 +140,7 @@ static inline vf log_of(vf x) {  // x > 0, normal
     return r + y + e * 0.693359375f;
 }
 
-// ---------------------------------------------------------------------------------- Philox 4x32-10 (Salmon et al. 2011)
+// ---------------------------------------------------------------------------------- Philox 4x32-7 (Salmon et al. 2011)
 
 typedef struct { uint64_t key; uint32_t chain, draw, replica; } Place;
 
@@ -132,8 +148,8 @@ typedef struct { uint64_t key; uint32_t chain, draw, replica; } Place;
 ALWAYS void philox_half(Place at, vw c0, vw word[4]) {
     vw c1 = (vw){} + at.chain, c2 = (vw){} + at.draw, c3 = (vw){} + at.replica;
     uint32_t k0 = (uint32_t)at.key, k1 = (uint32_t)(at.key >> 32);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; round++) {
+#pragma GCC unroll 7
+    for (int round = 0; round < 7; round++) {
         const vw a = multiply(c0, 0xD2511F53u), b = multiply(c2, 0xCD9E8D57u);
         c0 = (b >> 32) ^ c1 ^ k0, c1 = b, c2 = (a >> 32) ^ c3 ^ k1, c3 = a;
         k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
@@ -234,6 +250,16 @@ static inline int64_t panels(int64_t n) { return (n + PANEL - 1) / PANEL; }
 
 // mean = mu + gain (W h), the mean of p(v | h)
 static void visible_mean(const Walk *w, const float *h, float *mean) {
+    if (w->n_visible <= FEW) {  // a product would leave most of its columns empty
+        for (int64_t c = 0; c < w->n_chains; c++)
+            for (int64_t i = 0; i < w->v_row; i++) {
+                vf sum = fill(0);
+                for (int64_t j = 0; j < w->n_hidden && i < w->n_visible; j += L)
+                    sum += load(w->down + i * w->h_row + j) * load(h + c * w->h_row + j);
+                mean[c * w->v_row + i] = i < w->n_visible ? w->mu[i] + w->gain[i] * total(sum) : 0;
+            }
+        return;
+    }
     for (int64_t j = 0; j < panels(w->n_visible); j++) {
         const int64_t width = width_of(w->n_visible, j);
         memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
@@ -286,7 +312,7 @@ static void hidden(const Walk *w, uint32_t draw, const float *v, float *h, float
     for (int64_t j = 0; j < panels(w->n_hidden); j++) {
         const int64_t width = width_of(w->n_hidden, j);
         memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
-        product(w->n_chains, width, w->n_visible, v, w->v_row, 1, w->up + j * w->n_visible * PANEL, PANEL, w->tile, PANEL);
+        TIMED(2, product(w->n_chains, width, w->n_visible, v, w->v_row, 1, w->up + j * w->n_visible * PANEL, PANEL, w->tile, PANEL));
         for (int64_t c = 0; c < w->n_chains; c++) {
             vf softplus = fill(0), factor = fill(1);
             for (int first = 0; first < 16; first += L) {
@@ -372,35 +398,45 @@ static void add(const Walk *w, int64_t first, int64_t last) {
 static void run(Walk w) {
     const int64_t v_size = w.chunk * w.v_row, h_size = w.chunk * w.h_row;
     uint32_t draw = w.first_draw;
+    if (w.sum_v) {
+        memset(w.sum_v, 0, w.v_row * sizeof(float)), memset(w.sum_v2, 0, w.v_row * sizeof(float));
+        memset(w.sum_h, 0, w.h_row * sizeof(float)), memset(w.sum_vh, 0, w.n_visible * w.h_row * sizeof(float));
+    }
     int64_t first = w.burn_in < 0 ? 0 : 1;  // the first slot that is not summed yet
-    if (w.draw_start || w.adjusted)
-        hidden(&w, draw, w.v, w.draw_start ? w.h : 0, w.keep_p || w.n_steps == 0 ? w.p : 0, w.adjusted ? w.free_energy : 0);
+    float *const p_start = w.keep_p || w.n_steps == 0 ? w.p : 0, *const F = w.adjusted ? w.free_energy : 0;
+    if (w.draw_start || w.adjusted) TIMED(3, hidden(&w, draw, w.v, w.draw_start ? w.h : 0, p_start, F));
     draw += w.draw_start != 0;
     if (w.adjusted) visible_mean(&w, w.mean_field ? w.p : w.h, w.mean);
     for (int64_t t = 0; t < w.n_steps; t++) {
         const int64_t old = t % w.ring, new = (t + 1) % w.ring;
         if (new == 0) {
-            if (w.sum_v) add(&w, first, w.ring);
+            if (w.sum_v) TIMED(4, add(&w, first, w.ring));
             first = 0;
         }
         if (t < w.burn_in) first = new + 1;
         float *v = w.v + old * v_size, *h = w.h + old * h_size, *p = w.keep_p ? w.p + old * h_size : 0;
         float *v_new = w.v + new * v_size, *h_new = w.h + new * h_size, *p_new = w.keep_p ? w.p + new * h_size : 0;
         if (t == w.n_steps - 1 && !w.keep_p) p_new = w.p;
-        if (!w.adjusted) visible_mean(&w, w.mean_field ? p : h, w.mean);
-        move(&w, t, draw++, v, v_new);
+        if (!w.adjusted) TIMED(0, visible_mean(&w, w.mean_field ? p : h, w.mean));
+        TIMED(1, move(&w, t, draw++, v, v_new));
         if (w.adjusted) {
             float *swap = w.mean;
             w.mean = w.old_mean, w.old_mean = swap;
             swap = w.free_energy, w.free_energy = w.old_free_energy, w.old_free_energy = swap;
         }
-        hidden(&w, draw++, v_new, h_new, p_new, w.adjusted ? w.free_energy : 0);
+        TIMED(3, hidden(&w, draw++, v_new, h_new, p_new, w.adjusted ? w.free_energy : 0));
         if (w.adjusted) {
             visible_mean(&w, w.mean_field ? p_new : h_new, w.mean);
             if (t >= w.adjust_from) w.accept[t] = accept(&w, t, draw++, v, h, p, v_new, h_new, p_new);
         }
     }
-    if (w.sum_v) add(&w, first, w.n_steps % w.ring + 1);
+    const int64_t slot = w.n_steps % w.ring;
+    if (w.sum_v) TIMED(4, add(&w, first, slot + 1));
+    for (int64_t c = 0; c < w.n_chains; c++) {
+        memcpy(w.last_v + c * w.n_visible, w.v + slot * v_size + c * w.v_row, w.n_visible * sizeof(float));
+        memcpy(w.last_h + c * w.n_hidden, w.h + slot * h_size + c * w.h_row, w.n_hidden * sizeof(float));
+        memcpy(w.last_p + c * w.n_hidden, w.p + (w.keep_p ? slot * h_size : 0) + c * w.h_row, w.n_hidden * sizeof(float));
+    }
 }
 
 // Walk number k of those that `all` describes
@@ -417,8 +453,21 @@ static Walk one(const Walk *all, int64_t k) {
     w.mean += k * c * v, w.tile += k * c * PANEL, w.log_q += k * c;
     if (w.adjusted) w.old_mean += k * c * v, w.free_energy += k * c, w.old_free_energy += k * c, w.accept += k * w.n_steps;
     if (w.sum_v) w.sum_v += k * v, w.sum_v2 += k * v, w.sum_h += k * h, w.sum_vh += k * w.n_visible * h;
+    const int64_t chain = r * all->n_chains + first;
+    w.last_v += chain * w.n_visible, w.last_h += chain * w.n_hidden, w.last_p += chain * w.n_hidden;
     return w;
 }
+
+// All walks, on so many threads, which share nothing but the weights and never wait for one another. PyTorch's own
+// OpenMP threads where they can be had: others would compete for the cores with those, which spin between its operations.
+#if defined(_OPENMP)
+void grbm_walk(const Walk *all, int64_t threads) {
+    const int64_t n = all->n_replicas * ((all->n_chains + all->chunk - 1) / all->chunk);
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)threads)
+    for (int64_t k = 0; k < n; k++) run(one(all, k));
+}
+#else
+#include <pthread.h>
 
 typedef struct {
     const Walk *all;
@@ -431,7 +480,6 @@ static void *work(void *argument) {
     return 0;
 }
 
-// All walks, on so many threads, which share nothing but the weights and never wait for one another.
 void grbm_walk(const Walk *all, int64_t threads) {
     enum { MOST = 256 };
     pthread_t thread[MOST];
@@ -444,5 +492,6 @@ void grbm_walk(const Walk *all, int64_t threads) {
     work(&queue);
     for (int64_t i = 0; i < started; i++) pthread_join(thread[i], 0);
 }
+#endif
 
 int64_t grbm_size(void) { return sizeof(Walk); }

@@ -30,7 +30,7 @@ from grbm.samplers.moves import Moves
 
 SOURCE = Path(__file__).with_name("native.c")
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
-PANEL = 64  # columns of a packed matrix that lie together, as in native.c
+PANEL, FEW = 64, 4  # as in native.c: columns of a packed matrix that lie together; visible units treated one by one
 
 
 class _Walk(ctypes.Structure):
@@ -45,9 +45,9 @@ class _Walk(ctypes.Structure):
         + [(name, ctypes.c_uint32) for name in ("first_chain", "first_draw", "replica")]
         + [("temperature", ctypes.c_float)]
         + [(name, ctypes.c_void_p) for name in (
-            "up", "down", "real", "beta", "b", "mu", "gain", "precision", "shrink", "noise_std", "v", "h", "p", "mean",
-            "old_mean", "free_energy", "old_free_energy", "log_q", "tile", "sum_v", "sum_v2", "sum_h", "sum_vh",
-            "accept",
+            "up", "down", "real", "beta", "b", "mu", "gain", "precision", "shrink", "noise_std",
+            "v", "h", "p", "last_v", "last_h", "last_p", "mean", "old_mean", "free_energy", "old_free_energy", "log_q",
+            "tile", "sum_v", "sum_v2", "sum_h", "sum_vh", "accept",
         )]
     )  # fmt: skip
 
@@ -107,7 +107,8 @@ def _compiled() -> Path:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # another process may be doing the same
             made = Path(folder) / path.name
             command = [*compiler.split(), *FLAGS, "-o", str(made), str(SOURCE)]
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+            if subprocess.run([*command, "-fopenmp"], capture_output=True, timeout=120).returncode:
+                subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
             made.replace(path)
     return path
 
@@ -134,6 +135,31 @@ def _pack(matrix: Tensor) -> Tensor:
     return functional.pad(matrix, (0, panels * PANEL - n)).view(K, panels, PANEL).transpose(0, 1).contiguous()
 
 
+def _constants(energy: Energy, R: int) -> dict[str, Tensor]:
+    """What the parameters give, padded, and with a row for each of R replicas; made once for an energy."""
+    N, M = energy.n_visible, energy.n_hidden
+    v_row, h_row = _padded(N), _padded(M)
+
+    def table(x: Tensor | None, n: int, row: int, padding: float = 0.0) -> Tensor:
+        """Per-unit numbers ([R, 1,] n), or ones, as (R, row)."""
+        x = torch.ones(n) if x is None else x
+        return functional.pad(x.expand(R, 1, n)[:, 0], (0, row - n), value=padding).contiguous()
+
+    if not energy.packed:
+        energy.packed["up"] = _pack(energy.projection.T)
+        energy.packed["down"] = _pack(energy.W.T) if N > FEW else functional.pad(energy.W, (0, h_row - M)).contiguous()
+    if R not in energy.tables:
+        energy.tables[R] = {
+            "real": table(None, N, v_row),
+            "beta": table(None if energy.beta is None else energy.beta, 1, 1),
+            "b": table(energy.b, M, h_row, -87.0),
+            "mu": table(energy.mu, N, v_row),
+            "gain": table(energy.gain, N, v_row),
+            "precision": table(1 / energy.var, N, v_row),
+        }
+    return energy.packed | energy.tables[R]
+
+
 def run(
     energy: Energy,
     moves: Moves,
@@ -144,12 +170,13 @@ def run(
     given: Chains | None = None,
     burn_in: int | None = None,
     marginal: bool = False,
+    code: ctypes.CDLL | None = None,
 ) -> Walked:
     """A walk of ``n_steps`` moves from v ([R,] C, N), with h ~ p(h | v) or the hidden units of ``given``.
 
-    States after ``burn_in`` are summed, the start being number −1; None sums nothing.
+    States after ``burn_in`` are summed, the start being number −1; None sums nothing. ``code`` is by default `library`.
     """
-    native = library()
+    native = code or library()
     assert native is not None
     *_, C, N = v.shape
     R, M = (len(v) if v.ndim == 3 else 1), energy.n_hidden
@@ -163,13 +190,6 @@ def run(
     adjusted = adjust_from < n_steps
     p_slots = ring if moves.mean_field or marginal or adjusted else 1
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
-    if "packed" not in energy.derived:
-        energy.derived["packed"] = _pack(energy.projection.T), _pack(energy.W.T)
-
-    def table(x: Tensor | None, n: int, row: int, padding: float = 0.0) -> Tensor:
-        """Per-unit numbers ([R, 1,] n), or ones, as (R, row)."""
-        x = torch.ones(n) if x is None else x
-        return functional.pad(x.expand(R, 1, n)[:, 0], (0, row - n), value=padding).contiguous()
 
     def memory(slots: int, row: int, start: Tensor | None = None) -> Tensor:
         """Room for (R parts, slots, chunk, row), the start ([R,] C, ·) in the first slot."""
@@ -181,22 +201,18 @@ def run(
 
     T = len(moves.shrink)
     shrink, noise_std = (
-        functional.pad(x.reshape(T, -1, N).expand(T, R, N), (0, v_row - N)) for x in (moves.shrink, moves.noise_std)
+        functional.pad(x.reshape(T, -1, N).expand(T, R, N), (0, v_row - N)).contiguous()
+        for x in (moves.shrink, moves.noise_std)
     )
-    tensors = {
-        "up": energy.derived["packed"][0],
-        "down": energy.derived["packed"][1],
-        "real": table(None, N, v_row),
-        "beta": table(None if energy.beta is None else energy.beta, 1, 1),
-        "b": table(energy.b, M, h_row, -87.0),
-        "mu": table(energy.mu, N, v_row),
-        "gain": table(energy.gain, N, v_row),
-        "precision": table(1 / energy.var, N, v_row),
+    tensors = _constants(energy, R) | {
         "shrink": shrink,
         "noise_std": noise_std,
         "v": memory(ring, v_row, v),
         "h": memory(ring, h_row, None if given is None else given.h),
         "p": memory(p_slots, h_row, None if given is None else given.h_prob),
+        "last_v": torch.empty(*v.shape),
+        "last_h": torch.empty(*v.shape[:-1], M),
+        "last_p": torch.empty(*v.shape[:-1], M),
         "mean": memory(1, v_row),
         "log_q": memory(1, 1),
         "tile": memory(1, PANEL),
@@ -205,8 +221,8 @@ def run(
         tensors |= {"old_mean": memory(1, v_row), "free_energy": memory(1, 1), "old_free_energy": memory(1, 1)}
         tensors["accept"] = torch.empty(R * parts, n_steps)
     if burn_in is not None:
-        tensors |= {"sum_v": torch.zeros(parts, v_row), "sum_v2": torch.zeros(parts, v_row)}
-        tensors |= {"sum_h": torch.zeros(parts, h_row), "sum_vh": torch.zeros(parts, N, h_row)}
+        tensors |= {"sum_v": torch.empty(parts, v_row), "sum_v2": torch.empty(parts, v_row)}
+        tensors |= {"sum_h": torch.empty(parts, h_row), "sum_vh": torch.empty(parts, N, h_row)}
     walk = _Walk(
         n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
         burn_in=n_steps if burn_in is None else burn_in, adjusted=adjusted, adjust_from=adjust_from,
@@ -218,12 +234,7 @@ def run(
     native.grbm_walk(ctypes.byref(walk), threads)
     rng.draw += (given is None) + 2 * n_steps + (n_steps - adjust_from)
 
-    def last(name: str, n: int) -> Tensor:
-        room = tensors[name]
-        state = room[:, n_steps % ring if room.shape[1] == ring else 0]
-        return state[..., :n].reshape(R, parts * chunk, n)[:, :C].reshape(*v.shape[:-1], n)
-
-    chains = Chains(last("v", N), last("h", M), last("p", M))
+    chains = Chains(tensors["last_v"], tensors["last_h"], tensors["last_p"])
     accept_prob, sums = None, None
     if adjusted:
         total = tensors["accept"][:, adjust_from:].double().view(R, -1).sum(1)

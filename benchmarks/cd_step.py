@@ -1,0 +1,193 @@
+"""The cost of a CD step with Gibbs-Langevin: the published algorithm, every implementation here, and the limits.
+
+    uv run python -m benchmarks.cd_step              # four sizes and the paper's CelebA, on whatever device is there
+    uv run python -m benchmarks.cd_step --growth     # growth with N, M, batch, CD steps and K
+    uv run python -m benchmarks.cd_step --profile    # where the native implementation's time goes, on one thread
+
+All interleaved in one run; medians over rounds of the negative phase (start, walk, statistics) per CD step.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from benchmarks import published
+from grbm import GRBM, GibbsLangevin
+from grbm.model import Energy
+from grbm.randomness import Blocks
+from grbm.samplers import native
+from grbm.samplers.run import reference, run
+
+STEP_SIZE, BLOCKS = 0.04, 4
+
+
+class Size(NamedTuple):
+    N: int
+    M: int
+    C: int
+    steps: int = 10  # of the walk that is timed
+    K: int = 10
+
+
+SIZES = [
+    Size(2, 256, 100, 100),
+    Size(64, 256, 100, 100),
+    Size(784, 512, 256, 20),
+    Size(784, 4096, 512, 4),
+    Size(3072, 10_000, 512, 1),
+]
+
+
+def prepared(size: Size, device: torch.device) -> tuple[Energy, torch.Tensor]:
+    energy = GRBM(size.N, size.M, device=device).freeze()
+    v = torch.randn(size.C, size.N, generator=torch.Generator().manual_seed(0)).to(device)
+    return energy, v
+
+
+def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], object]]:
+    """By name, each a walk of ``size.steps`` steps with its statistics, or a part of it."""
+    energy, v = prepared(size, device)
+    N, M, C, T, K = size
+    sampler = GibbsLangevin(STEP_SIZE, n_inner=K)
+    adjusted = GibbsLangevin(STEP_SIZE, n_inner=K, adjust_from=0)
+    h, sums = torch.randint(2, (C, M), device=device).float(), torch.zeros(N, M, device=device)
+    logits, drive = torch.empty(C, M, device=device), torch.empty(C, N, device=device)
+
+    def products() -> None:
+        for _ in range(T):
+            torch.mm(v, energy.W, out=logits)
+            torch.mm(h, energy.W.T, out=drive)
+            sums.addmm_(v.T, h)
+
+    def draws() -> None:
+        for _ in range(T):
+            torch.rand(C, M, device=device)
+            torch.randn(C, N, device=device)
+
+    def walk(how: Callable[..., object], sampler: GibbsLangevin) -> Callable[[], object]:
+        return lambda: how(energy, sampler, v, T, Blocks(1, BLOCKS, device=device), burn_in=0)
+
+    found: dict[str, Callable[[], object]] = {
+        "published": lambda: published.negative_phase(energy, v, T, K, STEP_SIZE),
+        "pytorch": walk(reference, sampler),
+        "pytorch, adjusted": walk(reference, adjusted),
+    }
+    if native.serves(Blocks(1, BLOCKS), energy):
+        found |= {"native": walk(run, sampler), "native, adjusted": walk(run, adjusted)}
+    return found | {"three products alone": products, "draws alone": draws}
+
+
+def measure(calls: dict[str, Callable[[], object]], steps: int, rounds: int) -> dict[str, float]:
+    """Milliseconds per CD step, interleaved, medians; the first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for k in range(rounds + 1):
+        for name, call in calls.items():
+            _wait()
+            began = time.perf_counter()
+            call()
+            _wait()
+            if k:
+                times[name].append(1e3 * (time.perf_counter() - began) / steps)
+    return {name: statistics.median(x) for name, x in times.items()}
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def table(rounds: int, device: torch.device, sizes: list[Size]) -> None:
+    for size in sizes:
+        times = measure(contenders(size, device), size.steps, rounds if size.N < 3000 else 1)
+        print(f"\nN = {size.N}, M = {size.M}, batch {size.C}, {size.steps} steps, K = {size.K}")
+        for name, milliseconds in times.items():
+            print(f"  {name:<22}{milliseconds:10.4f} ms  x {times['published'] / milliseconds:6.2f}")
+
+
+def growth(rounds: int, device: torch.device) -> None:
+    """One of N, M, batch, CD steps and K at a time, from a middle size; milliseconds per CD step."""
+    middle = Size(256, 256, 128, 20)
+    for name, values in (
+        ("N", (64, 256, 1024)),
+        ("M", (64, 256, 1024)),
+        ("C", (32, 128, 512)),
+        ("steps", (1, 10, 100)),
+        ("K", (1, 10, 40)),
+    ):
+        print(f"\nby {'batch' if name == 'C' else name}, else {middle}")
+        for value in values:
+            size = middle._replace(**{name: value})
+            calls = contenders(size, device)
+            wanted = {k: calls[k] for k in ("published", "pytorch", "native") if k in calls}
+            times = measure(wanted, size.steps, rounds)
+            print(f"  {value:>6}" + "".join(f"   {k} {t:9.4f} ms" for k, t in times.items()))
+
+
+def profile(sizes: list[Size]) -> None:
+    """`native.c` compiled with its clocks, on one thread."""
+    names = (
+        "mean of v given h (product)",
+        "move of v (normal draws)",
+        "h given v: product",
+        "h given v: draws",
+        "sums",
+    )
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        path = Path(folder) / "profiled.so"
+        subprocess.run(["cc", *native.FLAGS, "-DPROFILE", "-o", str(path), str(native.SOURCE)], check=True)
+        plain, clocked = native.library(), ctypes.CDLL(str(path))
+        assert plain is not None
+        seconds = (ctypes.c_double * len(names)).in_dll(clocked, "grbm_seconds")
+        for size in sizes[:4]:
+            energy, v = prepared(size, torch.device("cpu"))
+            moves = GibbsLangevin(STEP_SIZE).moves(energy, size.steps)
+            native.run(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0)  # packs W
+            clocked.grbm_walk.argtypes, clocked.grbm_walk.restype = plain.grbm_walk.argtypes, None
+            seconds[:] = [0.0] * len(names)
+            began = time.perf_counter()
+            native.run(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0, code=clocked)
+            took = time.perf_counter() - began
+            seconds[3] -= seconds[2]  # its clock runs around the product's
+            print(f"\nN = {size.N}, M = {size.M}, batch {size.C}: {1e3 * took / size.steps:.4f} ms a step")
+            for name, part in zip((*names, "around the walk"), (*seconds, took - sum(seconds)), strict=True):
+                print(f"  {name:<30}{part / took:6.1%}")
+
+
+@contextlib.contextmanager
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--sizes", type=int, default=len(SIZES), help="only so many, from the smallest")
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    print(f"{where}, PyTorch {torch.__version__}; per CD step, medians of {options.rounds} rounds")
+    if options.growth:
+        growth(options.rounds, device)
+    elif options.profile:
+        profile(SIZES)
+    else:
+        table(options.rounds, device, SIZES[: options.sizes])
+
+
+if __name__ == "__main__":
+    main()

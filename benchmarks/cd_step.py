@@ -81,7 +81,7 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
         "pytorch": walk(reference, sampler),
         "pytorch, adjusted": walk(reference, adjusted),
     }
-    if native.serves(Blocks(1, BLOCKS), energy):
+    if native.serves(energy):
         found |= {"native": walk(run, sampler), "native, adjusted": walk(run, adjusted)}
     return found | {"three products alone": products, "draws alone": draws}
 

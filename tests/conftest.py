@@ -13,6 +13,8 @@ from grbm.randomness import generator
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # and in the processes that tests start
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # CUDA kernels on the CPU; read when Triton is imported
 
 
 def random_model(n_visible: int, n_hidden: int, seed: int, *, strength: float = 1.0, dtype=torch.float64) -> GRBM:

@@ -11,7 +11,7 @@ import tyro
 
 from grbm.data.standardise import Mode
 from grbm.errors import UserError
-from grbm.model import GRBM, Base
+from grbm.model import GRBM, Base, Precision
 from grbm.objectives import CD, PCD, ModifiedCD, Objective
 from grbm.samplers import Annealed, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, Sampler
 
@@ -228,6 +228,8 @@ class RunConfig:
     """Preset array: a .npy or .npz file, or a Hugging Face data set on disk. Preset images: a folder of pictures."""
     memory: int = 256
     """Megabytes (in float32) of --data to keep in memory; larger data are read from the disk as they are needed."""
+    precision: Precision = "highest"
+    """Of the products in chains: highest (float32), high (TF32 on a GPU), fast (half-precision operands)."""
     seed: int = 0
     """Every random number of the run follows from it."""
     device: str = "auto"
@@ -312,10 +314,10 @@ def _restore(kind: type, values: Any) -> Any:
         raise TypeError(f"expected the fields of {kind.__name__}, found {values!r}")
     given = dict(values)
     for f in fields(kind):
-        if get_origin(f.type) is Literal and given.get(f.name) not in get_args(f.type):
-            raise ValueError(f"{f.name} is {given.get(f.name)!r}")
-        if f.name not in given:
+        if f.name not in given:  # as before there was such a setting
             continue
+        if get_origin(f.type) is Literal and given[f.name] not in get_args(f.type):
+            raise ValueError(f"{f.name} is {given[f.name]!r}")
         if f.name in ("data", "data_dir") and given[f.name] is not None:
             given[f.name] = Path(given[f.name])
         elif isinstance(given[f.name], dict):

@@ -146,6 +146,7 @@ def _train(
                 average_decay=config.train.average_decay,
                 n_blocks=n_blocks,
                 share=share,
+                precision=config.precision,
             ):
                 on_update(state.update, recorder.after(metrics))
                 if "stop" in share.agreed and state.update < config.train.n_updates:

@@ -5,7 +5,7 @@ Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,9 @@ class Base(NamedTuple):
         return 0.5 * (2 * math.pi * self.var.double()).log().sum() + n_hidden * math.log(2)
 
 
+Precision = Literal["highest", "high", "fast"]
+
+
 class Energy:
     """The energy function as plain tensors, with what every step of a chain needs computed once.
 
@@ -53,10 +56,13 @@ class Energy:
     ----------
     W, b, mu, var : Tensor
         (N, M), (M,), (N,), (N,); tempered: b (R, 1, M), mu and var (R, 1, N), one entry per inverse temperature.
+    precision : {"highest", "high", "fast"}
+        What the operands of products in chains may be: float32; TF32; half precision, centred and in units of σ.
+        Sums, logits and statistics are float32 in any case, and so is all outside of chains.
     """
 
-    def __init__(self, W: Tensor, b: Tensor, mu: Tensor, var: Tensor) -> None:
-        self.W, self.b, self.mu, self.var = W, b, mu, var
+    def __init__(self, W: Tensor, b: Tensor, mu: Tensor, var: Tensor, precision: Precision = "highest") -> None:
+        self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
         self.projection = (W / var[:, None]).T  # (M, N): maps v to the hidden logits
         self.beta: Tensor | None = None
         self.gain: Tensor | None = None  # β var_β/var: scales the drive W h
@@ -82,6 +88,7 @@ class Energy:
         mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
         tempered = Energy.__new__(Energy)
         tempered.W, tempered.projection, tempered.packed, tempered.tables = self.W, self.projection, self.packed, {}
+        tempered.precision = self.precision
         tempered.b, tempered.mu, tempered.var = beta * self.b, mu, var
         tempered.beta, tempered.gain = beta, beta * var / self.var
         squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * precision
@@ -183,10 +190,10 @@ class GRBM(nn.Module):
     def extra_repr(self) -> str:
         return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}"
 
-    def freeze(self) -> Energy:
+    def freeze(self, precision: Precision = "highest") -> Energy:
         """A copy of the energy at the present parameters, without gradients: what samplers move under."""
         W, b, mu = (p.detach().clone() for p in (self.W, self.b, self.mu))
-        return Energy(W, b, mu, self.var.detach())
+        return Energy(W, b, mu, self.var.detach(), precision)
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
         """E(v, h) (Eq. 1) of v (..., N) and h (..., M), per sample: (...). Differentiable."""

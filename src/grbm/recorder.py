@@ -36,6 +36,7 @@ class Recorder:
         paint: Callable[[Tensor], np.ndarray] | None,
     ) -> None:
         self.config, self.folder, self.state, self.share, self.log, self.run = config, folder, state, share, log, run
+        self.clipped: Tensor | int = notes["clipped"]
         self.notes, self.seen, self.test, self.paint = notes, seen, test, paint
         self.started = time.perf_counter() - notes["seconds"]
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, state.update
@@ -44,7 +45,7 @@ class Recorder:
         """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
         config, state, share = self.config, self.state, self.share
         n_updates, clip = config.train.n_updates, config.train.clip_norm
-        self.notes["clipped"] += int(clip is not None and float(metrics.grad_norm) > clip)
+        self.clipped = self.clipped + (0 if clip is None else (metrics.grad_norm > clip).long())  # no waiting for a GPU
         self.notes["since"] += 1
         record = None
         every = max(1, n_updates // config.log.points)
@@ -52,7 +53,7 @@ class Recorder:
             chains = share.gather(metrics.negative.v)
             if self.log is not None:
                 record = describe(state, metrics, chains, self.seen, self.test, config.train.min_var)
-                record["clipped"] = self.notes["clipped"] / self.notes["since"]
+                record["clipped"] = int(self.clipped) / self.notes["since"]
                 record["seconds"] = round(time.perf_counter() - self.started, 3)
                 if record["energy_distance"] is not None:
                     self.notes["scores"].append(record["energy_distance"])
@@ -60,7 +61,7 @@ class Recorder:
                 between = every * max(1, config.log.points // max(1, config.log.images))
                 if self.paint is not None and config.log.images and state.update % between == 0:
                     self._picture(self.paint, chains)
-            self.notes["clipped"] = self.notes["since"] = 0
+            self.clipped, self.notes["since"] = 0, 0
         due = time.perf_counter() - self.saved_at > max(60 * config.checkpoint.minutes, 50 * self.saved_in)
         if due and share.leads:
             share.wishes.add("save")
@@ -74,6 +75,7 @@ class Recorder:
         if self.saved_update == self.state.update:
             return
         began = time.perf_counter()
+        self.state.settle()
         if not self.share.same(list(self.state.model.parameters())):
             raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
         if self.log is not None:
@@ -81,6 +83,7 @@ class Recorder:
         scores = self.notes["scores"]
         notes = self.notes | {
             "seconds": round(began - self.started, 3),
+            "clipped": int(self.clipped),
             "score": sum(scores) / len(scores) if scores else None,
             "scores": [],
         }

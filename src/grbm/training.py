@@ -10,13 +10,14 @@ from torch import Tensor
 
 from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError
-from grbm.model import GRBM, Energy
+from grbm.model import GRBM, Energy, Precision
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import Negative, Objective, positive
 from grbm.randomness import generator
 from grbm.samplers.langevin import LangevinOptions
 from grbm.schedules import cosine
 
+CHECK_EVERY = 25  # updates after which a GPU is waited for, to see whether the numbers are still sensible
 EXPLODED = 1e6  # root-mean-square gradient per parameter beyond which nothing sensible is being learned
 
 
@@ -30,7 +31,17 @@ class TrainState:
     update: int = 0
     persistent: Tensor | None = None  # visible units (..., C, N) of this process's persistent chains
     average: GRBM | None = None  # exponential moving average of the parameters
-    last_good: dict[str, Tensor] | None = None  # the last parameters whose gradient was sensible
+    last_good: dict[str, Tensor] | None = None  # the last parameters whose gradient was known to be sensible
+    broken: Tensor | None = None  # on a GPU: whether some gradient since then was not, which stops learning
+
+    def settle(self) -> None:
+        """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""
+        if self.broken is not None and self.broken:
+            self.model.load_state_dict(self.last_good or self.model.state_dict())
+            raise DivergenceError(
+                f"Stopped at update {self.update}: in the last {CHECK_EVERY} updates the gradient was no longer a "
+                f"sensible number; lower the learning rate or the step size, or set a larger min_var."
+            )
 
 
 class StepMetrics(NamedTuple):
@@ -65,16 +76,19 @@ def train_step(
     average_decay: float | None = None,
     n_blocks: int = 1,
     share: Share = ALONE,
+    precision: Precision = "highest",
 ) -> StepMetrics:
     """One update of ``state`` on the batch ``v_data`` (B, N), or on this process's ``share`` of its rows.
 
     With ``centred`` the gradient is that of `grbm.moments.centre`. Its norm over all parameters together is clipped to
     ``clip_norm``; σ² is kept at or above ``min_var``.
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
-    ones whose gradient was neither.
+    ones whose gradient was neither; on a GPU, which is not waited for at every update, within CHECK_EVERY updates.
     """
-    model, energy = state.model, state.model.freeze()
-    _check_step_size(state.update, energy, objective)
+    model, energy = state.model, state.model.freeze(precision)
+    checks = not energy.W.is_cuda or state.update % CHECK_EVERY == 0
+    if checks:
+        _check_step_size(state.update, energy, objective)
     rng = share.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
     data_term = positive(energy, v_data, rng, probabilities=objective.probabilities)
     negative = objective.negative(energy, v_data, state.persistent, rng)
@@ -86,10 +100,18 @@ def train_step(
         model.get_parameter(name).grad = -step
     grad_norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     n_parameters = sum(p.numel() for p in model.parameters())
-    if not grad_norm < EXPLODED * n_parameters**0.5:  # also where it is NaN
+    broken = ~(grad_norm < EXPLODED * n_parameters**0.5)  # also where it is NaN
+    if energy.W.is_cuda:
+        state.broken = broken if state.broken is None else broken | state.broken
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.masked_fill_(state.broken, 0.0)
+        broken = state.broken
+    if checks and broken:
         model.load_state_dict(state.last_good or model.state_dict())
         raise DivergenceError(_explain(state.update, energy, pooled.chains_v2, steps["log_var"]))
-    state.last_good = {name: p.clone() for name, p in model.state_dict().items()}
+    if checks:
+        state.last_good = {name: p.clone() for name, p in model.state_dict().items()}
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
     state.optimizer.step()
@@ -114,6 +136,7 @@ def fit(
     average_decay: float | None = None,
     n_blocks: int = 1,
     share: Share = ALONE,
+    precision: Precision = "highest",
 ) -> Iterator[StepMetrics]:
     """Train up to update ``n_updates``, yielding after each; learning rates fall to 0 by the cosine (Eq. 22).
 
@@ -133,6 +156,8 @@ def fit(
         the same number of blocks any number of processes learns the same parameters.
     share : Share
         This process's part; by default all.
+    precision : {"highest", "high", "fast"}
+        Of the operands of products in the chains: float32, TF32, or half precision; see `grbm.model.Energy`.
 
     Raises
     ------
@@ -159,6 +184,7 @@ def fit(
         if state.update // per_epoch != epoch:
             epoch = state.update // per_epoch
             order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
+            order = order.to(data.device) if isinstance(data, Tensor) else order
         first = state.update % per_epoch * batch_size
         rows = order[first : first + batch_size][share.part(batch_size)]
         for group in state.optimizer.param_groups:
@@ -166,14 +192,16 @@ def fit(
         yield train_step(
             state,
             objective,
-            data[rows.to(data.device) if isinstance(data, Tensor) else rows],
+            data[rows],
             centred=centred,
             clip_norm=clip_norm,
             min_var=min_var,
             average_decay=average_decay,
             n_blocks=n_blocks,
             share=share,
+            precision=precision,
         )
+    state.settle()
 
 
 class _Pooled(NamedTuple):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from grbm.errors import UserError
 from grbm.files import cache_folder
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
-from grbm.randomness import Blocks, Philox, Rng, n_blocks
+from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains
 from grbm.samplers.moves import Moves
 
@@ -60,10 +60,8 @@ class Walked(NamedTuple):
     accept_prob: Tensor | None  # mean over chains and steps, (R,) or a scalar; None where nothing can be rejected
 
 
-def serves(rng: Rng, energy: Energy) -> TypeGuard[Blocks | Philox]:
-    """Whether walks under ``energy`` with these random numbers can be run here."""
-    if isinstance(rng, torch.Generator):
-        return False
+def serves(energy: Energy) -> bool:
+    """Whether walks under ``energy`` can be run here."""
     return energy.W.device.type == "cpu" and energy.W.dtype == torch.float32 and library() is not None
 
 

@@ -1,15 +1,20 @@
 """The hot loop behind one function: `run` a walk and keep what counts, by the fastest implementation at hand."""
 
-from collections.abc import Iterator, Sequence
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from grbm.model import GRBM, Energy
+from grbm.model import GRBM, Energy, Precision
 from grbm.moments import MomentSum
 from grbm.randomness import Blocks, Rng, n_blocks, seed_of
 from grbm.samplers import native
 from grbm.samplers.chains import Chains, Sampler, walk
+from grbm.samplers.moves import Moves
 from grbm.samplers.native import Walked
 
 
@@ -37,11 +42,33 @@ def run(
     probabilities : bool
         Sum p(h | v) in place of h.
     """
-    if native.serves(rng, energy):
-        moves = sampler.moves(energy, n_steps)
-        if moves is not None:
-            return native.run(energy, moves, v, n_steps, rng, burn_in=burn_in, marginal=probabilities)
+    moves = sampler.moves(energy, n_steps)
+    if moves is not None and not isinstance(rng, torch.Generator):
+        fast = _implementation(energy, moves, n_steps)
+        if fast is not None:
+            return fast(energy, moves, v, n_steps, rng, burn_in=burn_in, marginal=probabilities)
     return reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+
+
+def _implementation(energy: Energy, moves: Moves, n_steps: int) -> Callable[..., Walked] | None:
+    """What runs these moves faster than `reference`, if anything does."""
+    if energy.W.is_cuda:
+        fused = _fused()
+        return fused.run if fused is not None and fused.serves(energy, moves, n_steps) else None
+    return native.run if native.serves(energy) else None
+
+
+@functools.cache
+def _fused() -> Any:
+    """The module of the CUDA kernels, where Triton is installed and not switched off."""
+    if os.environ.get("GRBM_ENGINE") == "pytorch":
+        return None
+    try:
+        from grbm.samplers import fused
+    except ImportError as error:
+        logging.getLogger("grbm").warning("No Triton here (%s): chains run in plain PyTorch, slower.", error)
+        return None
+    return fused
 
 
 def reference(
@@ -80,6 +107,7 @@ def sample(
     keep_every: int | None = None,
     burn_in: int = 0,
     mean: bool = False,
+    precision: Precision = "highest",
 ) -> Chains:
     """Run chains from noise, or from ``v0``, and return their last state.
 
@@ -101,6 +129,8 @@ def sample(
         Steps that are never kept.
     mean : bool
         Replace v by its conditional mean μ + W h, as the published program displays samples.
+    precision : {"highest", "high", "fast"}
+        Of a model's products; an `Energy` has its own.
 
     Returns
     -------
@@ -112,7 +142,7 @@ def sample(
     ValueError
         If not exactly one of ``n_chains`` and ``v0`` is given, or a shape or count is wrong.
     """
-    energy = model.freeze() if isinstance(model, GRBM) else model
+    energy = model.freeze(precision) if isinstance(model, GRBM) else model
     rng = Blocks(seed_of(seed, "sample"), 1, device=energy.W.device)
     if (n_chains is None) == (v0 is None):
         raise ValueError("Give either n_chains (chains start from noise) or v0 (chains start there).")
@@ -138,11 +168,12 @@ def sample(
 def _at(stops: Sequence[int], energy: Energy, sampler: Sampler, v: Tensor, n_steps: int, rng: Rng) -> Iterator[Chains]:
     """The chains after each of these numbers of steps."""
     moves = sampler.moves(energy, n_steps)
-    if moves is not None and native.serves(rng, energy):
+    fast = None if moves is None or isinstance(rng, torch.Generator) else _implementation(energy, moves, n_steps)
+    if moves is not None and fast is not None:
         chains, done = None, 0
         for stop in stops:
             part = moves.part(done, stop)
-            chains = native.run(energy, part, v if chains is None else chains.v, stop - done, rng, given=chains).chains
+            chains = fast(energy, part, v if chains is None else chains.v, stop - done, rng, given=chains).chains
             done = stop
             yield chains
         return

@@ -90,7 +90,7 @@ class ParallelTempering(Sampler):
             # Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
             keeps = moves is None or moves.mean_field or moves.adjust_from is not None
             swapped = Chains(v, h, ladder.hidden_logits(v).sigmoid() if keeps else replicas.h_prob)
-            if moves is not None and native.serves(rng, ladder):
+            if moves is not None and not isinstance(rng, torch.Generator) and native.serves(ladder):
                 walked = native.run(ladder, moves.part(t, t + 1), v, 1, rng, given=swapped)
                 replicas, accept_prob = walked.chains, walked.accept_prob
             else:

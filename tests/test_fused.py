@@ -1,0 +1,151 @@
+"""The CUDA walk against its definition: on a GPU where there is one, else in Triton's interpreter on the CPU."""
+
+import pytest
+import torch
+
+from grbm import (
+    CD,
+    PCD,
+    DivergenceError,
+    Gibbs,
+    GibbsLangevin,
+    Langevin,
+    ModifiedCD,
+    PartialGibbs,
+    TrainState,
+    fit,
+    sample,
+)
+from grbm.evaluate import exact
+from grbm.randomness import Blocks, Philox
+from grbm.samplers.run import _implementation, reference
+from tests.conftest import exact_chains, random_model, z_scores
+from tests.test_native import agree
+
+fused = pytest.importorskip("grbm.samplers.fused", reason="Triton is not installed")
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+KEY = 0xFEDCBA9876543210  # above 2^63: the kernels see it as a negative number
+needs_gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """So that several tiles are needed, and the interpreter has not too much to do."""
+    if not CUDA:
+        monkeypatch.setattr(fused, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
+        fused.walker.cache_clear()
+
+
+def walk(sampler, energy, v, n_steps, rng, burn_in, marginal, **given):
+    return fused.run(
+        energy, sampler.moves(energy, n_steps), v, n_steps, rng, burn_in=burn_in, marginal=marginal, **given
+    )
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "fast"])
+@pytest.mark.parametrize("sampler", [Gibbs(), GibbsLangevin(0.05), Langevin(0.05, per_unit=True)], ids=repr)
+@pytest.mark.parametrize(("N", "M", "C"), [(2, 5, 3), (70, 130, 17)])
+def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C):
+    """From the same random numbers: every unit of every chain and all sums; half precision within its rounding."""
+    model = random_model(N, M, 3, dtype=torch.float32).to(DEVICE)
+    with torch.no_grad():
+        model.W.mul_(0.3)
+    energy = model.freeze(precision)
+    v = torch.randn(C, N, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    for n_steps, burn_in, marginal in ((0, -1, True), (1, 0, False), (3, 1, True), (11, -1, False)):
+        one = walk(sampler, energy, v, n_steps, Philox(KEY, 5), burn_in, marginal)
+        two = reference(energy, sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=marginal)
+        if precision == "highest":
+            agree(one, two, C)
+            continue
+        # rounding to 11 bits moves logits by about 1e-3, and so decides one draw in some thousands differently
+        same = (one.chains.h == two.chains.h).all(-1) & ((one.chains.v - two.chains.v).abs() < 0.02).all(-1)
+        assert same.double().mean() > 0.7
+        torch.testing.assert_close(one.chains.h_prob[same], two.chains.h_prob[same], rtol=0, atol=5e-3)
+        assert one.sums.count == two.sums.count
+        if same.all():
+            for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):
+                torch.testing.assert_close(a, b, rtol=5e-3, atol=5e-3)
+
+
+def test_given_hidden_units_and_stretches():
+    """A walk in two parts is the walk."""
+    energy = random_model(20, 33, 1, dtype=torch.float32).to(DEVICE).freeze()
+    v = torch.randn(9, 20, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    moves = GibbsLangevin(0.05).moves(energy, 6)
+    whole = fused.run(energy, moves, v, 6, Philox(KEY)).chains
+    rng = Philox(KEY)
+    first = fused.run(energy, moves.part(0, 2), v, 2, rng).chains
+    second = fused.run(energy, moves.part(2, 6), first.v, 4, rng, given=first).chains
+    torch.testing.assert_close(second.v, whole.v, rtol=1e-4, atol=1e-4)
+    assert torch.equal(second.h, whole.h)
+
+
+def test_blocks_draw_the_same_wherever_they_are():
+    energy = random_model(7, 9, 1, dtype=torch.float32).to(DEVICE).freeze()
+    v = torch.randn(16, 7, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    moves = Gibbs().moves(energy, 3)
+    whole = fused.run(energy, moves, v, 3, Blocks(5, 4, device=DEVICE)).chains.v
+    part = fused.run(energy, moves, v[4:8], 3, Blocks(5, 4, range(1, 2), DEVICE)).chains.v
+    torch.testing.assert_close(part, whole[4:8])
+
+
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+@pytest.mark.parametrize("sampler", [Gibbs(), PartialGibbs(0.8)], ids=repr)
+def test_the_fused_walk_does_not_drift(sampler, precision):
+    """4,000 chains from the exact distribution, on the kernels' own draws: all moments within 4 standard errors."""
+    model = random_model(3, 6, 2)
+    truth = exact.moments(model)
+    v, _ = exact_chains(model, 4000, seed=2)
+    energy = model.float().to(DEVICE).freeze(precision)
+    fused.TILE["BM"] = 128
+    chains = walk(sampler, energy, v.float().to(DEVICE), 4, Philox(KEY), None, False).chains
+    assert z_scores(chains.v.double().cpu(), chains.h.double().cpu(), truth).abs().max() < 4
+
+
+def test_operands_beyond_half_precision_do_no_harm():
+    """A unit of variance 1e-12 that starts a million deviations away, as a constant pixel would."""
+    model = random_model(4, 6, 0, dtype=torch.float32).to(DEVICE)
+    with torch.no_grad():
+        model.log_var[0] = -27.6
+        model.W[0] = 0
+    walked = walk(Gibbs(), model.freeze("fast"), torch.ones(5, 4).to(DEVICE), 3, Philox(KEY), 0, False)
+    assert walked.chains.v.isfinite().all()
+    assert all(x.isfinite().all() for x in walked.sums.mean())
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["highest", "high", "fast"])
+@pytest.mark.parametrize(
+    "objective",
+    [ModifiedCD(GibbsLangevin(0.04), 12), CD(Gibbs(), 2), PCD(Gibbs(), 3, n_chains=64, restart=0.1)],
+    ids=repr,
+)
+def test_training_on_a_gpu_repeats_itself_and_its_graph(objective, precision):
+    """Two runs from one seed end with the same bits, though only the first walk of each kind is no graph."""
+    ends = []
+    for _ in range(2):
+        fused.walker.cache_clear()
+        model = random_model(30, 40, 0, dtype=torch.float32).cuda()
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        rows = torch.randn(256, 30, generator=torch.Generator().manual_seed(0)).cuda()
+        assert _implementation(model.freeze(), Gibbs().moves(model.freeze(), 1), 1) is fused.run
+        for _ in fit(state, rows, objective, n_updates=10, batch_size=64, precision=precision):
+            pass
+        ends.append(model.W.detach().cpu())
+    assert torch.equal(*ends)
+
+
+@needs_gpu
+def test_a_gpu_is_waited_for_seldom_and_divergence_still_found():
+    model = random_model(5, 6, 0, dtype=torch.float32).cuda()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    rows = torch.randn(64, 5).cuda()
+    rows[3, 2] = 1e30
+    with pytest.raises(DivergenceError):
+        for _ in fit(state, rows, CD(Gibbs()), n_updates=60, batch_size=64):
+            pass
+    assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
+    assert sample(model, Gibbs(), n_chains=3, n_steps=5).v.isfinite().all()

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from grbm import Base, Gibbs, GibbsLangevin, Langevin, PartialGibbs, sample
+from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers import native
 from grbm.samplers.chains import Chains
 from grbm.samplers.moves import Moves
 from grbm.samplers.run import reference, run
-from tests.conftest import random_model
+from tests.conftest import exact_chains, random_model, z_scores
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
 KEY = 0x0123456789ABCDEF
@@ -154,6 +155,43 @@ def test_the_native_walk_is_its_definition(sampler, N, M, C):
             for walk in (run, reference)
         ]
         agree(*walked, C)
+
+
+@needs_compiler
+@pytest.mark.skipif(
+    native.library() is None or not native.library().grbm_has_half(), reason="no bfloat16 products here"
+)
+@pytest.mark.parametrize("sampler", [PartialGibbs(0.7), GibbsLangevin(0.05, adjust_from=0), Langevin(0.05)], ids=repr)
+@pytest.mark.parametrize(("N", "M", "C"), [(5, 7, 5), (17, 70, 7), (64, 128, 25), (131, 65, 13)])
+def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
+    """Operands of 8 bits move logits by about 1e-2: one draw in some hundreds goes elsewhere, and its chain with it."""
+    model = random_model(N, M, 3, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.mul_(0.1)
+    v = torch.randn(C, N, generator=torch.Generator().manual_seed(1))
+    for n_steps, burn_in, probabilities in ((0, -1, True), (1, 0, False), (3, 1, True), (8, -1, False)):
+        fast, full = (
+            walk(model.freeze(p), sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=probabilities)
+            for walk, p in ((run, "fast"), (reference, "highest"))
+        )
+        same = (fast.chains.h == full.chains.h).all(-1) & ((fast.chains.v - full.chains.v).abs() < 0.05).all(-1)
+        assert same.double().mean() >= 0.6
+        torch.testing.assert_close(fast.chains.h_prob[same], full.chains.h_prob[same], rtol=0, atol=0.02)
+        assert fast.sums.count == full.sums.count
+        if same.all():
+            for a, b in zip(fast.sums.mean(), full.sums.mean(), strict=True):
+                torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sampler", [Gibbs(), GibbsLangevin(0.15, adjust_from=0)], ids=repr)
+def test_half_precision_does_not_drift_visibly(sampler):
+    """20,000 chains from the exact distribution: every moment within 4 standard errors after 8 steps."""
+    model = random_model(6, 5, 3)
+    truth = exact.moments(model)
+    v, _ = exact_chains(model, 20_000, seed=0)
+    chains = sample(model.float(), sampler, v0=v, n_steps=8, seed=1, precision="fast")
+    assert z_scores(chains.v.double(), chains.h.double(), truth).abs().max() < 4
 
 
 @needs_compiler

@@ -42,18 +42,21 @@ typedef struct {
     int64_t v_row, h_row; // floats from one chain to the next
     int64_t ring;         // slots of states, at least 2, summed when all are full
     int64_t move_row;     // floats from one step's move to the next, 0 where all are the same
+    int64_t half;         // operands (v - mu)/sigma, W/sigma and h of products in bfloat16; sum_vh is then that of (v - mu)/sigma
     uint64_t key;
     uint32_t first_chain, first_draw, replica;
     float temperature;
     const float *up, *down;  // W/var (n_visible, panels of hidden) and W^T (n_hidden, panels of visible), packed;
                              // with FEW visible units the latter is W (n_visible, row)
     const float *real;       // 1 for a visible unit, 0 for padding
+    const float *inverse;    // 1/sigma, with `half`
     const float *beta, *b, *mu, *gain, *precision;  // (n_replicas, 1 or row)
     const float *shrink, *noise_std;                // (steps, n_replicas, row)
     float *v, *h, *p;                // (ring, chunk, row): the start in slot 0
     float *last_v, *last_h, *last_p; // (n_replicas, n_chains, units): where the last state goes
     float *mean, *old_mean;  // (chunk, row)
     float *free_energy, *old_free_energy, *log_q, *tile;  // (chunk, 1 or PANEL)
+    float *halves;                                        // (ring chunk + 1, (v_row + h_row)/2), with `half`
     float *sum_v, *sum_v2, *sum_h, *sum_vh;               // by chunk; null where nothing is summed
     float *accept;                                        // (n_steps,): sums over chains of the acceptance probability
 } Walk;
@@ -63,6 +66,7 @@ typedef struct {
 // What the compiler's vectors lack: the lower halves' product, the root, the smaller and the larger
 #if defined(__AVX512F__)
 ALWAYS vw multiply(vw a, uint32_t m) { return (vw)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(m)); }
+ALWAYS vf fill(float x) { return (vf)_mm512_set1_ps(x); }
 ALWAYS vf root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
 ALWAYS vf within(vf x, float low, float high) {
     return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, _mm512_set1_ps(low)), _mm512_set1_ps(high));
@@ -72,6 +76,7 @@ ALWAYS vf choose(vi mask, vf a, vf b) {
     return (vf)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)mask), (__m512)b, (__m512)a);
 }
 #else
+ALWAYS vf fill(float x) { return x - (vf){}; }
 ALWAYS vw multiply(vw a, uint32_t m) { return (a & 0xffffffffu) * (uint64_t)m; }
 ALWAYS vf root(vf x) {
     for (int i = 0; i < L; i++) x[i] = __builtin_sqrtf(x[i]);
@@ -84,9 +89,22 @@ ALWAYS float total(vf x) {
 }
 ALWAYS vf choose(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 ALWAYS vf within(vf x, float low, float high) {
-    x = choose(x < low, low - (vf){}, x);
-    return choose(x > high, high - (vf){}, x);
+    x = choose(x < low, fill(low), x);
+    return choose(x > high, fill(high), x);
 }
+#endif
+
+// Operands in half precision: pairs of bfloat16 along the inner index of a product, each in the place of a float
+#if defined(__AVX512BF16__)
+enum { HAS_HALF = 1 };
+ALWAYS vf multiply_pairs(vf sum, vf a, vf b) {
+    return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)a, (__m512bh)(__m512i)b);
+}
+ALWAYS vu half_of(vf x) { return (vu)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x)); }
+#else
+enum { HAS_HALF = 0 };
+ALWAYS vf multiply_pairs(vf sum, vf a, vf b) { return sum + a * b; }  // never asked for
+ALWAYS vu half_of(vf x) { return (vu)x; }
 #endif
 
 #if defined(PROFILE)  // for benchmarks/cd_step.py, on one thread
@@ -102,7 +120,6 @@ static double now(void) {
 #define TIMED(part, call) call
 #endif
 
-static inline vf fill(float x) { return x - (vf){}; }
 static inline vf load(const float *p) { return *(const vf *)p; }
 static inline void store(float *p, vf x) { *(vf *)p = x; }
 
@@ -191,8 +208,8 @@ static inline void normal(vu radius, vu angle, vf *cosine, vf *sine) {
 
 // ------------------------------------------------------------------------------------------------------------- products
 
-// c (R rows, V vectors) += a (R, K) b (K, V vectors)
-ALWAYS void tile(const int R, const int V, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b,
+// c (R rows, V vectors) += a (R, K) b (K, V vectors), of floats or of pairs
+ALWAYS void tile(const int R, const int V, const int half, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b,
                  int64_t b_k, float *c, int64_t c_row) {
     vf sum[ROWS][COLUMNS];
 #pragma GCC unroll 8
@@ -207,7 +224,9 @@ ALWAYS void tile(const int R, const int V, int64_t K, const float *a, int64_t a_
         for (int r = 0; r < R; r++) {
             const vf x = fill(a[r * a_row + k * a_k]);
 #pragma GCC unroll 8
-            for (int j = 0; j < V; j++) sum[r][j] += x * column[j];
+            for (int j = 0; j < V; j++)
+                if (half) sum[r][j] = multiply_pairs(sum[r][j], x, column[j]);
+                else sum[r][j] += x * column[j];
         }
     }
 #pragma GCC unroll 8
@@ -216,24 +235,27 @@ ALWAYS void tile(const int R, const int V, int64_t K, const float *a, int64_t a_
         for (int j = 0; j < V; j++) store(c + r * c_row + j * L, load(c + r * c_row + j * L) + sum[r][j]);
 }
 
-#define CASE(R, V) \
-    case 8 * R + V: tile(R, V, K, a, a_row, a_k, b, b_k, c, c_row); break;
+#define CASE(R, V)                                                                \
+    case 8 * R + V:                                                               \
+        if (HAS_HALF && half) tile(R, V, 1, K, a, a_row, a_k, b, b_k, c, c_row);  \
+        else tile(R, V, 0, K, a, a_row, a_k, b, b_k, c, c_row);                   \
+        break;
 #define CASES(V) CASE(1, V) CASE(2, V) CASE(3, V) CASE(4, V) CASE(5, V) CASE(6, V)
 
-static void any_tile(int R, int V, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t b_k,
-                     float *c, int64_t c_row) {
+static void any_tile(int R, int V, int half, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b,
+                     int64_t b_k, float *c, int64_t c_row) {
     switch (8 * R + V) { CASES(1) CASES(2) CASES(3) CASES(4) }
 }
 
-// c (rows, width) += a (rows, K) b (K, width), width at most PANEL and a multiple of 16
-static void product(int64_t rows, int64_t width, int64_t K, const float *a, int64_t a_row, int64_t a_k, const float *b,
-                    int64_t b_k, float *c, int64_t c_row) {
+// c (rows, width) += a (rows, K) b (K, width), width at most PANEL and a multiple of 16; K counts pairs with `half`
+static void product(int half, int64_t rows, int64_t width, int64_t K, const float *a, int64_t a_row, int64_t a_k,
+                    const float *b, int64_t b_k, float *c, int64_t c_row) {
     for (int64_t k = 0; k < K; k += DEPTH) {
         const int64_t depth = K - k < DEPTH ? K - k : DEPTH;
         for (int64_t j = 0; j < width; j += COLUMNS * L) {
             const int V = (int)(width - j < COLUMNS * L ? (width - j) / L : COLUMNS);
             for (int64_t r = 0; r < rows; r += ROWS)
-                any_tile((int)(rows - r < ROWS ? rows - r : ROWS), V, depth, a + r * a_row + k * a_k, a_row, a_k,
+                any_tile((int)(rows - r < ROWS ? rows - r : ROWS), V, half, depth, a + r * a_row + k * a_k, a_row, a_k,
                          b + k * b_k + j, b_k, c + r * c_row + j, c_row);
         }
     }
@@ -248,6 +270,34 @@ static inline int64_t panels(int64_t n) { return (n + PANEL - 1) / PANEL; }
 
 // ------------------------------------------------------------------------------------------------------- parts of a step
 
+// (x - offset) scale, unit by unit
+ALWAYS vf operand(const float *x, const float *offset, const float *scale) {
+    return offset ? (load(x) - load(offset)) * load(scale) : load(x);
+}
+
+// Rows of x as operands: themselves, or pairs of neighbouring units of (x - offset) scale
+static const float *along_units(const Walk *w, const float *x, int64_t row, const float *offset, const float *scale) {
+    if (!w->half) return x;
+    for (int64_t c = 0; c < w->n_chains; c++)
+        for (int64_t i = 0; i < row; i += L) {
+            const vu two = half_of(operand(x + c * row + i, offset + (offset ? i : 0), scale + i));
+            uint16_t *out = (uint16_t *)w->halves + c * row + i;
+            for (int k = 0; k < L; k++) out[k] = (uint16_t)two[k];
+        }
+    return w->halves;
+}
+
+// n rows of x as pairs of neighbouring chains; the last has no partner if n is odd
+static void along_chains(float *out, const float *x, int64_t n, int64_t row, const float *offset, const float *scale) {
+    for (int64_t c = 0; c < n; c += 2)
+        for (int64_t i = 0; i < row; i += L) {
+            const float *o = offset ? offset + i : 0;
+            const vu even = half_of(operand(x + c * row + i, o, scale + i));
+            const vu odd = c + 1 < n ? half_of(operand(x + (c + 1) * row + i, o, scale + i)) : (vu){};
+            store(out + c / 2 * row + i, (vf)(even | odd << 16));
+        }
+}
+
 // mean = mu + gain (W h), the mean of p(v | h)
 static void visible_mean(const Walk *w, const float *h, float *mean) {
     if (w->n_visible <= FEW) {  // a product would leave most of its columns empty
@@ -260,10 +310,12 @@ static void visible_mean(const Walk *w, const float *h, float *mean) {
             }
         return;
     }
+    const int64_t K = w->half ? (w->n_hidden + 1) / 2 : w->n_hidden, a_row = w->half ? w->h_row / 2 : w->h_row;
+    const float *a = along_units(w, h, w->h_row, 0, 0);
     for (int64_t j = 0; j < panels(w->n_visible); j++) {
         const int64_t width = width_of(w->n_visible, j);
         memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
-        product(w->n_chains, width, w->n_hidden, h, w->h_row, 1, w->down + j * w->n_hidden * PANEL, PANEL, w->tile, PANEL);
+        product(w->half, w->n_chains, width, K, a, a_row, 1, w->down + j * K * PANEL, PANEL, w->tile, PANEL);
         for (int64_t c = 0; c < w->n_chains; c++)
             for (int64_t i = 0; i < width; i += L) {
                 const int64_t unit = j * PANEL + i;
@@ -309,10 +361,12 @@ static void hidden(const Walk *w, uint32_t draw, const float *v, float *h, float
             }
             free_energy[c] = 0.5f * total(sum);
         }
+    const int64_t K = w->half ? (w->n_visible + 1) / 2 : w->n_visible, a_row = w->half ? w->v_row / 2 : w->v_row;
+    const float *a = along_units(w, v, w->v_row, w->mu, w->inverse);
     for (int64_t j = 0; j < panels(w->n_hidden); j++) {
         const int64_t width = width_of(w->n_hidden, j);
         memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
-        TIMED(2, product(w->n_chains, width, w->n_visible, v, w->v_row, 1, w->up + j * w->n_visible * PANEL, PANEL, w->tile, PANEL));
+        TIMED(2, product(w->half, w->n_chains, width, K, a, a_row, 1, w->up + j * K * PANEL, PANEL, w->tile, PANEL));
         for (int64_t c = 0; c < w->n_chains; c++) {
             vf softplus = fill(0), factor = fill(1);
             for (int first = 0; first < 16; first += L) {
@@ -388,9 +442,15 @@ static void add(const Walk *w, int64_t first, int64_t last) {
         for (int64_t c = 0; c < n; c++) sum += load(h + c * w->h_row + j);
         store(w->sum_h + j, load(w->sum_h + j) + sum);
     }
+    if (w->half) {
+        float *const pairs_v = w->halves, *const pairs_h = pairs_v + (n + 1) / 2 * w->v_row;
+        along_chains(pairs_v, v, n, w->v_row, w->mu, w->inverse);
+        along_chains(pairs_h, h, n, w->h_row, 0, 0);
+        v = pairs_v, h = pairs_h;
+    }
     for (int64_t j = 0; j < panels(w->n_hidden); j++)
-        product(w->n_visible, width_of(w->n_hidden, j), n, v, 1, w->v_row, h + j * PANEL, w->h_row,
-                w->sum_vh + j * PANEL, w->h_row);
+        product(w->half, w->n_visible, width_of(w->n_hidden, j), w->half ? (n + 1) / 2 : n, v, 1, w->v_row, h + j * PANEL,
+                w->h_row, w->sum_vh + j * PANEL, w->h_row);
 }
 
 // ------------------------------------------------------------------------------------------------------------- the walk
@@ -453,6 +513,7 @@ static Walk one(const Walk *all, int64_t k) {
     w.mean += k * c * v, w.tile += k * c * PANEL, w.log_q += k * c;
     if (w.adjusted) w.old_mean += k * c * v, w.free_energy += k * c, w.old_free_energy += k * c, w.accept += k * w.n_steps;
     if (w.sum_v) w.sum_v += k * v, w.sum_v2 += k * v, w.sum_h += k * h, w.sum_vh += k * w.n_visible * h;
+    if (w.half) w.halves += k * (slots + 1) * (v + h) / 2;
     const int64_t chain = r * all->n_chains + first;
     w.last_v += chain * w.n_visible, w.last_h += chain * w.n_hidden, w.last_p += chain * w.n_hidden;
     return w;
@@ -495,3 +556,4 @@ void grbm_walk(const Walk *all, int64_t threads) {
 #endif
 
 int64_t grbm_size(void) { return sizeof(Walk); }
+int64_t grbm_has_half(void) { return HAS_HALF; }

@@ -39,15 +39,15 @@ class _Walk(ctypes.Structure):
     _fields_ = (
         [(name, ctypes.c_int64) for name in (
             "n_replicas", "n_chains", "chunk", "n_visible", "n_hidden", "n_steps", "burn_in", "adjusted", "adjust_from",
-            "mean_field", "marginal", "draw_start", "keep_p", "v_row", "h_row", "ring", "move_row",
+            "mean_field", "marginal", "draw_start", "keep_p", "v_row", "h_row", "ring", "move_row", "half",
         )]
         + [("key", ctypes.c_uint64)]
         + [(name, ctypes.c_uint32) for name in ("first_chain", "first_draw", "replica")]
         + [("temperature", ctypes.c_float)]
         + [(name, ctypes.c_void_p) for name in (
-            "up", "down", "real", "beta", "b", "mu", "gain", "precision", "shrink", "noise_std",
+            "up", "down", "real", "inverse", "beta", "b", "mu", "gain", "precision", "shrink", "noise_std",
             "v", "h", "p", "last_v", "last_h", "last_p", "mean", "old_mean", "free_energy", "old_free_energy", "log_q",
-            "tile", "sum_v", "sum_v2", "sum_h", "sum_vh", "accept",
+            "tile", "halves", "sum_v", "sum_v2", "sum_h", "sum_vh", "accept",
         )]
     )  # fmt: skip
 
@@ -133,7 +133,15 @@ def _pack(matrix: Tensor) -> Tensor:
     return functional.pad(matrix, (0, panels * PANEL - n)).view(K, panels, PANEL).transpose(0, 1).contiguous()
 
 
-def _constants(energy: Energy, R: int) -> dict[str, Tensor]:
+def _pack_pairs(matrix: Tensor) -> Tensor:
+    """(K, n) in bfloat16 as panels (n/64, K/2, 64, 2), filled with zeros."""
+    K, n = matrix.shape
+    pairs, panels = -(-K // 2), -(-n // PANEL)
+    filled = functional.pad(matrix, (0, panels * PANEL - n, 0, 2 * pairs - K)).to(torch.bfloat16)
+    return filled.view(pairs, 2, panels, PANEL).permute(2, 0, 3, 1).contiguous()
+
+
+def _constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
     """What the parameters give, padded, and with a row for each of R replicas; made once for an energy."""
     N, M = energy.n_visible, energy.n_hidden
     v_row, h_row = _padded(N), _padded(M)
@@ -143,6 +151,20 @@ def _constants(energy: Energy, R: int) -> dict[str, Tensor]:
         x = torch.ones(n) if x is None else x
         return functional.pad(x.expand(R, 1, n)[:, 0], (0, row - n), value=padding).contiguous()
 
+    if half:
+        sigma = energy.var.sqrt()
+        V = energy.W / sigma[:, None]
+        return {
+            "up": _pack_pairs(V),
+            "down": _pack_pairs(V.T),
+            "real": table(None, N, v_row),
+            "inverse": table(1 / sigma, N, v_row),
+            "beta": torch.ones(1),
+            "b": table(energy.hidden_logits(energy.mu), M, h_row, -87.0),
+            "mu": table(energy.mu, N, v_row),
+            "gain": table(sigma, N, v_row),
+            "precision": table(1 / energy.var, N, v_row),
+        }
     if not energy.packed:
         energy.packed["up"] = _pack(energy.projection.T)
         energy.packed["down"] = _pack(energy.W.T) if N > FEW else functional.pad(energy.W, (0, h_row - M)).contiguous()
@@ -183,7 +205,7 @@ def run(
     # What is walked together: a block where sums are wanted, else what keeps threads and caches busy.
     chunk = C // n_blocks(rng) if burn_in is not None else min(64, -(-C // threads))
     parts = -(-C // chunk)
-    ring = min(n_steps + 1, max(2, -(-192 // chunk)))  # states enough for one efficient product
+    ring = min(n_steps + 1, max(2, -(-384 // chunk)))  # states enough for one efficient product
     adjust_from = n_steps if moves.adjust_from is None else min(n_steps, moves.adjust_from)
     adjusted = adjust_from < n_steps
     p_slots = ring if moves.mean_field or marginal or adjusted else 1
@@ -202,7 +224,8 @@ def run(
         functional.pad(x.reshape(T, -1, N).expand(T, R, N), (0, v_row - N)).contiguous()
         for x in (moves.shrink, moves.noise_std)
     )
-    tensors = _constants(energy, R) | {
+    half = energy.precision == "fast" and energy.beta is None and N > FEW and bool(native.grbm_has_half())
+    tensors = _constants(energy, R, half) | {
         "shrink": shrink,
         "noise_std": noise_std,
         "v": memory(ring, v_row, v),
@@ -215,6 +238,8 @@ def run(
         "log_q": memory(1, 1),
         "tile": memory(1, PANEL),
     }
+    if half:
+        tensors["halves"] = torch.empty(R * parts, ring * chunk + 1, (v_row + h_row) // 2)
     if adjusted:
         tensors |= {"old_mean": memory(1, v_row), "free_energy": memory(1, 1), "old_free_energy": memory(1, 1)}
         tensors["accept"] = torch.empty(R * parts, n_steps)
@@ -225,7 +250,7 @@ def run(
         n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
         burn_in=n_steps if burn_in is None else burn_in, adjusted=adjusted, adjust_from=adjust_from,
         mean_field=moves.mean_field, marginal=marginal, draw_start=given is None, keep_p=p_slots == ring,
-        v_row=v_row, h_row=h_row, ring=ring, move_row=R * v_row if T > 1 else 0, key=philox.key,
+        v_row=v_row, h_row=h_row, ring=ring, move_row=R * v_row if T > 1 else 0, half=half, key=philox.key,
         first_chain=philox.first_chain, first_draw=philox.draw, temperature=moves.temperature,
         **{name: x.data_ptr() for name, x in tensors.items()},
     )  # fmt: skip
@@ -239,5 +264,8 @@ def run(
         accept_prob = (total / (C * (n_steps - adjust_from))).to(v).view(v.shape[:-2])
     if burn_in is not None:
         summed = (tensors["sum_v"][:, :N], tensors["sum_v2"][:, :N], tensors["sum_h"][:, :M])
-        sums = MomentSum.of(Moments(*summed, tensors["sum_vh"][..., :M]), C * (n_steps - burn_in))
+        vh = tensors["sum_vh"][..., :M]
+        if half:
+            vh = vh * energy.var.sqrt()[:, None] + energy.mu[:, None] * summed[2][:, None, :]
+        sums = MomentSum.of(Moments(*summed, vh), C * (n_steps - burn_in))
     return Walked(chains, sums, accept_prob)

@@ -14,15 +14,15 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from benchmarks import published
-from grbm import GRBM, GibbsLangevin
-from grbm.model import Energy
+from grbm import GRBM, GibbsLangevin, ModifiedCD, TrainState, fit
+from grbm.model import Energy, Precision
 from grbm.randomness import Blocks
 from grbm.samplers import native
 from grbm.samplers.run import reference, run
@@ -42,20 +42,21 @@ SIZES = [
     Size(2, 256, 100, 100),
     Size(64, 256, 100, 100),
     Size(784, 512, 256, 20),
-    Size(784, 4096, 512, 4),
-    Size(3072, 10_000, 512, 1),
+    Size(784, 4096, 512, 10),
+    Size(3072, 10_000, 512, 4),
 ]
 
 
-def prepared(size: Size, device: torch.device) -> tuple[Energy, torch.Tensor]:
-    energy = GRBM(size.N, size.M, device=device).freeze()
+def prepared(size: Size, device: torch.device) -> tuple[GRBM, Energy, torch.Tensor]:
+    model = GRBM(size.N, size.M, device=device)
     v = torch.randn(size.C, size.N, generator=torch.Generator().manual_seed(0)).to(device)
-    return energy, v
+    return model, model.freeze(), v
 
 
 def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], object]]:
     """By name, each a walk of ``size.steps`` steps with its statistics, or a part of it."""
-    energy, v = prepared(size, device)
+    model, energy, v = prepared(size, device)
+    halves = v.half(), energy.W.half(), torch.ones(size.C, size.M, device=device).half()
     N, M, C, T, K = size
     sampler = GibbsLangevin(STEP_SIZE, n_inner=K)
     adjusted = GibbsLangevin(STEP_SIZE, n_inner=K, adjust_from=0)
@@ -73,16 +74,37 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
             torch.rand(C, M, device=device)
             torch.randn(C, N, device=device)
 
-    def walk(how: Callable[..., object], sampler: GibbsLangevin) -> Callable[[], object]:
+    def half_products() -> None:
+        for _ in range(T):
+            torch.mm(halves[0], halves[1])
+            torch.mm(halves[2], halves[1].T)
+            torch.mm(halves[0].T, halves[2])
+
+    def walk(
+        how: Callable[..., object], sampler: GibbsLangevin, precision: Precision = "highest"
+    ) -> Callable[[], object]:
+        energy = model.freeze(precision)
         return lambda: how(energy, sampler, v, T, Blocks(1, BLOCKS, device=device), burn_in=0)
+
+    def update() -> Iterator[object]:
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=1e-6))
+        return fit(state, v, ModifiedCD(sampler, T), n_updates=10**9, batch_size=C, n_blocks=BLOCKS)
 
     found: dict[str, Callable[[], object]] = {
         "published": lambda: published.negative_phase(energy, v, T, K, STEP_SIZE),
         "pytorch": walk(reference, sampler),
         "pytorch, adjusted": walk(reference, adjusted),
     }
-    if native.serves(energy):
+    if device.type == "cuda":
+        found |= {f"fused, {p}": walk(run, sampler, p) for p in ("highest", "high", "fast")}
+        found["half products alone"] = half_products
+    elif native.serves(energy):
         found |= {"native": walk(run, sampler), "native, adjusted": walk(run, adjusted)}
+        code = native.library()
+        if code is not None and code.grbm_has_half():
+            found["native, fast"] = walk(run, sampler, "fast")
+    updates = update()
+    found["whole update"] = lambda: next(updates)
     return found | {"three products alone": products, "draws alone": draws}
 
 
@@ -148,7 +170,7 @@ def profile(sizes: list[Size]) -> None:
         assert plain is not None
         seconds = (ctypes.c_double * len(names)).in_dll(clocked, "grbm_seconds")
         for size in sizes[:4]:
-            energy, v = prepared(size, torch.device("cpu"))
+            _, energy, v = prepared(size, torch.device("cpu"))
             moves = GibbsLangevin(STEP_SIZE).moves(energy, size.steps)
             native.run(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0)  # packs W
             clocked.grbm_walk.argtypes, clocked.grbm_walk.restype = plain.grbm_walk.argtypes, None

@@ -74,7 +74,7 @@ def main() -> None:
                 for axes, (key, title) in zip(panels[name], CURVES.items(), strict=True):
                     axes.semilogy(
                         [m["update"] for m in run.metrics],
-                        [m[key] for m in run.metrics],
+                        [max(m[key], 1e-3) for m in run.metrics],
                         style,
                         label=f"{precision} {seed}",
                     )
@@ -87,7 +87,7 @@ def main() -> None:
             if seed == 0:
                 compare(run)
         narrow = PRESETS["digits"].config
-        narrow = replace(narrow, train=replace(narrow.train, n_updates=8000, min_var=1e-8, variance_rate=150.0))
+        narrow = replace(narrow, train=replace(narrow.train, n_updates=8000, min_var=1e-8, variance_rate=400.0))
         print("digits with variances let go")
         compare(trained(Path(scratch) / "narrow", replace(narrow, device="cpu")))
     panels["digits"][0].legend(fontsize=7)

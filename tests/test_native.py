@@ -259,6 +259,20 @@ def test_extreme_logits():
     assert chains.h_prob.isfinite().all()
 
 
+@needs_compiler
+def test_elementary_functions_are_as_good_as_float32():
+    """The sigmoid over its whole range, and by it the exponential, to 4 units in the last place."""
+    logits = torch.linspace(-80, 80, 4001)
+    model = random_model(1, len(logits), 0, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.zero_()
+        model.b.copy_(logits)
+    moves = Moves(torch.zeros(1, 1), torch.ones(1, 1))
+    chains: Chains = native.run(model.freeze(), moves, torch.zeros(1, 1), 1, Philox(KEY)).chains
+    exactly = logits.double().sigmoid()
+    assert float((chains.h_prob[0].double() / exactly - 1).abs().max()) < 4 * 2.0**-23
+
+
 def test_without_a_compiler_pytorch_serves_with_one_notice(tmp_path):
     script = (
         "import grbm\nm = grbm.GRBM(3, 4)\nfor s in 1, 2: print(grbm.sample(m, grbm.Gibbs(), n_chains=2, seed=s).h)"

@@ -134,7 +134,7 @@ def fit(
     clip_norm: float | None = 10.0,
     min_var: float = 1e-8,
     average_decay: float | None = None,
-    n_blocks: int = 1,
+    n_blocks: int | None = None,
     share: Share = ALONE,
     precision: Precision = "highest",
 ) -> Iterator[StepMetrics]:
@@ -151,9 +151,10 @@ def fit(
         `ModifiedCD`, `CD`, `PCD` or your own.
     n_updates, batch_size, centred, clip_norm, min_var, average_decay
         As in the paper by default; see `train_step`.
-    n_blocks : int
-        Blocks of rows and chains with random numbers and sums of their own. They are what processes share, so with
-        the same number of blocks any number of processes learns the same parameters.
+    n_blocks : int, optional
+        Blocks of rows and chains with random numbers and sums of their own. They are what processes and threads share,
+        so with the same number of blocks any number of processes learns the same parameters. By default 4, or fewer
+        where 4 do not divide batch and chains.
     share : Share
         This process's part; by default all.
     precision : {"highest", "high", "fast"}
@@ -173,6 +174,7 @@ def fit(
         raise ValueError("data holds NaN or infinite numbers.")
     batch_size = min(batch_size, len(data))
     n_chains = getattr(objective, "n_chains", None) or batch_size
+    n_blocks = math.gcd(4, batch_size, n_chains) if n_blocks is None else n_blocks
     if n_blocks % share.world or batch_size % n_blocks or n_chains % n_blocks:
         raise ValueError(
             f"{n_blocks} blocks must divide the {batch_size} rows of a batch and the {n_chains} chains evenly, and be "

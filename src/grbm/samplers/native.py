@@ -129,16 +129,18 @@ def _padded(n: int) -> int:
 def _pack(matrix: Tensor) -> Tensor:
     """(K, n) as panels (n/64, K, 64), the last one filled with zeros."""
     K, n = matrix.shape
-    panels = -(-n // PANEL)
-    return functional.pad(matrix, (0, panels * PANEL - n)).view(K, panels, PANEL).transpose(0, 1).contiguous()
+    panels, whole = -(-n // PANEL), n // PANEL
+    packed = torch.empty(panels, K, PANEL)
+    packed[:whole] = matrix[:, : whole * PANEL].unflatten(1, (whole, PANEL)).transpose(0, 1) if whole else packed[:0]
+    if whole < panels:
+        packed[whole] = functional.pad(matrix[:, whole * PANEL :], (0, panels * PANEL - n))
+    return packed
 
 
 def _pack_pairs(matrix: Tensor) -> Tensor:
-    """(K, n) in bfloat16 as panels (n/64, K/2, 64, 2), filled with zeros."""
-    K, n = matrix.shape
-    pairs, panels = -(-K // 2), -(-n // PANEL)
-    filled = functional.pad(matrix, (0, panels * PANEL - n, 0, 2 * pairs - K)).to(torch.bfloat16)
-    return filled.view(pairs, 2, panels, PANEL).permute(2, 0, 3, 1).contiguous()
+    """(K, n) in bfloat16 as panels (n/64, K/2, 64), a pair of neighbouring rows in the place of a float."""
+    bits = functional.pad(matrix, (0, 0, 0, len(matrix) % 2)).to(torch.bfloat16).view(torch.int16).int()
+    return _pack(((bits[0::2] & 0xFFFF) | (bits[1::2] << 16)).view(torch.float32))
 
 
 def _constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
@@ -156,7 +158,7 @@ def _constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
         V = energy.W / sigma[:, None]
         return {
             "up": _pack_pairs(V),
-            "down": _pack_pairs(V.T),
+            "down": _pack_pairs(V.T.contiguous()),
             "real": table(None, N, v_row),
             "inverse": table(1 / sigma, N, v_row),
             "beta": torch.ones(1),
@@ -166,8 +168,10 @@ def _constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
             "precision": table(1 / energy.var, N, v_row),
         }
     if not energy.packed:
-        energy.packed["up"] = _pack(energy.projection.T)
-        energy.packed["down"] = _pack(energy.W.T) if N > FEW else functional.pad(energy.W, (0, h_row - M)).contiguous()
+        energy.packed["up"] = _pack(energy.projection.T.contiguous())
+        energy.packed["down"] = (
+            _pack(energy.W.T.contiguous()) if N > FEW else functional.pad(energy.W, (0, h_row - M)).contiguous()
+        )
     if R not in energy.tables:
         energy.tables[R] = {
             "real": table(None, N, v_row),

@@ -162,8 +162,8 @@ static inline vf log_of(vf x) {  // x > 0, normal
 typedef struct { uint64_t key; uint32_t chain, draw, replica; } Place;
 
 // One half of the lanes: each 64-bit lane holds a counter in its lower half, and above it what does not matter.
-ALWAYS void philox_half(Place at, vw c0, vw word[4]) {
-    vw c1 = (vw){} + at.chain, c2 = (vw){} + at.draw, c3 = (vw){} + at.replica;
+ALWAYS void philox_half(Place at, vw c0, vw c1, vw word[4]) {
+    vw c2 = (vw){} + at.draw, c3 = (vw){} + at.replica;
     uint32_t k0 = (uint32_t)at.key, k1 = (uint32_t)(at.key >> 32);
 #pragma GCC unroll 7
     for (int round = 0; round < 7; round++) {
@@ -176,10 +176,19 @@ ALWAYS void philox_half(Place at, vw c0, vw word[4]) {
 
 // The words of units 16 w + lane, w = 0..3, of one panel: lanes first..first + L - 1.
 ALWAYS void philox(Place at, uint32_t panel, int first, vu word[4]) {
-    vw even[4], odd[4], counter;
+    vw even[4], odd[4], counter, chain = (vw){} + at.chain;
     for (int i = 0; i < L / 2; i++) counter[i] = 16 * panel + first + 2 * i;
-    philox_half(at, counter, even);
-    philox_half(at, counter + 1, odd);
+    philox_half(at, counter, chain, even);
+    philox_half(at, counter + 1, chain, odd);
+    for (int i = 0; i < 4; i++) word[i] = (vu)((even[i] & 0xffffffffu) | (odd[i] << 32));
+}
+
+// The same words of one unit below 16 for L chains from at.chain on.
+ALWAYS void philox_of_unit(Place at, uint32_t unit, vu word[4]) {
+    vw even[4], odd[4], chain, counter = (vw){} + unit;
+    for (int i = 0; i < L / 2; i++) chain[i] = at.chain + 2 * i;
+    philox_half(at, counter, chain, even);
+    philox_half(at, counter, chain + 1, odd);
     for (int i = 0; i < 4; i++) word[i] = (vu)((even[i] & 0xffffffffu) | (odd[i] << 32));
 }
 
@@ -327,6 +336,24 @@ static void visible_mean(const Walk *w, const float *h, float *mean) {
 // v' = m + shrink (v - m) + noise_std xi, and the log density of xi without its constant
 static void move(const Walk *w, int64_t t, uint32_t draw, const float *v, float *moved) {
     const float *shrink = w->shrink + t * w->move_row, *noise_std = w->noise_std + t * w->move_row;
+    if (w->n_visible <= FEW) {  // draws for L chains at once: a panel of units would be nearly empty
+        for (int64_t c = 0; c < w->n_chains; c++) w->log_q[c] = 0;
+        for (int64_t i = 0; i < w->v_row; i++)
+            for (int64_t c = 0; c < w->n_chains; c += L) {
+                vu word[4];
+                vf xi = fill(0), unused;
+                if (i < w->n_visible) {
+                    philox_of_unit((Place){w->key, w->first_chain + c, draw, w->replica}, i, word);
+                    normal(word[0], word[1], &xi, &unused);
+                }
+                for (int64_t k = c; k < c + L && k < w->n_chains; k++) {
+                    const int64_t place = k * w->v_row + i;
+                    moved[place] = w->mean[place] + shrink[i] * (v[place] - w->mean[place]) + noise_std[i] * xi[k - c];
+                    w->log_q[k] -= 0.5f * xi[k - c] * xi[k - c];
+                }
+            }
+        return;
+    }
     for (int64_t c = 0; c < w->n_chains; c++) {
         const int64_t row = c * w->v_row;
         vf squares = fill(0);

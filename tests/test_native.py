@@ -306,3 +306,17 @@ def test_compiled_once(tmp_path):
     stamp = made.stat().st_mtime_ns
     subprocess.run([sys.executable, "-c", script], env=env, check=True)
     assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [stamp]
+
+
+@needs_compiler
+def test_a_run_that_goes_on_with_other_code_says_so(tmp_path):
+    settings = ["--train.n-updates", "4", "--model.n-hidden", "8", "--no-figures", "--log.no-tensorboard"]
+    command = [sys.executable, "-m", "grbm"]
+    folder = tmp_path / "run"
+    subprocess.run([*command, "train", "digits", *settings, "--out", str(folder), "--device", "cpu"], check=True)
+    for engine, said in (("native", False), ("pytorch", True)):
+        (folder / "status.json").unlink()
+        env = os.environ | {"GRBM_ENGINE": engine}
+        resume = [*command, "resume", str(folder), "--no-figures"]
+        done = subprocess.run(resume, env=env, capture_output=True, text=True, check=True)
+        assert ("go on in pytorch code" in done.stderr) == said

@@ -131,7 +131,7 @@ def _pack(matrix: Tensor) -> Tensor:
     K, n = matrix.shape
     panels, whole = -(-n // PANEL), n // PANEL
     packed = torch.empty(panels, K, PANEL)
-    packed[:whole] = matrix[:, : whole * PANEL].unflatten(1, (whole, PANEL)).transpose(0, 1) if whole else packed[:0]
+    packed[:whole] = matrix[:, : whole * PANEL].reshape(K, whole, PANEL).transpose(0, 1) if whole else packed[:0]
     if whole < panels:
         packed[whole] = functional.pad(matrix[:, whole * PANEL :], (0, panels * PANEL - n))
     return packed

@@ -50,6 +50,13 @@ def run(
     return reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
 
 
+def engine(device: torch.device) -> str:
+    """What runs the chains of a float32 model on ``device``: "native", "fused" or "pytorch"."""
+    if device.type == "cuda":
+        return "pytorch" if _fused() is None else "fused"
+    return "native" if device.type == "cpu" and native.library() is not None else "pytorch"
+
+
 def _implementation(energy: Energy, moves: Moves, n_steps: int) -> Callable[..., Walked] | None:
     """What runs these moves faster than `reference`, if anything does."""
     if energy.W.is_cuda:

@@ -129,12 +129,10 @@ def _train(
     notes = saved.record["notes"] if saved is not None else {"seconds": 0.0, "clipped": 0, "since": 0, "scores": []}
     seen = data[spread(len(data), 512)]
     test = scale(dataset.test[:512]).to(torch_device)
-    if notes.get("engine", engine(torch_device)) != engine(torch_device):
-        warn(
-            f"The chains ran in {notes['engine']} code so far and go on in {engine(torch_device)} code: as good, but with "
-            f"other random numbers."
-        )
-    notes = {**notes, "data": mark, "engine": engine(torch_device)}
+    code = engine(torch_device)
+    if notes.get("engine", code) != code:
+        warn(f"The chains ran in {notes['engine']} code and go on in {code} code: as good, with other random numbers.")
+    notes = {**notes, "data": mark, "engine": code}
     recorder = Recorder(config, folder, state, share, log, run, notes, seen, test, _painter(scale, dataset))
     if share.leads:
         on_start(data, model, state.update)

@@ -47,4 +47,5 @@ def _sample(run: Run, sampling: SamplingConfig, n: int, seed: int, keep_every: i
         seed=seed,
         keep_every=keep_every,
         mean=sampling.mean,
+        precision=run.config.precision,
     )

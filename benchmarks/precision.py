@@ -87,10 +87,7 @@ def main() -> None:
             if seed == 0:
                 compare(run)
         narrow = PRESETS["digits"].config
-        train = replace(
-            narrow.train, n_updates=4000, optimizer="adam", learning_rate=0.002, variance_rate=4.0, min_var=1e-5
-        )
-        narrow = replace(narrow, train=train)
+        narrow = replace(narrow, train=replace(narrow.train, n_updates=24_000, min_var=1e-8, variance_rate=150.0))
         print("digits with variances let go")
         compare(trained(Path(scratch) / "narrow", replace(narrow, device="cpu")))
     panels["digits"][0].legend(fontsize=7)

@@ -248,6 +248,59 @@ def test_numbers_that_are_not_finite_stay_so():
 
 
 @needs_compiler
+def test_a_bias_that_is_not_a_number_is_not_made_one():
+    model = random_model(3, 4, 0, dtype=torch.float32)
+    with torch.no_grad():
+        model.b[1] = torch.nan
+    chains = run(model.freeze(), Gibbs(), torch.zeros(2, 3), 2, Blocks(KEY, 1)).chains
+    assert chains.h_prob.isnan().tolist() == [[False, True, False, False]] * 2
+
+
+@needs_compiler
+def test_what_does_not_fit_is_refused():
+    energy = random_model(3, 4, 0, dtype=torch.float32).freeze()
+    with pytest.raises(ValueError, match="10 chains cannot be shared evenly by 3 blocks"):
+        run(energy, Gibbs(), torch.zeros(10, 3), 2, Blocks(KEY, 3), burn_in=0)
+    with pytest.raises(ValueError, match="A walk of 3 steps"):
+        native.run(energy, Langevin(0.1).moves(energy, 2), torch.zeros(4, 3), 3, Philox(KEY))
+    with pytest.raises(ValueError, match="Replicas"):
+        run(energy, Gibbs(), torch.zeros(2, 4, 3), 2, Philox(KEY), burn_in=0)
+
+
+@needs_compiler
+def test_other_types_and_layouts_are_taken_as_they_are():
+    """Moves in float64, chains with strides, replicas under one energy in either precision."""
+    energy = random_model(20, 30, 0, dtype=torch.float32).freeze()
+    moves = GibbsLangevin(0.05).moves(energy, 4)
+    v = torch.randn(20, 12, generator=torch.Generator().manual_seed(0)).T
+    plain = native.run(energy, moves, v.contiguous(), 4, Philox(KEY)).chains.v
+    double = moves._replace(shrink=moves.shrink.double(), noise_std=moves.noise_std.double())
+    assert torch.equal(native.run(energy, double, v, 4, Philox(KEY)).chains.v, plain)
+    for precision in ("highest", "fast"):
+        energy.precision = precision
+        replicas = native.run(energy, moves, torch.stack([v, v]), 4, Philox(KEY)).chains.v
+        assert torch.equal(replicas[0], native.run(energy, moves, v, 4, Philox(KEY)).chains.v)
+        assert not torch.equal(replicas[0], replicas[1])
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_walks_too():
+    """Though OpenMP's threads stay behind."""
+    script = """
+import os, torch, grbm
+torch.set_num_threads(2)
+draw = lambda: grbm.sample(grbm.GRBM(3, 4), grbm.Gibbs(), n_chains=300).v
+here = draw()
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(draw(), here) else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@needs_compiler
 def test_extreme_logits():
     model = random_model(1, 4, 0, dtype=torch.float32)
     with torch.no_grad():
@@ -281,13 +334,14 @@ def test_without_a_compiler_pytorch_serves_with_one_notice(tmp_path):
     for name, changes in (
         ("none", {"PATH": "/nowhere", "CC": ""}),
         ("broken", {"CC": "false"}),
+        ("read-only", {"GRBM_CACHE_DIR": "/proc/nowhere"}),
         ("off", {"GRBM_ENGINE": "pytorch"}),
         ("wrong", {"GRBM_ENGINE": "numpy"}),
         ("forced", {"GRBM_ENGINE": "native", "CC": "false"}),
     ):
         env = os.environ | {"GRBM_CACHE_DIR": str(tmp_path / name)} | changes
         outputs[name] = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
-    for name in ("none", "broken"):
+    for name in ("none", "broken", "read-only"):
         assert outputs[name].returncode == 0, outputs[name].stderr
         assert outputs[name].stderr.count("chains run in plain PyTorch") == 1
         assert outputs[name].stdout == outputs["off"].stdout

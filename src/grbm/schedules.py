@@ -1,5 +1,6 @@
 """Schedules over steps k = 0..n−1."""
 
+import functools
 import math
 
 import torch
@@ -11,6 +12,7 @@ def cosine(k: int, n: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * k / n))
 
 
-def cosine_steps(n: int) -> Tensor:
-    """The cosine schedule as a float64 tensor (n,)."""
-    return torch.tensor([cosine(k, n) for k in range(n)], dtype=torch.float64)
+@functools.lru_cache(maxsize=16)
+def cosine_steps(n: int, device: torch.device | str = "cpu") -> Tensor:
+    """The cosine schedule as a float64 tensor (n,), kept: a copy from the host would make it wait for a GPU."""
+    return torch.tensor([cosine(k, n) for k in range(n)], dtype=torch.float64, device=device)

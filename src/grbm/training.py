@@ -38,6 +38,7 @@ class TrainState:
         """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""
         if self.broken is not None and self.broken:
             self.model.load_state_dict(self.last_good or self.model.state_dict())
+            self.broken = None
             raise DivergenceError(
                 f"Stopped at update {self.update}: in the last {CHECK_EVERY} updates the gradient was no longer a "
                 f"sensible number; lower the learning rate or the step size, or set a larger min_var."
@@ -83,10 +84,12 @@ def train_step(
     With ``centred`` the gradient is that of `grbm.moments.centre`. Its norm over all parameters together is clipped to
     ``clip_norm``; σ² is kept at or above ``min_var``.
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
-    ones whose gradient was neither; on a GPU, which is not waited for at every update, within CHECK_EVERY updates.
+    ones whose gradient was neither; on a GPU, which is not waited for at every update, within CHECK_EVERY updates. The
+    optimizer's own state is left as it is.
     """
     model, energy = state.model, state.model.freeze(precision)
-    checks = not energy.W.is_cuda or state.update % CHECK_EVERY == 0
+    deferred = _is_deferred(energy)
+    checks = not deferred or state.update % CHECK_EVERY == 0
     if checks:
         _check_step_size(state.update, energy, objective)
     rng = share.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
@@ -101,19 +104,20 @@ def train_step(
     grad_norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     n_parameters = sum(p.numel() for p in model.parameters())
     broken = ~(grad_norm < EXPLODED * n_parameters**0.5)  # also where it is NaN
-    if energy.W.is_cuda:
-        state.broken = broken if state.broken is None else broken | state.broken
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter.grad.masked_fill_(state.broken, 0.0)
-        broken = state.broken
+    if deferred:
+        broken = state.broken = broken if state.broken is None else broken | state.broken
     if checks and broken:
         model.load_state_dict(state.last_good or model.state_dict())
+        state.broken = None
         raise DivergenceError(_explain(state.update, energy, pooled.chains_v2, steps["log_var"]))
     if checks:
         state.last_good = {name: p.clone() for name, p in model.state_dict().items()}
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
+    if state.broken is not None:  # after the clipping, whose factor may be NaN
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.masked_fill_(state.broken, 0.0)
     state.optimizer.step()
     model.log_var.clamp_(min=math.log(min_var))
     state.persistent = negative.persistent
@@ -232,6 +236,11 @@ def _pool(share: Share, data: MomentSum, negative: Negative) -> _Pooled:
     like = negative.v
     data_v, data_h, chains_v2 = sums[4].to(like) / n_data, sums[5].to(like) / n_data, sums[6].to(like) / n_states
     return _Pooled(mean_difference, data_v, data_h, chains_v2, sums[7] / share.world if accept else None)
+
+
+def _is_deferred(energy: Energy) -> bool:
+    """Whether looking at a number would make the host wait for the device."""
+    return energy.W.is_cuda
 
 
 def _update_average(state: TrainState, decay: float) -> None:

@@ -10,7 +10,9 @@ the same speed, would err eight times as much; the range that float16 lacks is c
 The kernels also run in Triton's interpreter on a CPU (TRITON_INTERPRET=1), which is how they are tested without a GPU.
 """
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -240,15 +242,39 @@ class Walker:
             self.graph = False
         else:
             if self.graph is False:
-                self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
                     self.run()
+                self.graph = graph
             self.graph.replay()
 
 
 @functools.lru_cache(maxsize=8)
 def walker(shape: Shape) -> Walker:
-    return Walker(shape)
+    """The one for this shape; each walk overwrites its buffers."""
+    with torch.inference_mode(False):
+        return Walker(shape)
+
+
+@contextlib.contextmanager
+def _set_for(shape: Shape) -> Iterator[None]:
+    """PyTorch's switches for a walk: the current device, and TF32 with "high" ("highest" is as PyTorch is set)."""
+    modern = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+    with torch.cuda.device(shape.device) if shape.device.type == "cuda" else contextlib.nullcontext():
+        if shape.precision != "high" or shape.device.type != "cuda":
+            yield
+            return
+        before = torch.backends.cuda.matmul.fp32_precision if modern else torch.get_float32_matmul_precision()
+        change: Any = _set_modern if modern else torch.set_float32_matmul_precision
+        change("tf32" if modern else "high")
+        try:
+            yield
+        finally:
+            change(before)
+
+
+def _set_modern(value: str) -> None:
+    torch.backends.cuda.matmul.fp32_precision = value
 
 
 def run(
@@ -272,7 +298,8 @@ def run(
     w = walker(shape)
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
     signed = philox.key - (1 << 64) if philox.key >> 63 else philox.key
-    w.state.copy_(torch.tensor([signed, philox.first_chain, philox.draw]))
+    for place, number in enumerate((signed, philox.first_chain, philox.draw)):
+        w.state[place].fill_(number)  # a kernel's argument, where a copy from the host would wait
     sigma = energy.var.sqrt()
     V = (W / sigma[:, None]).clamp(-LIMIT.value, LIMIT.value)
     w.V.copy_(V)
@@ -284,16 +311,12 @@ def run(
     if given is not None:
         w.h[0].copy_(given.h)
         w.p[0].copy_(given.h_prob)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "high" else "highest")
-    try:
+    with _set_for(shape):
         w.replay()
-    finally:
-        torch.set_float32_matmul_precision(before)
     rng.draw += (given is None) + 2 * n_steps
     slot = n_steps % w.ring
     last_v = energy.mu + sigma * w.u[slot]
-    chains = Chains(last_v, w.h[slot].to(W), energy.hidden_logits(last_v).sigmoid())
+    chains = Chains(last_v, w.h[slot].to(W, copy=True), energy.hidden_logits(last_v).sigmoid())
     if burn_in is None:
         return Walked(chains, None, None)
     count = C * (n_steps - burn_in)
@@ -307,7 +330,8 @@ def run(
     return Walked(chains, MomentSum.of(Moments(*(x[None] for x in sums)), count), None)
 
 
-def serves(energy: Energy, moves: Moves, n_steps: int) -> bool:
-    """Whether `run` can do this walk: under one untempered energy, with moves that cannot be rejected."""
+def serves(energy: Energy, moves: Moves, v: Tensor, n_steps: int) -> bool:
+    """Whether `run` can do this walk: chains under one untempered energy, with moves that cannot be rejected."""
     adjusted = moves.adjust_from is not None and moves.adjust_from < n_steps
-    return energy.W.is_cuda and energy.W.dtype == torch.float32 and energy.beta is None and not adjusted
+    plain = energy.beta is None and v.ndim == 2 and not adjusted
+    return plain and energy.W.is_cuda and energy.W.dtype == torch.float32

@@ -26,6 +26,6 @@ class GibbsLangevin(LangevinOptions, MoveSampler):
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
         first = first_step_size(energy.var, self.step_size, self.per_unit)
-        schedule = cosine_steps(self.n_inner).to(first.device)
+        schedule = cosine_steps(self.n_inner, first.device)
         step_sizes = schedule.view(-1, *[1] * first.ndim) * first
         return k_step_moves(energy.var, step_sizes, self.temperature, self.adjust_from)

@@ -62,6 +62,6 @@ class Langevin(LangevinOptions, MoveSampler):
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
         first = first_step_size(energy.var, self.step_size, self.per_unit)
-        schedule = cosine_steps(max(n_steps, 1)).to(first.device)
+        schedule = cosine_steps(max(n_steps, 1), first.device)
         step_sizes = schedule.view(-1, *[1] * first.ndim) * first
         return langevin_moves(energy.var, step_sizes, self.temperature, self.adjust_from)

@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
 enum { L = 16, ROWS = 6, COLUMNS = 4 };  // lanes; a product's tile: 24 of 32 registers
 #elif defined(__AVX__)
 enum { L = 8, ROWS = 6, COLUMNS = 2 };  // 12 of 16
@@ -26,6 +26,7 @@ enum { FEW = 4 };                  // visible units so few that W h is better ta
 typedef float vf __attribute__((vector_size(4 * L), aligned(4)));
 typedef int32_t vi __attribute__((vector_size(4 * L), aligned(4)));
 typedef uint32_t vu __attribute__((vector_size(4 * L), aligned(4)));
+typedef uint16_t bits16 __attribute__((may_alias));
 typedef uint64_t vw __attribute__((vector_size(4 * L), aligned(4)));
 
 // All walks of a call: n_replicas times n_chains chains, walked `chunk` at a time. The tables have a row for each
@@ -64,12 +65,12 @@ typedef struct {
 #define ALWAYS static inline __attribute__((always_inline))
 
 // What the compiler's vectors lack: the lower halves' product, the root, the smaller and the larger
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
 ALWAYS vw multiply(vw a, uint32_t m) { return (vw)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(m)); }
 ALWAYS vf fill(float x) { return (vf)_mm512_set1_ps(x); }
 ALWAYS vf root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
 ALWAYS vf within(vf x, float low, float high) {
-    return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, _mm512_set1_ps(low)), _mm512_set1_ps(high));
+    return (vf)_mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x));  // NaN stays NaN
 }
 ALWAYS float total(vf x) { return _mm512_reduce_add_ps((__m512)x); }
 ALWAYS vf choose(vi mask, vf a, vf b) {
@@ -95,7 +96,7 @@ ALWAYS vf within(vf x, float low, float high) {
 #endif
 
 // Operands in half precision: pairs of bfloat16 along the inner index of a product, each in the place of a float
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
 enum { HAS_HALF = 1 };
 ALWAYS vf multiply_pairs(vf sum, vf a, vf b) {
     return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)a, (__m512bh)(__m512i)b);
@@ -290,8 +291,8 @@ static const float *along_units(const Walk *w, const float *x, int64_t row, cons
     for (int64_t c = 0; c < w->n_chains; c++)
         for (int64_t i = 0; i < row; i += L) {
             const vu two = half_of(operand(x + c * row + i, offset + (offset ? i : 0), scale + i));
-            uint16_t *out = (uint16_t *)w->halves + c * row + i;
-            for (int k = 0; k < L; k++) out[k] = (uint16_t)two[k];
+            bits16 *out = (bits16 *)w->halves + c * row + i;
+            for (int k = 0; k < L; k++) out[k] = (bits16)two[k];
         }
     return w->halves;
 }

@@ -33,6 +33,18 @@ FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pth
 PANEL, FEW = 64, 4  # as in native.c: columns of a packed matrix that lie together; visible units treated one by one
 
 
+_forked = False  # OpenMP's threads do not outlive a fork, and waiting for them would be for ever
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
 class _Walk(ctypes.Structure):
     """The C struct of the same name."""
 
@@ -75,7 +87,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         loaded = ctypes.CDLL(str(_compiled()))
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         if wanted == "native":
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
@@ -88,7 +100,7 @@ def library() -> ctypes.CDLL | None:
 
 def _why(error: Exception) -> str:
     output = getattr(error, "stderr", None) or str(error)
-    return f"native.c could not be compiled ({output.strip().splitlines()[-1]})"
+    return f"native.c could not be compiled or kept ({output.strip().splitlines()[-1]})"
 
 
 def _compiled() -> Path:
@@ -161,17 +173,16 @@ def _constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
             "down": _pack_pairs(V.T.contiguous()),
             "real": table(None, N, v_row),
             "inverse": table(1 / sigma, N, v_row),
-            "beta": torch.ones(1),
+            "beta": torch.ones(R),
             "b": table(energy.hidden_logits(energy.mu), M, h_row, -87.0),
             "mu": table(energy.mu, N, v_row),
             "gain": table(sigma, N, v_row),
             "precision": table(1 / energy.var, N, v_row),
         }
     if not energy.packed:
-        energy.packed["up"] = _pack(energy.projection.T.contiguous())
-        energy.packed["down"] = (
-            _pack(energy.W.T.contiguous()) if N > FEW else functional.pad(energy.W, (0, h_row - M)).contiguous()
-        )
+        up = _pack(energy.projection.T.contiguous())
+        down = _pack(energy.W.T.contiguous()) if N > FEW else functional.pad(energy.W, (0, h_row - M)).contiguous()
+        energy.packed |= {"up": up, "down": down}
     if R not in energy.tables:
         energy.tables[R] = {
             "real": table(None, N, v_row),
@@ -205,7 +216,14 @@ def run(
     *_, C, N = v.shape
     R, M = (len(v) if v.ndim == 3 else 1), energy.n_hidden
     v_row, h_row = _padded(N), _padded(M)
-    threads = torch.get_num_threads()
+    threads = 1 if _forked else torch.get_num_threads()
+    T = len(moves.shrink)
+    if C < 1 or C % n_blocks(rng):
+        raise ValueError(f"{C} chains cannot be shared evenly by {n_blocks(rng)} blocks.")
+    if len(moves.noise_std) != T or (T not in (1, n_steps) and n_steps > 0):
+        raise ValueError(f"A walk of {n_steps} steps needs as many moves or one for all, got {T}.")
+    if R > 1 and burn_in is not None:
+        raise ValueError("Replicas cannot be summed; sum those at one temperature.")
     # What is walked together: a block where sums are wanted, else what keeps threads and caches busy.
     chunk = C // n_blocks(rng) if burn_in is not None else min(64, -(-C // threads))
     parts = -(-C // chunk)
@@ -223,9 +241,8 @@ def run(
             room[:, 0] = functional.pad(start, padding).view(R * parts, chunk, row)
         return room
 
-    T = len(moves.shrink)
     shrink, noise_std = (
-        functional.pad(x.reshape(T, -1, N).expand(T, R, N), (0, v_row - N)).contiguous()
+        functional.pad(x.float().reshape(T, -1, N).expand(T, R, N), (0, v_row - N)).contiguous()
         for x in (moves.shrink, moves.noise_std)
     )
     half = energy.precision == "fast" and energy.beta is None and N > FEW and bool(native.grbm_has_half())

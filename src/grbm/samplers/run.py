@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def run(
     """
     moves = sampler.moves(energy, n_steps)
     if moves is not None and not isinstance(rng, torch.Generator):
-        fast = _implementation(energy, moves, n_steps)
+        fast = _implementation(energy, moves, v, n_steps)
         if fast is not None:
             return fast(energy, moves, v, n_steps, rng, burn_in=burn_in, marginal=probabilities)
     return reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
@@ -57,11 +58,11 @@ def engine(device: torch.device) -> str:
     return "native" if device.type == "cpu" and native.library() is not None else "pytorch"
 
 
-def _implementation(energy: Energy, moves: Moves, n_steps: int) -> Callable[..., Walked] | None:
+def _implementation(energy: Energy, moves: Moves, v: Tensor, n_steps: int) -> Callable[..., Walked] | None:
     """What runs these moves faster than `reference`, if anything does."""
     if energy.W.is_cuda:
         fused = _fused()
-        return fused.run if fused is not None and fused.serves(energy, moves, n_steps) else None
+        return fused.run if fused is not None and fused.serves(energy, moves, v, n_steps) else None
     return native.run if native.serves(energy) else None
 
 
@@ -71,6 +72,8 @@ def _fused() -> Any:
     if os.environ.get("GRBM_ENGINE") == "pytorch":
         return None
     try:
+        if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+            raise ImportError("it needs gcc or clang")
         from grbm.samplers import fused
     except ImportError as error:
         logging.getLogger("grbm").warning("No Triton here (%s): chains run in plain PyTorch, slower.", error)
@@ -175,7 +178,7 @@ def sample(
 def _at(stops: Sequence[int], energy: Energy, sampler: Sampler, v: Tensor, n_steps: int, rng: Rng) -> Iterator[Chains]:
     """The chains after each of these numbers of steps."""
     moves = sampler.moves(energy, n_steps)
-    fast = None if moves is None or isinstance(rng, torch.Generator) else _implementation(energy, moves, n_steps)
+    fast = None if moves is None or isinstance(rng, torch.Generator) else _implementation(energy, moves, v, n_steps)
     if moves is not None and fast is not None:
         chains, done = None, 0
         for stop in stops:

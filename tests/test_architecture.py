@@ -19,7 +19,7 @@ LAYERS = [
     ["__init__", "compat", "data.mixtures", "data.rows", "data.images"],
     ["data.standardise", "data.arrays", "data.__init__"],
     ["data.folders"],
-    ["config", "evaluate.exact", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
+    ["config", "evaluate.exact", "evaluate.ais", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
     ["presets", "runs", "data.loading"],
     ["generate", "logs", "plots", "progress"],
     ["recorder"],

@@ -14,7 +14,7 @@ from grbm.evaluate.report import evaluate
 from grbm.runs import Run
 
 
-@pytest.mark.parametrize(("n_hidden", "method"), [(3, "enumeration"), (21, "annealing estimate")])
+@pytest.mark.parametrize(("n_hidden", "method"), [(3, "enumeration"), (21, "annealing from both ends")])
 def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_hidden, method):
     """A Gaussian as a GRBM without coupling, on data that were scaled: its log-density is known in closed form."""
     mean, scale = torch.tensor([100.0, -3.0, 0.2]).double(), torch.tensor([50.0, 0.1, 1.0]).double()

@@ -206,6 +206,13 @@ class GRBM(nn.Module):
         self._check(v, self.n_visible, "visible")
         return self._live().free_energy(v)
 
+    def log_prob(self, v: Tensor, log_z: float) -> Tensor:
+        """log p(v) = −F(v) − log Z in nats, per sample: (..., N) -> (...). Differentiable but for ``log_z``.
+
+        ``log_z`` is `grbm.evaluate.exact.log_z` for up to 20 hidden units, or `grbm.evaluate.ais.log_z`.
+        """
+        return -self.free_energy(v) - log_z
+
     def hidden_logits(self, v: Tensor) -> Tensor:
         """Log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M). Differentiable."""
         self._check(v, self.n_visible, "visible")

@@ -1,0 +1,198 @@
+"""log Z by annealed importance sampling, from both ends, with error bars and a verdict (Neal 2001; Grosse et al. 2015).
+
+Chains go from a Gaussian base along E_β = (1 − β) E_0 + β E_1 to the model by Gibbs steps. The mean weight is unbiased
+for Z, so its logarithm is on average a lower bound of log Z. Chains that go back from exact samples of the model give
+an upper bound in the same way. Where the two agree within their errors, the estimate can be believed; where the chains
+forth have missed a mode, they cannot agree. Bennett's acceptance ratio makes one estimate of both.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.evaluate import exact
+from grbm.model import GRBM, Base, Energy, softplus
+from grbm.randomness import Blocks, seed_of
+from grbm.samplers import Gibbs, run
+
+PILOT_STEPS, PILOT_CHAINS = 100, 200
+SETTLING = 200  # Gibbs steps from the data before chains go back, where exact samples cannot be had
+
+
+class LogZ(NamedTuple):
+    """log Z in nats, float64, with standard errors."""
+
+    log_z: float  # Bennett's estimate of both ways; the lower one where there is no way back
+    error: float
+    lower: float  # from the base to the model
+    lower_error: float
+    upper: float  # from the model to the base; NaN where there was nothing to start it from
+    upper_error: float
+    ess: tuple[float, float]  # effective share of the chains' weights, forth and back
+    converged: bool
+    verdict: str
+
+
+class _State:
+    """What F_β(v) − F_β'(v) needs of v, for any two β: energies without hidden units, and the logits at β = 1."""
+
+    def __init__(self, energy: Energy, base: Base, v: Tensor) -> None:
+        exactly = v.double()
+        self.base_part = 0.5 * ((exactly - base.mean).square() / base.var).sum(-1)
+        self.model_part = 0.5 * ((exactly - energy.mu).square() / energy.var.double()).sum(-1)
+        self.logits = energy.hidden_logits(v).double()
+
+    def free_energy(self, beta: float) -> Tensor:
+        """F_β(v); β multiplies all that is not the base's."""
+        parts = (1 - beta) * self.base_part + beta * self.model_part
+        return parts - softplus(beta * self.logits).sum(-1)
+
+    def slope(self, beta: float) -> Tensor:
+        """−∂F_β/∂β."""
+        return self.base_part - self.model_part + (self.logits * (beta * self.logits).sigmoid()).sum(-1)
+
+
+@torch.no_grad()
+def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
+    """Inverse temperatures 0 = β_0 < ... < β_n = 1, close where the weights change most: equal thermodynamic lengths.
+
+    A pilot run of 200 chains measures the deviation of ∂F/∂β along β = (k/100)²; a tenth of the steps is spread so.
+    """
+    rng = Blocks(seed_of(seed, "pilot"), 1, device=energy.W.device)
+    v = base.sample((PILOT_CHAINS,), rng)
+    grid = torch.linspace(0, 1, PILOT_STEPS + 1, dtype=torch.float64) ** 2
+    speeds = []
+    for beta in grid.tolist():
+        v = run(energy.temper(torch.tensor(beta), base), Gibbs(), v, 2, rng).chains.v
+        speeds.append(_State(energy, base, v).slope(beta).std())
+    speed = torch.stack(speeds).cpu()
+    length = torch.cat([torch.zeros(1).double(), (0.5 * (speed[1:] + speed[:-1]) * grid.diff()).cumsum(0)])
+    length = 0.9 * length / length[-1].clamp_min(1e-300) + 0.1 * grid
+    wanted = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64) * length[-1]
+    right = torch.searchsorted(length, wanted).clamp(1, PILOT_STEPS)
+    left, share = right - 1, (wanted - length[right - 1]) / (length[right] - length[right - 1])
+    betas = torch.lerp(grid[left], grid[right], share.clamp(0, 1))
+    betas[0], betas[-1] = 0.0, 1.0
+    return betas
+
+
+@torch.no_grad()
+def anneal(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Blocks, *, back: bool = False) -> Tensor:
+    """Log weights (C,), log of an estimate of Z_1/Z_0, of chains from the base forth, or from the model ``back``.
+
+    Forth: v is from the base, and before each move to β_k the weight grows by F_{β_{k−1}}(v) − F_{β_k}(v). Back: the
+    same path in reverse, so v is from the model, and the same terms are taken after each move.
+    """
+    log_weight = torch.zeros(len(v), dtype=torch.float64, device=v.device)
+    ladder = betas.tolist()
+    for k in range(len(ladder) - 1, 0, -1) if back else range(1, len(ladder)):
+        tempered = energy.temper(betas[k], base)
+        if back:
+            v = run(tempered, Gibbs(), v, 1, rng).chains.v
+        state = _State(energy, base, v)
+        log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
+        if not back:
+            v = run(tempered, Gibbs(), v, 1, rng).chains.v
+    return log_weight
+
+
+def log_mean(log_weight: Tensor) -> tuple[float, float, float]:
+    """The logarithm of the mean of weights, its standard error, and their effective share."""
+    n = len(log_weight)
+    total, squares = log_weight.logsumexp(0), (2 * log_weight).logsumexp(0)
+    ess = float((2 * total - squares).exp()) / n
+    return float(total) - math.log(n), math.sqrt(max(0.0, 1 / ess - 1) / n), ess
+
+
+def bennett(forth: Tensor, back: Tensor) -> tuple[float, float]:
+    """log(Z_1/Z_0) from log weights of both ways, and its standard error (Bennett 1976; Shirts et al. 2003).
+
+    The estimate L solves Σ_forth f(L − w + s) = Σ_back f(w − L − s) for f(x) = 1/(1 + e^x) and s = log n_forth/n_back;
+    the difference of the two sums falls with L.
+    """
+    shift = math.log(len(forth) / len(back))
+    low, high = float(torch.cat([forth, back]).min()) - 50, float(torch.cat([forth, back]).max()) + 50
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if (middle - forth + shift).neg().sigmoid().sum() > (back - middle - shift).neg().sigmoid().sum():
+            low = middle
+        else:
+            high = middle
+    parts = (low - forth + shift).neg().sigmoid(), (back - low - shift).neg().sigmoid()
+    variance = sum((float(f.square().mean() / f.mean().square()) - 1) / len(f) for f in parts)
+    return low, math.sqrt(max(0.0, variance))
+
+
+@torch.no_grad()
+def log_z(
+    model: GRBM,
+    data: Tensor | None = None,
+    *,
+    base: Base | None = None,
+    n_steps: int = 1000,
+    n_chains: int = 1000,
+    seed: int = 0,
+) -> LogZ:
+    """Estimate log Z from both ends.
+
+    Parameters
+    ----------
+    model : GRBM
+        On any device.
+    data : Tensor, optional
+        (n, N), what the model learned, standardised as it was. It fits the base, and where hidden states are too many
+        to enumerate (more than 20) chains start there, take 200 Gibbs steps and go back: an upper bound as far as
+        those chains are samples of the model, all modes included.
+    base : Base, optional
+        Where β = 0; by default fitted to ``data``, else N(0, I).
+    n_steps, n_chains : int
+        Temperatures, and chains each way.
+    seed : int
+
+    Returns
+    -------
+    LogZ
+        ``verdict`` says in words whether the two ends agree.
+    """
+    energy = model.freeze()
+    device = energy.W.device
+    if data is not None:
+        data = data.to(energy.W)
+    if base is None:
+        zero = torch.zeros_like(energy.mu)
+        base = Base(zero, zero + 1) if data is None else Base.fit(data)
+    base = Base(base.mean.to(energy.W), base.var.to(energy.W))
+    betas = schedule(energy, base, n_steps, seed)
+    rng = Blocks(seed_of(seed, "ais"), 1, device=device)
+    start = float(base.log_z(energy.n_hidden))
+    forth = anneal(energy, base, betas, base.sample((n_chains,), rng), rng)
+    lower, lower_error, ess = log_mean(forth)
+    lower += start
+    if energy.n_hidden <= exact.MAX_HIDDEN:
+        v = exact.sample(model, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
+    elif data is not None:
+        rows = torch.arange(n_chains, device=device) * len(data) // n_chains
+        v = run(energy, Gibbs(), data[rows], SETTLING, rng).chains.v
+    else:
+        text = "One end only: without data or exact samples nothing bounds log Z from above. A mode may be missing."
+        return LogZ(lower, lower_error, lower, lower_error, math.nan, math.nan, (ess, math.nan), False, text)
+    back = anneal(energy, base, betas, v, rng, back=True)
+    minus_upper, upper_error, ess_back = log_mean(-back)
+    upper = start - minus_upper
+    both, error = bennett(forth, back)
+    converged, text = _judge(upper - lower, math.hypot(lower_error, upper_error), min(ess, ess_back), n_chains)
+    return LogZ(both + start, error, lower, lower_error, upper, upper_error, (ess, ess_back), converged, text)
+
+
+def _judge(gap: float, error: float, ess: float, n_chains: int) -> tuple[bool, str]:
+    """Whether both ends agree, within errors that are small enough and rest on enough chains to be errors at all."""
+    more = "more n_steps, or a base nearer to the model"
+    if not ess * n_chains >= 20:
+        return False, f"Not converged: the weights rest on {ess * n_chains:.0f} of {n_chains} chains; {more}."
+    if not error <= 0.3:
+        return False, f"Not converged: the two ends are known to {error:.2g} nats only; {more} or n_chains."
+    if not abs(gap) <= 3 * error:
+        return False, f"Not converged: the two ends lie {gap:.3g} nats apart, with an error of {error:.2g}; {more}."
+    return True, f"Converged: the two ends agree ({gap:+.2g} ± {error:.2g} nats)."

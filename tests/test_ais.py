@@ -1,0 +1,156 @@
+"""log Z from both ends against exact answers, and a verdict that knows when they cannot be trusted."""
+
+import math
+
+import pytest
+import torch
+
+from grbm import GRBM, Base
+from grbm.evaluate import ais, exact
+from grbm.randomness import Blocks
+from tests.conftest import random_model
+
+
+def drawn_model(k: int) -> tuple[GRBM, torch.Tensor]:
+    """A random model of 1 to 16 units of each kind and any strength, and exact samples of it as its data."""
+    rng = torch.Generator().manual_seed(k)
+    N, M = (int(torch.randint(1, 17, (1,), generator=rng)) for _ in range(2))
+    model = random_model(N, M, k, strength=2.5 * float(torch.rand(1, generator=rng)))
+    data = exact.sample(model, 2000, seed=k)[0].float()
+    return model.float(), data
+
+
+def test_the_path_is_the_tempered_energys():
+    """Free energies at any β, constants included, and their slope by finite differences."""
+    model = random_model(4, 6, 0)
+    base = Base(torch.tensor([0.1, -2.0, 0.0, 1.0]).double(), torch.tensor([0.5, 2.0, 1.0, 3.0]).double())
+    energy, v = model.freeze(), torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).double()
+    state = ais._State(energy, base, v)
+    for beta in (0.0, 0.3, 1.0):
+        tempered = energy.temper(torch.tensor(beta).double(), base)
+        torch.testing.assert_close(state.free_energy(beta), tempered.free_energy(v))
+    slope = (state.free_energy(0.4 - 1e-6) - state.free_energy(0.4 + 1e-6)) / 2e-6
+    torch.testing.assert_close(state.slope(0.4), slope, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(base.log_z(6), torch.tensor(exact.log_z(_at_zero(model, base))).double())
+
+
+def _at_zero(model: GRBM, base: Base) -> GRBM:
+    flat = GRBM(model.n_visible, model.n_hidden, dtype=torch.float64)
+    with torch.no_grad():
+        flat.W.zero_()
+        flat.mu.copy_(base.mean)
+        flat.log_var.copy_(base.var.log())
+    return flat
+
+
+def test_weights_are_unbiased_at_any_number_of_steps():
+    """3 temperatures are far too few for a low variance, but E w = Z/Z_0 all the same, both ways: 4 standard errors."""
+    model = random_model(2, 3, 1)
+    energy, base = model.freeze(), Base(torch.zeros(2).double(), torch.ones(2).double() * 2)
+    truth = exact.log_z(model) - float(base.log_z(3))
+    betas, rng = torch.tensor([0.0, 0.3, 0.7, 1.0]).double(), Blocks(3, 1)
+    forth = ais.anneal(energy, base, betas, base.sample((100_000,), rng), rng)
+    back = ais.anneal(energy, base, betas, exact.sample(model, 100_000, seed=1)[0], rng, back=True)
+    for log_weight, expected in ((forth, truth), (-back, -truth)):
+        estimate, error, ess = ais.log_mean(log_weight)
+        assert abs(estimate - expected) < 4 * error
+        assert error < 0.05
+        assert 0.005 < ess < 0.9
+    both, error = ais.bennett(forth, back)
+    assert abs(both - truth) < 4 * error < 0.04
+
+
+@pytest.mark.parametrize(("n_forth", "n_back"), [(20_000, 20_000), (5_000, 40_000)])
+def test_bennetts_estimate_on_works_whose_answer_is_known(n_forth, n_back):
+    """Gaussian works of variance s² that satisfy Crooks' relation differ by s² in mean and meet at the answer."""
+    rng, answer, s = torch.Generator().manual_seed(0), 1.7, 1.5
+    forth = answer - s**2 / 2 + s * torch.randn(n_forth, generator=rng, dtype=torch.float64)
+    back = answer + s**2 / 2 + s * torch.randn(n_back, generator=rng, dtype=torch.float64)
+    estimate, error = ais.bennett(forth, back)
+    assert abs(estimate - answer) < 4 * error
+    repeats = []
+    for _ in range(60):
+        a = answer - s**2 / 2 + s * torch.randn(n_forth // 10, generator=rng, dtype=torch.float64)
+        b = answer + s**2 / 2 + s * torch.randn(n_back // 10, generator=rng, dtype=torch.float64)
+        repeats.append(ais.bennett(a, b)[0])
+    # a deviation over 60 repeats is known to 9 %
+    assert float(torch.tensor(repeats).std()) == pytest.approx(error * math.sqrt(10), rel=0.36)
+
+
+@pytest.mark.parametrize("k", range(5))
+def test_random_models(k):
+    model, data = drawn_model(k)
+    found, truth = ais.log_z(model, data, n_steps=300, n_chains=500, seed=k), exact.log_z(model)
+    assert found.converged, found.verdict
+    assert abs(found.log_z - truth) < 4 * found.error
+    assert found.lower - 4 * found.lower_error < truth < found.upper + 4 * found.upper_error
+    assert found == ais.log_z(model, data, n_steps=300, n_chains=500, seed=k)
+
+
+@pytest.mark.slow
+def test_a_hundred_random_models():
+    """The bar: within 3 standard errors of the truth in at least 95 of 100, with errors of at most 0.05 nat."""
+    within, held, errors = 0, 0, []
+    for k in range(100):
+        model, data = drawn_model(k)
+        found, truth = ais.log_z(model, data, seed=k), exact.log_z(model)
+        within += abs(found.lower - truth) <= 3 * found.lower_error
+        held += found.lower - 3 * found.lower_error <= truth <= found.upper + 3 * found.upper_error
+        errors.append(found.lower_error)
+        assert found.converged, (k, found)
+    assert within >= 95
+    assert held >= 95
+    assert max(errors) <= 0.05
+
+
+def two_modes(distance: float) -> GRBM:
+    """Masses 0.2 and 0.8 at −distance/2 and distance/2."""
+    model = GRBM(1, 1)
+    with torch.no_grad():
+        model.W.fill_(distance)
+        model.mu.fill_(-distance / 2)
+        model.b.fill_(math.log(4))
+    return model
+
+
+@pytest.mark.parametrize(("distance", "n_steps", "base_at"), [(12, 3, -6.0), (30, 50, -15.0), (60, 1000, -30.0)])
+def test_a_missed_mode_is_not_converged(distance, n_steps, base_at):
+    """The base sits at the lesser mode, and chains do not reach the other: all weights agree on a wrong number."""
+    model = two_modes(float(distance))
+    base = Base(torch.tensor([base_at]), torch.ones(1))
+    found, truth = ais.log_z(model, base=base, n_steps=n_steps, n_chains=300), exact.log_z(model)
+    assert not found.converged
+    assert "Not converged" in found.verdict
+    assert found.lower - 3 * found.lower_error <= truth <= found.upper + 3 * found.upper_error
+
+
+def test_too_few_temperatures_are_not_converged():
+    model, data = drawn_model(3)
+    assert not ais.log_z(
+        model, data, base=Base(torch.full_like(data[0], 4.0), torch.full_like(data[0], 0.1)), n_steps=2
+    ).converged
+
+
+def test_more_hidden_units_than_can_be_enumerated():
+    """20 more units without weights: log Z is known, and chains back start from the data."""
+    small = random_model(3, 6, 2)
+    model = GRBM(3, 26)
+    with torch.no_grad():
+        model.W.zero_()
+        model.W[:, :6] = small.W
+        model.b[:6] = small.b
+        model.b[6:] = torch.linspace(-2, 2, 20)
+        model.mu.copy_(small.mu)
+        model.log_var.copy_(small.log_var)
+    truth = exact.log_z(small) + float(torch.nn.functional.softplus(torch.linspace(-2, 2, 20).double()).sum())
+    data = exact.sample(small, 2000, seed=0)[0].float()
+    found = ais.log_z(model, data, n_steps=300)
+    assert found.converged, found.verdict
+    assert abs(found.log_z - truth) < 4 * found.error
+    alone = ais.log_z(model, n_steps=300)
+    assert not alone.converged
+    assert "One end only" in alone.verdict
+    assert math.isnan(alone.upper)
+    assert abs(alone.lower - truth) < 4 * alone.lower_error
+    v = data[:10]
+    torch.testing.assert_close(model.log_prob(v, truth).double(), exact.log_prob(small, v), rtol=1e-4, atol=1e-4)

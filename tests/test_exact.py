@@ -66,3 +66,17 @@ def test_what_cannot_be_exact_says_so():
         model.log_var.fill_(-30)
     with pytest.raises(ValueError, match="more than max_points"):
         exact.quadrature(model)
+
+
+@pytest.mark.parametrize(("N", "M", "seed"), [(1, 1, 0), (2, 4, 1), (3, 6, 2)])
+def test_the_mixture_is_the_model(N, M, seed):
+    """Its density is the enumerated one, and 50,000 draws have the exact moments, within 4 standard errors."""
+    model = random_model(N, M, seed)
+    mixture = exact.mixture(model)
+    v = torch.randn(20, N, generator=torch.Generator().manual_seed(0)).double()
+    torch.testing.assert_close(mixture.log_prob(v), exact.log_prob(model, v))
+    assert mixture.means.shape == (2**M, N)
+    assert float(mixture.log_weights.logsumexp(0)) == pytest.approx(0, abs=1e-12)
+    drawn, truth = mixture.sample(50_000, seed=1), exact.moments(model)
+    for x, expected in ((drawn, truth.v), (drawn.square(), truth.v2)):
+        assert ((x.mean(0) - expected).abs() < 4 * x.std(0) / 50_000**0.5).all()

@@ -81,6 +81,38 @@ def sample(model: GRBM, n_samples: int, *, seed: int = 0) -> tuple[Tensor, Tenso
     return mean + energy.var.sqrt() * draw_noise(mean, rng), h
 
 
+class GaussianMixture(NamedTuple):
+    """What a GRBM with few hidden units is: a component for each h, all of one diagonal covariance. float64."""
+
+    log_weights: Tensor  # (2^M,), normalised; component c has h_j = bit j of c
+    means: Tensor  # (2^M, N)
+    var: Tensor  # (N,), the diagonal of the covariance that all components share
+
+    def log_prob(self, v: Tensor) -> Tensor:
+        """log p(v) in nats, per sample: (n, N) -> (n,)."""
+        distance = ((v.double()[:, None] - self.means) ** 2 / self.var).sum(-1)
+        normaliser = 0.5 * (2 * math.pi * self.var).log().sum()
+        return (self.log_weights - 0.5 * distance).logsumexp(-1) - normaliser
+
+    def sample(self, n_samples: int, *, seed: int = 0) -> Tensor:
+        """Independent draws (n, N)."""
+        rng = generator(seed, "mixture of a GRBM", device=self.means.device)
+        component = torch.multinomial(self.log_weights.exp(), n_samples, replacement=True, generator=rng)
+        mean = self.means[component]
+        return mean + self.var.sqrt() * draw_noise(mean, rng)
+
+
+@torch.no_grad()
+def mixture(model: GRBM) -> GaussianMixture:
+    """The Gaussian mixture that p(v) is: weights ∝ exp(b·h + ½ Σ (m_i² − μ_i²)/σ_i²), means m = μ + W h, variances σ².
+
+    Raises ValueError above 20 hidden units; memory grows as 2^M N.
+    """
+    energy = _energy(model)
+    states = torch.cat(list(_hidden_states(model.n_hidden, energy.W)))
+    return GaussianMixture(_log_weights(energy, states).log_softmax(0), energy.visible_mean(states), energy.var)
+
+
 @torch.no_grad()
 def log_likelihood_gradient(model: GRBM, data: Tensor) -> dict[str, Tensor]:
     """Exact gradient of the mean log-likelihood of ``data`` (n, N), by parameter name."""

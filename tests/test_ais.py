@@ -89,17 +89,21 @@ def test_random_models(k):
 
 @pytest.mark.slow
 def test_a_hundred_random_models():
-    """The bar: within 3 standard errors of the truth in at least 95 of 100, with errors of at most 0.05 nat."""
-    within, held, errors = 0, 0, []
+    """Within 3 standard errors of the truth in at least 95 of 100, errors of at most 0.05 nat, and no false verdict.
+
+    A verdict may refuse a good number, but what it calls converged is right to 0.05 nat.
+    """
+    within, held, converged, errors = 0, 0, 0, []
     for k in range(100):
         model, data = drawn_model(k)
         found, truth = ais.log_z(model, data, seed=k), exact.log_z(model)
         within += abs(found.lower - truth) <= 3 * found.lower_error
         held += found.lower - 3 * found.lower_error <= truth <= found.upper + 3 * found.upper_error
         errors.append(found.lower_error)
-        assert found.converged, (k, found)
-    assert within >= 95
-    assert held >= 95
+        converged += found.converged
+        assert not found.converged or abs(found.log_z - truth) < 0.05, (k, found, truth)
+    print(f"within {within}, held {held}, converged {converged}, largest error {max(errors):.3f}")
+    assert min(within, held, converged) >= 95
     assert max(errors) <= 0.05
 
 

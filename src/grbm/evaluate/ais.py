@@ -131,7 +131,7 @@ def log_z(
     data: Tensor | None = None,
     *,
     base: Base | None = None,
-    n_steps: int = 1000,
+    n_steps: int = 2000,
     n_chains: int = 1000,
     seed: int = 0,
 ) -> LogZ:

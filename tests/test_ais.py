@@ -97,9 +97,9 @@ def test_a_hundred_random_models():
     for k in range(100):
         model, data = drawn_model(k)
         found, truth = ais.log_z(model, data, seed=k), exact.log_z(model)
-        within += abs(found.lower - truth) <= 3 * found.lower_error
+        within += abs(found.log_z - truth) <= 3 * found.error
         held += found.lower - 3 * found.lower_error <= truth <= found.upper + 3 * found.upper_error
-        errors.append(found.lower_error)
+        errors.append(found.error)
         converged += found.converged
         assert not found.converged or abs(found.log_z - truth) < 0.05, (k, found, truth)
     print(f"within {within}, held {held}, converged {converged}, largest error {max(errors):.3f}")

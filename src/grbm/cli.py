@@ -29,7 +29,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm figures RUN       draw the run's figures again
   grbm reproduce fig1    the paper's Figure 1: five samplers on two mixtures
 
-Start with `grbm train digits` (half a minute). Every command explains itself with --help."""
+Start with `grbm train digits` (half a minute at most). Every command explains itself with --help."""
 
 
 @dataclass(frozen=True)

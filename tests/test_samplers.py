@@ -44,11 +44,10 @@ def label(x) -> str:
 @pytest.mark.parametrize("sampler", EXACT, ids=label)
 @pytest.mark.parametrize(("N", "M", "seed"), MODELS)
 def test_exact_samplers_do_not_drift(sampler, N, M, seed, dtype):
-    """40,000 chains that start at the exact distribution: every moment within 4.5 standard errors of it.
+    """40,000 chains that start at the exact distribution: every moment within 4 standard errors of it.
 
-    Some 5,000 moments in all: 3 % to see one of them beyond that by chance.
-
-    In float32 the native implementation runs them, where there is a compiler.
+    In float32 the native implementation runs them, where there is a compiler: the same 2,500 moments again, of which
+    one lies at 4.001 (and, with a million chains, at 1.6 at most), so there the limit is 4.5.
     """
     assert sampler.exact
     model = random_model(N, M, seed)
@@ -56,7 +55,9 @@ def test_exact_samplers_do_not_drift(sampler, N, M, seed, dtype):
     v, _ = exact_chains(model, N_CHAINS, seed=seed)  # with h ~ p(h | v) drawn at the start, (v, h) is exact
     for n_steps in (1, 4, 16):
         chains = sample(model.to(dtype), sampler, v0=v, n_steps=n_steps, seed=n_steps)
-        assert z_scores(chains.v.double(), chains.h.double(), truth).abs().max() < 4.5, n_steps
+        assert z_scores(chains.v.double(), chains.h.double(), truth).abs().max() < (
+            4 if dtype == torch.float64 else 4.5
+        ), n_steps
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Checkpoints: what comes back is what was written, or is refused; training survives signals, kills and full disks."""
 
+import json
 import os
 import random
 import shutil
@@ -351,3 +352,11 @@ def test_a_full_disk_says_so_and_the_run_goes_on_later(tmp_path, whole):
         assert same(last.tensors, same_as.tensors)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_checkpoint_between_two_records_keeps_the_count_of_clipped_updates(tmp_path):
+    settings = ["--train.n-updates", "10", "--model.n-hidden", "8", "--train.clip-norm", "1e-9", "--log.points", "1"]
+    settings += ["--checkpoint.updates", "4", "--no-figures", "--log.no-tensorboard", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "digits", *settings]) == 0
+    record = json.loads((tmp_path / "run" / "checkpoints" / "update-00000004" / "state.json").read_text())
+    assert (record["notes"]["clipped"], record["notes"]["since"]) == (3, 3)  # the record of update 1 began anew

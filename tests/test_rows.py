@@ -195,7 +195,7 @@ def test_pictures_train_and_draw(tmp_path, capsys):
 
 
 def test_hugging_face_data_sets(tmp_path, capsys):
-    datasets = pytest.importorskip("datasets", reason="pip install grbm[huggingface]")
+    datasets = pytest.importorskip("datasets", reason="pip install datasets")
     x = table(60).astype(np.float32)
     pictures(tmp_path / "p")
     paths = sorted(str(p) for p in (tmp_path / "p").rglob("*.png"))

@@ -14,7 +14,20 @@ import pytest
 import torch
 
 from benchmarks.kill_and_resume import everything, kill_until_finished
-from grbm import GRBM, PCD, Gibbs, ParallelTempering, TrainState, UserError, checkpoint, cli, files, fit, runs
+from grbm import (
+    GRBM,
+    PCD,
+    Gibbs,
+    ParallelTempering,
+    TrainState,
+    TrajectoryTempering,
+    UserError,
+    checkpoint,
+    cli,
+    files,
+    fit,
+    runs,
+)
 from grbm.distributed import Share
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
@@ -41,6 +54,7 @@ def numbers(state: TrainState) -> dict:
     found |= {f"last good {k}": v for k, v in state.last_good.items()}
     for index, entries in state.optimizer.state_dict()["state"].items():
         found |= {f"optimizer {index} {k}": v for k, v in entries.items() if isinstance(v, torch.Tensor)}
+    found |= {f"memory {k}": v for k, v in state.memory.items()}
     return {k: v.clone() for k, v in found.items()} | {"persistent": state.persistent.clone()}
 
 
@@ -53,7 +67,10 @@ def momentum(parameters, lr):
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, momentum])
-@pytest.mark.parametrize("objective", [None, PCD(ParallelTempering(n_replicas=3), 2, n_chains=8)])
+@pytest.mark.parametrize(
+    "objective",
+    [None, *(PCD(s, 2, n_chains=8) for s in (ParallelTempering(n_replicas=3), TrajectoryTempering(save_below=0.8)))],
+)
 def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective):
     whole = learn(new_state(optimizer=optimizer), 30, objective=objective)
     half = learn(new_state(optimizer=optimizer), 13, objective=objective)
@@ -62,6 +79,7 @@ def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective)
     checkpoint.restore(again, checkpoint.newest(tmp_path, again))
     assert same(numbers(half), numbers(again))
     assert same(numbers(whole), numbers(learn(again, 30, objective=objective)))
+    assert (half.memory == {}) == (objective is None)  # a ladder, or saved models
 
 
 def test_each_process_takes_up_its_own_chains(tmp_path):

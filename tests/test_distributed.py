@@ -33,6 +33,7 @@ data = torch.randn(300, N, generator=rng) @ torch.randn(N, N, generator=rng) / N
 objectives = {
     "pcd": PCD(Gibbs(), 3, n_chains=48, restart=0.1, probabilities=True),
     "tempered": PCD(ParallelTempering(n_replicas=4), 2, n_chains=24),
+    "trajectory": PCD(TrajectoryTempering(), 2, n_chains=24),
     "modified": ModifiedCD(GibbsLangevin(0.05, adjust_from=0), 5),
     "modified-more": ModifiedCD(Langevin(0.05, adjust_from=1, per_unit=True), 5, n_chains=80),
     "cd": CD(PartialGibbs(0.5), 2),
@@ -43,6 +44,7 @@ for name, objective in objectives.items():
     for metrics in fit(state, data, objective, n_updates=50, batch_size=40, centred=True, n_blocks=8, share=share):
         pass
     everything = {k: v.clone() for k, v in model.state_dict().items()} | {"chains": share.gather(metrics.negative.v)}
+    everything |= state.memory
     assert share.same(list(model.parameters()))
     assert share.world == 1 or not share.same([model.W + share.rank])
     if share.leads:
@@ -60,14 +62,16 @@ def learned(tmp_path_factory):
         command = [*TORCHRUN, str(world), str(script), str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         # what counts is what was learned: PyTorch 2.15 now and then aborts a process that has already finished
-        assert len(list(folder.glob(f"*-{world}.pt"))) == 5, done.stderr
+        assert len(list(folder.glob(f"*-{world}.pt"))) == 6, done.stderr
     return folder
 
 
-@pytest.mark.parametrize("name", ["pcd", "tempered", "modified", "modified-more", "cd"])
+@pytest.mark.parametrize("name", ["pcd", "tempered", "trajectory", "modified", "modified-more", "cd"])
 def test_any_number_of_processes_learns_the_same(learned, name):
     """The bar is 1e-5; blocks summed apart and added exactly give the same bits, chains included."""
     one, two, four = (torch.load(learned / f"{name}-{world}.pt", weights_only=True) for world in (1, 2, 4))
+    assert ("ladder" in one) == (name == "tempered")
+    assert ("var" in one) == (name == "trajectory")
     for key in one:
         assert torch.equal(one[key], two[key]), key
         assert torch.equal(one[key], four[key]), key

@@ -20,6 +20,7 @@ from grbm import (
     anchored_,
     fit,
     paper_,
+    sparse_,
     train_step,
 )
 from grbm.config import TrainConfig
@@ -204,6 +205,18 @@ def test_every_row_is_visited_once_an_epoch():
     for epoch in (torch.cat(seen[:3]), torch.cat(seen[3:])):
         assert torch.equal(epoch.sort().values, data[:, 0])
     assert not torch.equal(torch.cat(seen[:3]), torch.cat(seen[3:]))
+
+
+def test_sparse_units_start_with_their_share_of_the_mass():
+    """Of the Gaussian mixture that the model is, the component of unit j alone against that of none."""
+    data = 2.0 + small_data() * torch.tensor([0.5, 1.0, 3.0])
+    model = sparse_(GRBM(3, 5), data, share=0.03, seed=1)
+    log_weights = exact.mixture(model).log_weights
+    alone = log_weights[2 ** torch.arange(5)] - log_weights[0]
+    torch.testing.assert_close(alone.exp(), torch.full((5,), 0.03).double(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(model.mu.detach(), data.mean(0))
+    torch.testing.assert_close(model.var.detach(), data.var(0, correction=0))
+    assert 0.5 < float(model.W.detach().abs().max()) / (6 / 8) ** 0.5 <= 1
 
 
 def test_anchored_units_are_undecided_at_data_points():

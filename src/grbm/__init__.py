@@ -4,7 +4,7 @@ The package imports with torch, numpy and safetensors alone; heavier things are 
 """
 
 from grbm.errors import DivergenceError, UserError
-from grbm.initialise import anchored_, paper_
+from grbm.initialise import anchored_, paper_, sparse_
 from grbm.model import GRBM, Base, Energy
 from grbm.moments import Moments, gradient
 from grbm.objectives import CD, PCD, ModifiedCD, Objective
@@ -17,6 +17,7 @@ from grbm.samplers import (
     ParallelTempering,
     PartialGibbs,
     Sampler,
+    TrajectoryTempering,
     sample,
     walk,
 )
@@ -41,12 +42,14 @@ __all__ = [
     "PartialGibbs",
     "Sampler",
     "TrainState",
+    "TrajectoryTempering",
     "UserError",
     "anchored_",
     "fit",
     "gradient",
     "paper_",
     "sample",
+    "sparse_",
     "train_step",
     "walk",
 ]

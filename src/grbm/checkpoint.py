@@ -72,6 +72,7 @@ def save(
         tensors |= {f"last_good.{name}": p for name, p in state.last_good.items()}
     if persistent is not None:
         tensors["persistent"] = persistent
+    tensors |= {f"memory.{name}": x for name, x in state.memory.items()}
     optimizer = state.optimizer.state_dict()
     numbers: dict[str, dict[str, Any]] = {}
     for index, entries in optimizer["state"].items():
@@ -184,6 +185,7 @@ def newest(
 def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
     """Every tensor where one belongs, in its shape and dtype."""
     model = state.model.state_dict()
+    like = model | {"var": model["log_var"]}
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     for name, tensor in checkpoint.tensors.items():
         kind, _, rest = name.partition(".")
@@ -194,6 +196,8 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             index = rest.partition(".")[0]
             good = index.isdigit() and int(index) < len(parameters)
             good = good and tensor.shape in ((), parameters[int(index)].shape)
+        elif kind == "memory":  # of a ladder, or of several models
+            good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
         else:
             good = name == "persistent" and tensor.shape[-1] == state.model.n_visible
         if not good:
@@ -214,6 +218,7 @@ def restore(state: TrainState, checkpoint: Checkpoint, share: Share = ALONE) -> 
     model.load_state_dict(part("model"))
     state.seed, state.update = record["seed"], record["update"]
     state.last_good = part("last_good") or None
+    state.memory = {name: x.cpu() if name == "ladder" else x for name, x in part("memory").items()}
     state.average = None
     if average := part("average"):
         state.average = GRBM(model.n_visible, model.n_hidden, device=device, dtype=model.W.dtype)

@@ -13,7 +13,16 @@ from grbm.data.standardise import Mode
 from grbm.errors import UserError
 from grbm.model import GRBM, Base, Precision
 from grbm.objectives import CD, PCD, ModifiedCD, Objective
-from grbm.samplers import Annealed, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, Sampler
+from grbm.samplers import (
+    Annealed,
+    Gibbs,
+    GibbsLangevin,
+    Langevin,
+    ParallelTempering,
+    PartialGibbs,
+    Sampler,
+    TrajectoryTempering,
+)
 
 SAMPLERS: dict[str, type] = {
     "gibbs": Gibbs,
@@ -21,9 +30,18 @@ SAMPLERS: dict[str, type] = {
     "gibbs-langevin": GibbsLangevin,
     "partial-gibbs": PartialGibbs,
     "parallel-tempering": ParallelTempering,
+    "trajectory-tempering": TrajectoryTempering,
     "annealed": Annealed,
 }
-SamplerName = Literal["gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "parallel-tempering", "annealed"]
+SamplerName = Literal[
+    "gibbs",
+    "langevin",
+    "gibbs-langevin",
+    "partial-gibbs",
+    "parallel-tempering",
+    "trajectory-tempering",
+    "annealed",
+]
 
 
 @dataclass(frozen=True)
@@ -54,8 +72,9 @@ class ModelConfig:
 
     n_hidden: int = 256
     """Binary hidden units."""
-    start: Literal["paper", "anchored"] = "paper"
-    """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point."""
+    start: Literal["paper", "anchored", "sparse"] = "paper"
+    """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point.
+    sparse: hidden units are rarely active, for whitened data."""
     anchor_var: float = 0.3
     """anchored: initial variance of all visible units, near the narrowest in the data."""
     anchor_length: float = 0.3
@@ -82,6 +101,10 @@ class SamplerConfig:
     """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
     n_replicas: int | None = None
     """parallel-tempering: replicas on the ladder."""
+    adapt: float | None = None
+    """parallel-tempering: how far the ladder moves at every update towards equal swap rates; 0 = never."""
+    save_below: float | None = None
+    """trajectory-tempering: save a model along training when swaps with the last one saved fall below this rate."""
     power: float | None = None
     """Tempered samplers: exponent of the ladder or path from the base to the model."""
 
@@ -94,7 +117,7 @@ class SamplerConfig:
             rho = given.pop("rho", None)
             given |= {"base": base, "sampler": Gibbs() if rho is None else PartialGibbs(rho)}
         if wrong := sorted(given.keys() - known):
-            takes = ", ".join(sorted(known - {"base", "sampler"})) or "no options"
+            takes = ", ".join(sorted(known - {"base", "sampler", "ladder", "models"})) or "no options"
             raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
         try:
             sampler: Sampler = kind(**given)
@@ -194,6 +217,8 @@ class CheckpointConfig:
     """Also after every so many updates."""
     keep: int = 3
     """How many to keep, besides the best: the one whose chains were nearest to the data by energy distance."""
+    trajectory: int = 0
+    """Models to keep along training, closer together at its start: replicas for the sampler trajectory-tempering."""
 
 
 @dataclass(frozen=True)

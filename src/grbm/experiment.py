@@ -21,7 +21,7 @@ from grbm.data.rows import Rows, spread
 from grbm.data.standardise import Standardised, Standardizer
 from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError, StoppedError, UserError
-from grbm.initialise import anchored_
+from grbm.initialise import anchored_, sparse_
 from grbm.logs import Log, Record
 from grbm.logs import check as check_log
 from grbm.model import GRBM, Base
@@ -104,10 +104,13 @@ def _train(
     n_blocks, objective = plan or _plan(config, len(data), base, share)
 
     model = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed)
-    if config.model.start == "anchored":
-        var, length = config.model.anchor_var, config.model.anchor_length
+    if config.model.start != "paper":
         some = data[spread(len(data), 10_000)].cpu()
-        anchored_(model, some, var=var, length=length, seed=config.seed)
+        if config.model.start == "anchored":
+            var, length = config.model.anchor_var, config.model.anchor_length
+            anchored_(model, some, var=var, length=length, seed=config.seed)
+        else:
+            sparse_(model, some, seed=config.seed)
     model = model.to(torch_device)
     state = TrainState(model, config.train.build(model), seed=config.seed)
     run = _name_of(config)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grbm.config import SamplingConfig
+from grbm.config import SamplerConfig, SamplingConfig
 from grbm.model import GRBM, Base
-from grbm.runs import Run, pick_device
-from grbm.samplers import Chains, sample
+from grbm.runs import Run, pick_device, read_trajectory
+from grbm.samplers import Chains, Sampler, TrajectoryTempering, sample
 
 
 def generate(run: Run, n_samples: int, *, sampling: SamplingConfig | None = None, seed: int = 1) -> Tensor:
@@ -37,11 +37,20 @@ def on_device(run: Run) -> GRBM:
 
 
 @torch.no_grad()
+def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
+    """The sampler that ``sampler`` names for the run's model, with its ladder, or the models saved along training."""
+    built = sampler.build(Base(*(x.to(model.W) for x in run.base)))
+    if isinstance(built, TrajectoryTempering):
+        built = replace(built, models=tuple(energy.to(model.W) for energy in read_trajectory(run.folder)))
+    return built.tuned(model.freeze())
+
+
+@torch.no_grad()
 def _sample(run: Run, sampling: SamplingConfig, n: int, seed: int, keep_every: int | None = None) -> Chains:
     model = on_device(run)
     return sample(
         model,
-        sampling.sampler.build(Base(*(x.to(model.W) for x in run.base))),
+        tuned_sampler(run, sampling.sampler, model),
         n_steps=sampling.n_steps,
         n_chains=n,
         seed=seed,

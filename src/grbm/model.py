@@ -37,6 +37,10 @@ class Base(NamedTuple):
         """Draws (*shape, N); the last axis of ``shape`` is that of the chains."""
         return self.mean + self.var.sqrt() * normal((*shape, len(self.mean)), self.mean, rng)
 
+    def energy(self, v: Tensor) -> Tensor:
+        """E_0(v) = ½ Σ (v − mean)²/var, per sample: (..., N) -> (...)."""
+        return 0.5 * ((v - self.mean).square() / self.var).sum(-1)
+
     def log_z(self, n_hidden: int) -> Tensor:
         """log Z_0 = ½ Σ log 2πvar + M log 2, a float64 scalar."""
         return 0.5 * (2 * math.pi * self.var.double()).log().sum() + n_hidden * math.log(2)
@@ -94,6 +98,15 @@ class Energy:
         squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * precision
         tempered.offset = 0.5 * squares.sum(-1)
         return tempered
+
+    def to(self, like: Tensor) -> "Energy":
+        """An untempered energy on the device of ``like``, in its dtype."""
+        return Energy(self.W.to(like), self.b.to(like), self.mu.to(like), self.var.to(like), self.precision)
+
+    def plain(self) -> "Energy":
+        """A tempered energy, of one inverse temperature, as one of its own; a constant is lost."""
+        gain = 1.0 if self.gain is None else self.gain[:, None]
+        return Energy(gain * self.W, self.b, self.mu, self.var, self.precision)
 
     def hidden_logits(self, v: Tensor) -> Tensor:
         """ℓ = Wᵀ(v/σ²) + b, the log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M)."""

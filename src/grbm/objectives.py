@@ -4,8 +4,8 @@ Each is ⟨−∂E/∂θ⟩ at the data minus the same under the chains. With ``
 probabilities (Alg. 4, the marginal gradient), else by draws (Alg. 3, the joint gradient).
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Rng, local, uniform
 from grbm.samplers import Gibbs, Sampler, run
+from grbm.samplers.chains import Swaps
 
 
 class Negative(NamedTuple):
@@ -23,6 +24,7 @@ class Negative(NamedTuple):
     persistent: Tensor | None
     accept_prob: Tensor | None  # scalar mean, None where nothing can be rejected
     v: Tensor  # the chains' last visible units (C, N)
+    swaps: Swaps | None = None  # where replicas are swapped
 
     @property
     def moments(self) -> Moments:
@@ -133,6 +135,14 @@ class PCD:
         return _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
 
 
+def recalling(objective: Objective, memory: dict[str, Tensor]) -> Objective:
+    """The objective whose sampler has this memory; itself where there is none."""
+    if not memory:
+        return objective
+    changed: Any = replace(objective, sampler=objective.sampler.recalling(memory))  # type: ignore[type-var]
+    return changed
+
+
 def _refuse_annealing(sampler: Sampler, name: str) -> None:
     if sampler.anneals:
         raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")
@@ -151,4 +161,4 @@ def _run(
     walked = run(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
     assert walked.sums is not None
     persistent = sampler.persistent(walked.chains) if keep else None
-    return Negative(walked.sums, persistent, walked.accept_prob, walked.chains.v)
+    return Negative(walked.sums, persistent, walked.accept_prob, walked.chains.v, walked.swaps)

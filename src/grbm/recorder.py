@@ -39,6 +39,11 @@ class Recorder:
         self.clipped: Tensor | int = notes["clipped"]
         self.notes, self.seen, self.test, self.paint = notes, seen, test, paint
         self.started = time.perf_counter() - notes["seconds"]
+        n_updates, count = config.train.n_updates, config.checkpoint.trajectory
+        self.trajectory = (
+            {0, *(round(n_updates ** (k / (count - 1))) for k in range(count - 1))} if count > 1 else set()
+        )
+        self._keep_model()
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, state.update
 
     def after(self, metrics: StepMetrics) -> Record | None:
@@ -47,6 +52,7 @@ class Recorder:
         n_updates, clip = config.train.n_updates, config.train.clip_norm
         self.clipped = self.clipped + (0 if clip is None else (metrics.grad_norm > clip).long())  # no waiting for a GPU
         self.notes["since"] += 1
+        self._keep_model()
         record = None
         every = max(1, n_updates // config.log.points)
         if state.update % every == 0 or state.update in (1, n_updates):
@@ -100,8 +106,17 @@ class Recorder:
         """The weights, and how training ended; all processes leave together."""
         if self.share.leads:
             runs.save_model(self.folder, self.state.model, self.state.average)
+            memory = self.state.memory
+            for k, W in enumerate(memory.get("W", ())):  # what trajectory tempering saved is what it can sample with
+                rest = {"b": memory["b"][k], "mu": memory["mu"][k], "log_var": memory["var"][k].log()}
+                runs.save_trajectory(self.folder, k, {"W": W, **rest})
             runs.save_status(self.folder, self.state.update, message)
         self.share.from_leader()
+
+    def _keep_model(self) -> None:
+        """The model as it is now, where it is one of those along training that are to be kept."""
+        if self.state.update in self.trajectory and self.share.leads:
+            runs.save_trajectory(self.folder, self.state.update, self.state.model.state_dict())
 
     def last_saved(self) -> str:
         if self.saved_update == 0:
@@ -144,5 +159,7 @@ def describe(
         "free_energy_chains": float(energy.free_energy(chains).mean()),
         "energy_distance": float(energy_distance(chains, data)),
         "accept_prob": None if metrics.accept_prob is None else float(metrics.accept_prob),
+        "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
+        "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
     }
     return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}  # JSON has no NaN

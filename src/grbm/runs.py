@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from grbm import checkpoint
 from grbm.compat import from_parameters
@@ -17,7 +18,7 @@ from grbm.data.standardise import Standardizer
 from grbm.distributed import job
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
-from grbm.model import GRBM, Base
+from grbm.model import GRBM, Base, Energy
 
 CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "config.json",
@@ -27,6 +28,7 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "data.safetensors",
 )
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
+TRAJECTORY = "trajectory"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 Which = Literal["model", "raw", "best"]
 
@@ -57,7 +59,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
         for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
-        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB):
+        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY):
             shutil.rmtree(folder / name, ignore_errors=True)
     try:
         claim(folder)
@@ -134,6 +136,22 @@ def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
         write_tensors(folder / RAW_WEIGHTS, model.state_dict())
     else:
         (folder / RAW_WEIGHTS).unlink(missing_ok=True)
+
+
+def save_trajectory(folder: Path, number: int, parameters: dict[str, Tensor]) -> None:
+    """One of the models along training, for `TrajectoryTempering`; they are read back in the order of their numbers."""
+    write_tensors(folder / TRAJECTORY / f"{number:08d}.safetensors", parameters)
+
+
+def read_trajectory(folder: Path) -> tuple[Energy, ...]:
+    """The models saved along training, oldest first; raises UserError where there are none."""
+    paths = sorted((folder / TRAJECTORY).glob("*.safetensors"))
+    if not paths:
+        raise UserError(
+            f"{folder} has no models saved along training, which the sampler trajectory-tempering needs; train with "
+            f"--checkpoint.trajectory 30."
+        )
+    return tuple(from_parameters(read_tensors(path), str(path)).freeze() for path in paths)
 
 
 def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lambda text: None) -> Run:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,7 +12,7 @@ from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError
 from grbm.model import GRBM, Energy, Precision
 from grbm.moments import Moments, MomentSum, ascent, centre
-from grbm.objectives import Negative, Objective, positive
+from grbm.objectives import Negative, Objective, positive, recalling
 from grbm.randomness import generator
 from grbm.samplers.langevin import LangevinOptions
 from grbm.schedules import cosine
@@ -31,6 +31,7 @@ class TrainState:
     update: int = 0
     persistent: Tensor | None = None  # visible units (..., C, N) of this process's persistent chains
     average: GRBM | None = None  # exponential moving average of the parameters
+    memory: dict[str, Tensor] = field(default_factory=dict)  # what the sampler has adapted, such as a ladder
     last_good: dict[str, Tensor] | None = None  # the last parameters whose gradient was known to be sensible
     broken: Tensor | None = None  # on a GPU: whether some gradient since then was not, which stops learning
 
@@ -51,6 +52,7 @@ class StepMetrics(NamedTuple):
     grad_norm: Tensor
     data_mean_h: Tensor  # (M,), over the whole batch
     accept_prob: Tensor | None  # mean over all chains
+    swap_rate: Tensor | None  # (R − 1,), mean over all chains, of neighbouring replicas
     negative: Negative  # of this process's chains
 
 
@@ -88,6 +90,7 @@ def train_step(
     optimizer's own state is left as it is.
     """
     model, energy = state.model, state.model.freeze(precision)
+    objective = recalling(objective, state.memory)
     deferred = _is_deferred(energy)
     checks = not deferred or state.update % CHECK_EVERY == 0
     if checks:
@@ -121,10 +124,12 @@ def train_step(
     state.optimizer.step()
     model.log_var.clamp_(min=math.log(min_var))
     state.persistent = negative.persistent
+    if pooled.swap_rate is not None:
+        state.memory = objective.sampler.adapted(energy, pooled.swap_rate).memory
     state.update += 1
     if average_decay is not None:
         _update_average(state, average_decay)
-    return StepMetrics(grad_norm, pooled.data_h, pooled.accept_prob, negative)
+    return StepMetrics(grad_norm, pooled.data_h, pooled.accept_prob, pooled.swap_rate, negative)
 
 
 def fit(
@@ -218,6 +223,7 @@ class _Pooled(NamedTuple):
     data_h: Tensor  # (M,)
     chains_v2: Tensor  # (N,)
     accept_prob: Tensor | None
+    swap_rate: Tensor | None
 
 
 def _pool(share: Share, data: MomentSum, negative: Negative) -> _Pooled:
@@ -230,12 +236,15 @@ def _pool(share: Share, data: MomentSum, negative: Negative) -> _Pooled:
     small = [p.v.clone(), p.h.clone(), n.v2.clone()]
     difference = (a.mul_(negative.sums.count).sub_(b, alpha=data.count) for a, b in zip(p, n, strict=True))
     accept = [] if negative.accept_prob is None else [negative.accept_prob]
-    sums = share.sum(*difference, *small, *accept)
+    swaps = [] if negative.swaps is None else [negative.swaps.total]
+    sums = share.sum(*difference, *small, *accept, *swaps)
     n_data, n_states = data.count * share.world, negative.sums.count * share.world
     mean_difference = Moments(*(x.mul_(share.world / (n_data * n_states)) for x in sums[:4]))
     like = negative.v
     data_v, data_h, chains_v2 = sums[4].to(like) / n_data, sums[5].to(like) / n_data, sums[6].to(like) / n_states
-    return _Pooled(mean_difference, data_v, data_h, chains_v2, sums[7] / share.world if accept else None)
+    accept_prob = sums[7] / share.world if accept else None
+    swap_rate = negative.swaps._replace(total=sums[-1]).rate() / share.world if negative.swaps else None
+    return _Pooled(mean_difference, data_v, data_h, chains_v2, accept_prob, swap_rate)
 
 
 def _is_deferred(energy: Energy) -> bool:

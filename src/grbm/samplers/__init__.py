@@ -8,6 +8,7 @@ from grbm.samplers.langevin import Langevin
 from grbm.samplers.partial_gibbs import PartialGibbs
 from grbm.samplers.run import run, sample
 from grbm.samplers.tempering import ParallelTempering
+from grbm.samplers.trajectory import TrajectoryTempering
 
 __all__ = [
     "Annealed",
@@ -20,6 +21,7 @@ __all__ = [
     "Sampler",
     "Step",
     "StepInfo",
+    "TrajectoryTempering",
     "run",
     "sample",
     "walk",

@@ -26,7 +26,18 @@ class StepInfo(NamedTuple):
     """What a step tells diagnostics."""
 
     accept_prob: Tensor | None = None  # per chain; None where nothing can be rejected
-    swap_rate: Tensor | None = None  # per pair of neighbouring replicas
+    swap_prob: Tensor | None = None  # (R − 1, C): of each pair of neighbouring replicas
+
+
+class Swaps(NamedTuple):
+    """How readily neighbouring replicas swapped."""
+
+    total: Tensor  # (R − 1,) float64: acceptance probabilities in units of 2^-30, so that sums of them are exact
+    number: int  # how many went into each
+
+    def rate(self) -> Tensor:
+        """Their mean (R − 1,)."""
+        return self.total / (self.number * 2**30)
 
 
 Step = Callable[[Chains, int, Rng], tuple[Chains, StepInfo]]
@@ -62,6 +73,23 @@ class Sampler(Protocol):
     def persistent(self, chains: Chains) -> Tensor:
         """The part that outlives a parameter update and that `start` takes up again: v alone."""
         return chains.v
+
+    def tuned(self, energy: Energy, *, seed: int = 0) -> "Sampler":
+        """This sampler with what it can find out about ``energy`` by pilot runs, such as a ladder."""
+        return self
+
+    def adapted(self, energy: Energy, swap_rate: Tensor) -> "Sampler":
+        """The sampler of the next update, from how often neighbouring replicas swapped in this one, (R − 1,)."""
+        return self
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """What `adapted` has changed since the sampler was made."""
+        return {}
+
+    def recalling(self, memory: dict[str, Tensor]) -> "Sampler":
+        """The sampler with this `memory`."""
+        return self
 
 
 def walk(

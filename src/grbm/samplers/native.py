@@ -25,7 +25,7 @@ from grbm.files import cache_folder
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Blocks, Philox, n_blocks
-from grbm.samplers.chains import Chains
+from grbm.samplers.chains import Chains, Swaps
 from grbm.samplers.moves import Moves
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -70,6 +70,7 @@ class Walked(NamedTuple):
     chains: Chains
     sums: MomentSum | None  # of the states that count
     accept_prob: Tensor | None  # mean over chains and steps, (R,) or a scalar; None where nothing can be rejected
+    swaps: Swaps | None = None  # where replicas are swapped
 
 
 def serves(energy: Energy) -> bool:

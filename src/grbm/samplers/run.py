@@ -14,7 +14,7 @@ from grbm.model import GRBM, Energy, Precision
 from grbm.moments import MomentSum
 from grbm.randomness import Blocks, Rng, n_blocks, seed_of
 from grbm.samplers import native
-from grbm.samplers.chains import Chains, Sampler, walk
+from grbm.samplers.chains import Chains, Sampler, Swaps, walk
 from grbm.samplers.moves import Moves
 from grbm.samplers.native import Walked
 
@@ -94,15 +94,18 @@ def reference(
     """`run` in plain PyTorch, for every sampler, device and dtype: the definition."""
     chains = sampler.start(energy, v, rng)
     sums = None if burn_in is None else MomentSum(energy, n_blocks(rng))
-    accept_probs = []
+    accept_probs, swap_probs = [], []
     if sums is not None and burn_in == -1:
         sums.add(chains.v, chains.h_prob if probabilities else chains.h)
     for t, chains, info in walk(energy, sampler, chains, n_steps, rng):
         if info.accept_prob is not None:
             accept_probs.append(info.accept_prob.mean(-1))
+        if info.swap_prob is not None:
+            swap_probs.append((info.swap_prob.double() * 2**30).round().sum(-1))
         if sums is not None and burn_in is not None and t >= burn_in:
             sums.add(chains.v, chains.h_prob if probabilities else chains.h)
-    return Walked(chains, sums, torch.stack(accept_probs).mean(0) if accept_probs else None)
+    swaps = Swaps(torch.stack(swap_probs).sum(0), len(swap_probs) * len(chains.v)) if swap_probs else None
+    return Walked(chains, sums, torch.stack(accept_probs).mean(0) if accept_probs else None, swaps)
 
 
 @torch.no_grad()

@@ -1,0 +1,162 @@
+"""Trajectory tempering: replicas are models saved along training, from a Gaussian to the model itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from grbm.model import Base, Energy
+from grbm.randomness import Blocks, Rng, seed_of
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.metropolis import accept
+from grbm.samplers.run import run
+from grbm.samplers.tempering import ParallelTempering, on_device
+
+PILOT_CHAINS, PILOT_STEPS = 64, 200  # of `TrajectoryTempering.tuned`; the first half is burn-in
+PARAMETERS = ("W", "b", "mu", "var")
+
+
+@dataclass(frozen=True)
+class TrajectoryTempering(Sampler):
+    """Parallel trajectory tempering (Béreux et al. 2024, arXiv:2405.15376).
+
+    Replica 0 is the Gaussian base, drawn afresh at each step; then come the saved ``models``, oldest first, and last
+    the model that is sampled. Each step swaps the visible units of neighbours, even pairs first, then odd ones, with
+    log A = F_r(v_r) − F_r(v_{r+1}) + F_{r+1}(v_{r+1}) − F_{r+1}(v_r), and then moves every replica.
+    The returned chains are those of the model; ``state`` holds the visible units of all replicas (R, C, N).
+
+    As a negative phase it needs no models to begin with: it saves one whenever the last pair swaps less often than
+    ``save_below``, and the chains of the model go on in both. For a finished model, `tuned` leaves out of many
+    ``models`` those that are not needed. Where the base and the first model swap too rarely, tempered versions of
+    that model (`ParallelTempering.tuned`) go between them.
+
+    Parameters
+    ----------
+    models : tuple of Energy
+        Saved along training, oldest first.
+    base : Base, optional
+        By default N(0, I), which fits standardised data.
+    sampler : Sampler
+        What moves each replica; exact if it is.
+    save_below : float
+        Swap rate of neighbours below which another model goes between them.
+    most : int
+        Models to save at most.
+    """
+
+    models: tuple[Energy, ...] = ()
+    base: Base | None = None
+    sampler: Sampler = field(default_factory=Gibbs)
+    save_below: float = 0.4
+    most: int = 64
+
+    def __post_init__(self) -> None:
+        if not 0 < self.save_below < 1:
+            raise ValueError(f"save_below must be between 0 and 1, got {self.save_below}.")
+        if self.sampler.anneals:
+            raise ValueError("The replicas cannot be moved by an annealed path.")
+
+    @property
+    def exact(self) -> bool:
+        return self.sampler.exact
+
+    @property
+    def n_replicas(self) -> int:
+        return len(self.models) + 2
+
+    def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
+        """All replicas at the base, (R, C, N)."""
+        return on_device(self.base, energy).sample((self.n_replicas, n_chains), rng)
+
+    def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
+        """From v (C, N), for every replica, or from each replica's own; a model saved since has those of the last."""
+        if v.ndim == 2:
+            v = v.expand(self.n_replicas, *v.shape)
+        missing = self.n_replicas - len(v)
+        v = torch.cat([v, *[v[-1:]] * missing])
+        return self.sampler.start(energy, v[-1], rng)._replace(state=v)
+
+    def persistent(self, chains: Chains) -> Tensor:
+        replicas: Tensor = chains.state
+        return replicas
+
+    def adapted(self, energy: Energy, swap_rate: Tensor) -> "TrajectoryTempering":
+        if len(self.models) >= self.most or float(swap_rate[-1]) >= self.save_below:
+            return self
+        models = self.models or self.tuned(energy).models
+        return replace(self, models=(*models, energy))
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """The parameters of the models, each stacked along a first axis."""
+        if not self.models:
+            return {}
+        return {name: torch.stack([getattr(model, name) for model in self.models]) for name in PARAMETERS}
+
+    def recalling(self, memory: dict[str, Tensor]) -> "TrajectoryTempering":
+        if "W" not in memory:
+            return self
+        models = zip(*(memory[name] for name in PARAMETERS), strict=True)
+        return replace(self, models=tuple(Energy(*parameters) for parameters in models))
+
+    def tuned(self, energy: Energy, *, seed: int = 0) -> "TrajectoryTempering":
+        """Without the models that are not needed for neighbours to swap as often as ``save_below``, by a pilot run."""
+        rng = Blocks(seed_of(seed, "trajectory"), 1, device=energy.W.device)
+        bridge = self._bridge(self.models[0] if self.models else energy, seed)
+        sampler = replace(self, models=(*bridge, *self.models))
+        start = sampler.noise(energy, PILOT_CHAINS, rng)
+        v = sampler.persistent(run(energy, sampler, start, PILOT_STEPS, rng).chains)
+        free_energies = sampler._free_energies(energy)
+        kept, last = [0], sampler.n_replicas - 1
+        own = [f(x) for f, x in zip(free_energies, v, strict=True)]
+        while kept[-1] < last:
+            here = kept[-1]
+            for there in range(last, here, -1):  # the farthest that still swaps
+                log_ratio = own[here] + own[there] - free_energies[here](v[there]) - free_energies[there](v[here])
+                if there == here + 1 or log_ratio.clamp_max(0).exp().mean() >= self.save_below:
+                    kept.append(there)
+                    break
+        return replace(self, models=tuple(sampler.models[k - 1] for k in kept[1:-1]))
+
+    def _bridge(self, first: Energy, seed: int = 0) -> tuple[Energy, ...]:
+        """Models between the base and the ``first`` one, along a ladder of inverse temperatures."""
+        base = on_device(self.base, first)
+        betas = ParallelTempering(base).tuned(first, seed=seed).betas()
+        return tuple(first.temper(beta, base).plain() for beta in betas[1:-1])
+
+    def _free_energies(self, energy: Energy) -> list[Callable[[Tensor], Tensor]]:
+        base = on_device(self.base, energy)
+        return [base.energy, *(model.free_energy for model in (*self.models, energy))]
+
+    def bind(self, energy: Energy, n_steps: int) -> Step:
+        base, models = on_device(self.base, energy), (*self.models, energy)
+        free_energies = self._free_energies(energy)
+
+        def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
+            v = chains.state.clone()
+            swap_prob = torch.zeros_like(v[1:, :, 0])
+            for first in (0, 1):
+                lower, upper = v[first:-1:2], v[first + 1 :: 2]
+                if len(lower) == 0:
+                    continue
+                both = torch.stack([lower, upper], 1)  # (pairs, 2, C, N)
+                own, other = (
+                    torch.stack([f(x) for f, x in zip(free_energies[k:stop:2], both, strict=True)])
+                    for k, stop in ((first, -1), (first + 1, None))
+                )
+                decision = accept((own - other)[:, 0] - (own - other)[:, 1], rng)
+                exchange = decision.accepted[..., None]
+                v[first:-1:2], v[first + 1 :: 2] = (
+                    torch.where(exchange, upper, lower),
+                    torch.where(exchange, lower, upper),
+                )
+                swap_prob[first::2] = decision.accept_prob
+            walks = [run(model, self.sampler, x, 1, rng) for model, x in zip(models, v[1:], strict=True)]
+            last = walks[-1]
+            replicas = torch.stack([base.sample((v.shape[1],), rng), *(walked.chains.v for walked in walks)])
+            accept_prob = None if last.accept_prob is None else last.accept_prob.expand(v.shape[1])
+            return last.chains._replace(state=replicas), StepInfo(accept_prob, swap_prob)
+
+        return step

@@ -1,0 +1,261 @@
+"""Ladders and trajectories: they leave the exact distribution alone, adapt to equal swap rates, and find all modes."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from grbm import (
+    GRBM,
+    PCD,
+    Base,
+    Gibbs,
+    ParallelTempering,
+    PartialGibbs,
+    TrainState,
+    TrajectoryTempering,
+    experiment,
+    fit,
+    runs,
+    sample,
+    walk,
+)
+from grbm.data import MIXTURES
+from grbm.evaluate import exact
+from grbm.generate import tuned_sampler
+from grbm.presets import PRESETS
+from grbm.randomness import Blocks, generator
+from grbm.samplers import run
+from grbm.samplers.tempering import even_out
+from tests.conftest import exact_chains, random_model, z_scores
+
+N_CHAINS = 40_000
+WIDE = Base(torch.zeros(1).double(), torch.full((1,), 30.0).double())
+
+
+def two_modes(distance: float = 12.0) -> GRBM:
+    """Modes ``distance`` deviations apart, with masses 0.2 (h = 0) and 0.8 (h = 1)."""
+    model = GRBM(1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.W.fill_(distance)
+        model.mu.fill_(-distance / 2)
+        model.b.fill_(math.log(4))
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["pytorch", "native"])
+@pytest.mark.parametrize("sampler", [Gibbs(), PartialGibbs(0.6)], ids=["gibbs", "partial"])
+def test_trajectory_tempering_does_not_drift(sampler, dtype):
+    """Each replica starts at its own model's exact distribution, and stays there; swaps happen between all of them.
+
+    4 standard errors; in float32 the native implementation runs the chains, with other random numbers.
+    """
+    models = [random_model(2, 4, 1, strength=strength) for strength in (0.3, 0.7, 1.0)]
+    base = Base(torch.zeros(2).double(), torch.full((2,), 2.0).double())
+    energies = [model.to(dtype).freeze() for model in models]
+    tempering = TrajectoryTempering(tuple(energies[:-1]), base, sampler)
+    rng = Blocks(3, 1)
+    replicas = [exact_chains(m.double(), N_CHAINS, seed=k)[0].to(dtype) for k, m in enumerate(models)]  # independent
+    start = torch.stack([base.sample((N_CHAINS,), generator(1)).to(dtype), *replicas])
+    chains = tempering.start(energies[-1], start, rng)
+    for _, chains, info in walk(energies[-1], tempering, chains, 6, rng):
+        assert (info.swap_prob.mean(1) > 0.1).all()
+    for model, energy, v in zip(models, energies, chains.state[1:], strict=True):
+        h = Gibbs().start(energy, v, rng).h  # hidden units follow from v
+        assert z_scores(v.double(), h.double(), exact.moments(model.double())).abs().max() < 4
+    assert torch.equal(chains.v, chains.state[-1])
+    scale = 4 * 2**0.5 / N_CHAINS**0.5  # of means and, relatively, of variances of the base
+    assert (chains.state[0].double().mean(0).abs() < scale).all()
+    assert ((chains.state[0].double().var(0) / 2 - 1).abs() < scale).all()
+
+
+def test_swaps_along_a_trajectory_use_the_stated_ratio():
+    """For three given states, by hand: the probability of each swap, the odd one after the even one."""
+    first, last = random_model(2, 3, 5), random_model(2, 3, 6)
+    base = Base(torch.tensor([0.5, 0.0]).double(), torch.tensor([1.0, 3.0]).double())
+    tempering = TrajectoryTempering((first.freeze(),), base)
+    v = torch.tensor([[[-0.6, 0.9]], [[-0.7, 0.5]], [[0.3, -0.8]]]).double().repeat(1, 4000, 1)
+    energies = [lambda x: 0.5 * ((x - base.mean) ** 2 / base.var).sum(-1), first.free_energy, last.free_energy]
+    chains = tempering.start(last.freeze(), v, generator(0))
+    _, info = tempering.bind(last.freeze(), 1)(chains, 0, generator(1))
+
+    def ratio(r, a, b):
+        return torch.exp(energies[r](a) + energies[r + 1](b) - energies[r](b) - energies[r + 1](a)).clamp(max=1)
+
+    with torch.no_grad():
+        even = ratio(0, v[0, 0], v[1, 0])
+        odd = ratio(1, v[1, 0], v[2, 0]), ratio(1, v[0, 0], v[2, 0])  # without and with the even swap
+    torch.testing.assert_close(info.swap_prob[0], even.expand(4000))
+    swapped = (info.swap_prob[1] - odd[1]).abs() < 1e-12
+    assert ((info.swap_prob[1] - odd[0]).abs() < 1e-12).logical_or(swapped).all()
+    assert float(swapped.double().mean()) == pytest.approx(float(even), abs=4 * 0.5 / 4000**0.5)
+    assert 0.05 < even < 0.95
+
+
+def test_a_ladder_is_evened_out_by_its_rejections():
+    """Rejections of .8, .1 and .1: a third of the total lies at 1/3 of the total over .8 of the first interval."""
+    betas = torch.tensor([0.0, 0.3, 0.6, 1.0]).double()
+    rates = torch.tensor([0.2, 0.9, 0.9])
+    expected = torch.tensor([0.0, 0.3 * (1 / 3) / 0.8, 0.3 * (2 / 3) / 0.8, 1.0]).double()
+    torch.testing.assert_close(even_out(betas, rates, 1.0), expected)
+    torch.testing.assert_close(even_out(betas, rates, 0.25), 0.75 * betas + 0.25 * expected)
+    assert even_out(betas, torch.ones(3), 1.0).diff().min() > 0.2  # where all is accepted nothing collapses
+    longer = even_out(betas, rates, 1.0, 7)
+    assert len(longer) == 7
+    torch.testing.assert_close(longer[[2, 4]], expected[1:3])
+
+
+def test_a_tuned_ladder_swaps_half_of_the_time_everywhere():
+    """From a ladder much too short and badly spaced; 1,000 chains, and 0.07 for what the pilots did not find out."""
+    model = random_model(12, 12, 3, strength=2.0).float()
+    energy = model.freeze()
+    sampler = ParallelTempering(n_replicas=3, power=4.0).tuned(energy, seed=1)
+    assert sampler == ParallelTempering(n_replicas=3, power=4.0).tuned(energy, seed=1)
+    assert sampler.n_replicas > 4
+    rng = Blocks(0, 1)
+    v = sampler.persistent(run(energy, sampler, sampler.noise(energy, 1000, rng), 300, rng).chains)
+    walked = run(energy, sampler, v, 40, rng)
+    assert walked.swaps is not None
+    rate = walked.swaps.rate()
+    assert len(rate) == sampler.n_replicas - 1
+    assert (rate - 0.5).abs().max() < 0.07
+    fixed = ParallelTempering(n_replicas=3, adapt=0.0)
+    assert fixed.tuned(energy) is fixed
+
+
+def test_learning_evens_out_the_ladder_and_remembers_it():
+    """After 150 updates on separated modes no pair of neighbours swaps much less often than the mean."""
+    mixture = MIXTURES["isotropic"]
+    data = mixture.sample(1000, seed=0, stratified=True).float()
+    base = Base.fit(data)
+
+    def least(adapt: float) -> tuple[float, TrainState]:
+        model = GRBM(2, 32)
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        objective = PCD(ParallelTempering(base, 10, power=0.5, adapt=adapt), 5, 100)
+        rates = [m.swap_rate for m in fit(state, data, objective, n_updates=150)]
+        late = torch.stack(rates[-30:]).mean(0)
+        return float(late.min() / late.mean()), state
+
+    adapted, state = least(0.05)
+    fixed, never = least(0.0)
+    assert adapted > 0.95
+    assert fixed < 0.85
+    assert never.memory == {}
+    ladder = state.memory["ladder"]
+    assert ladder[0] == 0
+    assert ladder[-1] == 1
+    assert (ladder.diff() > 0).all()
+    assert ladder.shape == (10,)
+
+
+def test_a_trajectory_grows_where_swaps_become_rare_and_reaches_the_other_mode():
+    """Learned from two modes 12 deviations apart: the models saved let chains from one mode alone find both.
+
+    2,000 chains after 200 steps; their standard error is 0.009, and the pairs' swaps make them dependent.
+    """
+    data = exact_chains(two_modes(), 2000, seed=0)[0].float()
+    model = GRBM(1, 4)
+    state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.02))
+    sampler = TrajectoryTempering(base=Base.fit(data))
+    for _ in fit(state, data, PCD(sampler, 5, 200, probabilities=True), n_updates=1500, batch_size=500):
+        pass
+    saved = sampler.recalling(state.memory)
+    assert 2 <= len(saved.models) < 30
+    energy = model.freeze()
+    rng = Blocks(0, 1)
+    start = torch.full((2000, 1), -6.0)
+    walked = run(energy, saved, start, 200, rng)
+    assert walked.swaps is not None
+    assert walked.swaps.rate().min() > 0.05
+    v, _ = exact_chains(model.double(), 200_000, seed=1)
+    truth = float((v > 0).double().mean())
+    assert 0.7 < truth < 0.9
+    assert float((walked.chains.v > 0).double().mean()) == pytest.approx(truth, abs=0.04)
+    stuck = sample(model.float(), Gibbs(), v0=start, n_steps=200)
+    assert float((stuck.v > 0).double().mean()) < 0.1
+    thinned = saved.tuned(energy)
+    assert len(thinned.models) <= len(saved.models) + 4
+
+
+def test_a_trajectory_needs_no_more_models_than_swaps_ask_for():
+    """Of 40 models from W = 0 on, few are kept, and neighbours among those swap as often as was asked."""
+    model = random_model(6, 6, 2, strength=1.5).float()
+    energies = []
+    for share in torch.linspace(0.025, 1, 40)[:-1].tolist():
+        early = GRBM(6, 6)
+        early.load_state_dict({k: share * p for k, p in model.state_dict().items()})
+        energies.append(early.freeze())
+    sampler = TrajectoryTempering(tuple(energies), save_below=0.4).tuned(model.freeze())
+    assert 1 <= len(sampler.models) < 15
+    rng = Blocks(0, 1)
+    walked = run(model.freeze(), sampler, sampler.noise(model.freeze(), 2000, rng), 50, rng)
+    assert walked.swaps is not None
+    assert walked.swaps.rate().min() > 0.3
+
+
+def test_bad_ladders_are_refused():
+    for ladder in ((0.0, 0.5), (0.1, 1.0), (0.0, 0.6, 0.5, 1.0), (1.0,)):
+        with pytest.raises(ValueError, match="rise from 0 to 1"):
+            ParallelTempering(ladder=ladder)
+    with pytest.raises(ValueError, match="adapt"):
+        ParallelTempering(adapt=1.5)
+    with pytest.raises(ValueError, match="save_below"):
+        TrajectoryTempering(save_below=1.0)
+
+
+def test_a_run_keeps_models_along_training_and_samples_with_them(tmp_path):
+    config = PRESETS["isotropic"].config
+    config = replace(
+        config,
+        train=replace(config.train, n_updates=60),
+        checkpoint=replace(config.checkpoint, trajectory=8),
+        sampling=replace(
+            config.sampling, sampler=replace(config.sampling.sampler, name="trajectory-tempering", power=None)
+        ),
+    )
+    experiment.train(config, tmp_path / "run")
+    saved = runs.read_trajectory(tmp_path / "run")
+    assert len(saved) == 8
+    run_ = runs.read(tmp_path / "run")
+    sampler = tuned_sampler(run_, config.sampling.sampler, run_.model)
+    assert isinstance(sampler, TrajectoryTempering)
+    assert sampler.n_replicas >= 3
+
+
+@pytest.mark.slow
+def test_tempering_visits_all_modes_of_the_trained_mixture_from_one_start_where_gibbs_does_not(tmp_path):
+    """One chain each, 10,000 steps from the middle of one mode, every tenth state kept; 16 such chains per sampler.
+
+    The mean share error of a chain is what 1,000 states give that are independent after about ten steps (0.02), and
+    an order of magnitude more for Gibbs, most of whose chains miss a mode altogether.
+    """
+    config = PRESETS["isotropic"].config
+    config = replace(config, checkpoint=replace(config.checkpoint, trajectory=30))
+    experiment.train(config, tmp_path / "run")
+    trained = runs.read(tmp_path / "run")
+    mixture, model = MIXTURES["isotropic"], trained.model
+    energy, base = model.freeze(), trained.base
+    start = mixture.means[1].float().expand(16, 2)
+
+    def shares(sampler) -> torch.Tensor:
+        v = sample(model, sampler, v0=start, n_steps=10_000, keep_every=10, seed=2).v
+        nearest = (v[:, :, None] - mixture.means.to(v)).norm(dim=-1).argmin(-1)
+        return torch.stack([(nearest == k).double().mean(0) for k in range(3)], -1)  # (chains, modes)
+
+    tempered = {
+        "pt": ParallelTempering(base).tuned(energy),
+        "ptt": TrajectoryTempering(runs.read_trajectory(tmp_path / "run"), base).tuned(energy),
+    }
+    truth = mixture.weights.double()
+    gibbs = (shares(Gibbs()) - truth).abs().max(1).values
+    print("gibbs", gibbs.sort().values)
+    for name, sampler in tempered.items():
+        found = shares(sampler)
+        errors = (found - truth).abs().max(1).values
+        print(name, sampler.n_replicas, errors.sort().values, found.mean(0))
+        assert (found > 0.1).all()
+        assert errors.median() < 0.08
+        assert (found.mean(0) - truth).abs().max() < 0.03
+    assert gibbs.median() > 0.3

@@ -10,6 +10,8 @@ from grbm import GRBM, Base
 from grbm.config import DatasetConfig, ModelConfig, RunConfig, SamplerConfig, SamplingConfig
 from grbm.data import Standardizer
 from grbm.data.loading import Dataset
+from grbm.evaluate import exact, likelihood
+from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
 from grbm.evaluate.report import evaluate
 from grbm.runs import Run
 
@@ -34,3 +36,63 @@ def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_h
     assert "log_likelihood_test" not in scores  # there are no held-out rows
     again = evaluate(run._replace(config=replace(config, seed=5)), n_samples=50, dataset=Dataset(rows, rows[:0]))
     assert again == scores
+
+
+def gaussian(mean: torch.Tensor, scale: torch.Tensor) -> GRBM:
+    """p(z) = N(mean, scale²), as a GRBM without coupling, whose log Z is known."""
+    model = GRBM(len(mean), 2)
+    with torch.no_grad():
+        model.W.zero_()
+        model.mu.copy_(mean)
+        model.log_var.copy_(2 * scale.log())
+    return model
+
+
+def test_dequantised_pixels_score_as_the_integral_over_their_noise():
+    """E over u of a Gaussian log-density in closed form: the square of the distance grows by the noise's variance."""
+    levels, N = 5, 3
+    rng = torch.Generator().manual_seed(1)
+    pixels = torch.randint(levels, (20_000, N), generator=rng).double() / (levels - 1)
+    mean, std = torch.tensor([0.1, -0.2, 0.4]), torch.tensor([0.8, 1.0, 1.3])
+    model = gaussian(mean, std)
+    scale = Standardizer(torch.tensor([0.5, 0.4, 0.6]).double(), torch.tensor([0.35, 0.3, 0.4]).double())
+    log_z = exact.log_z(model)
+    found = log_likelihood(model, scale, pixels, log_z, 0.003, levels=levels, seed=3)
+    # as integers k = (levels − 1) x, with deviation s and u of variance 1/12
+    s = (levels - 1) * scale.scale * std.double()
+    centre = (levels - 1) * (scale.mean + scale.scale * mean.double()) + 0.5
+    squares = ((levels - 1) * pixels + 0.5 - centre).square() + 1 / 12
+    expected = (-0.5 * squares / s.square() - s.log() - 0.5 * math.log(2 * math.pi)).sum(1)
+    assert found.n_rows == 20_000
+    # the rows are the same, so what is left to chance is u: less than a third of the error over rows
+    assert found.mean == pytest.approx(float(expected.mean()), abs=found.error)
+    assert found.error == pytest.approx(math.hypot(float(expected.std()) / 20_000**0.5, 0.003), rel=0.1)
+    bits = bits_per_dimension(found, N)
+    assert bits.mean == pytest.approx(-found.mean / (N * math.log(2)))
+    # no density can code uniform pixels in fewer bits than their entropy
+    assert bits.mean > math.log2(levels)
+    plain = log_likelihood(model, scale, pixels, log_z)
+    inside = gaussian(mean, std).log_prob(scale(pixels), log_z).double() - scale.scale.log().sum()
+    assert plain.mean == pytest.approx(float(inside.mean()), abs=1e-5)
+    assert plain.error == pytest.approx(float(inside.std()) / 20_000**0.5, rel=1e-3)
+
+
+def test_whole_tables_are_scored_chunk_by_chunk(tmp_path, monkeypatch):
+    """--log-likelihood: all rows whatever the chunks, errors beside the means, bits for images alone."""
+    rows = torch.randint(17, (500, 4), generator=torch.Generator().manual_seed(0)).double() / 16
+    scale, base = Standardizer.fit(rows, "pixel"), Base(torch.zeros(4), torch.ones(4))
+    config = RunConfig(DatasetConfig("digits"), ModelConfig(2), sampling=SamplingConfig(SamplerConfig("gibbs"), 2))
+    run = Run(tmp_path, config, gaussian(torch.zeros(4), torch.ones(4)), scale, base, (1, 2, 2), "", [])
+    images = Dataset(rows, rows[:100], (1, 2, 2), levels=17)
+    scores = evaluate(run, n_samples=10, dataset=images, whole=True)
+    monkeypatch.setattr(likelihood, "CHUNK", 64)
+    in_chunks = evaluate(run, n_samples=10, dataset=images, whole=True)
+    numbers = {name: score for name, score in scores.items() if not isinstance(score, str)}
+    assert {name: in_chunks[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)
+    assert (scores["rows_train"], scores["rows_test"]) == (500, 100)
+    assert scores["bits_per_dimension_test"] > math.log2(17)
+    assert 0 < scores["bits_per_dimension_train_error"] < 0.1
+    numbers = evaluate(run, n_samples=10, dataset=images._replace(levels=None), whole=True)
+    assert numbers["log_likelihood_train"] == pytest.approx(scores["log_likelihood_train"])
+    assert not any("bits" in name for name in numbers)
+    assert "rows_train" not in evaluate(run, n_samples=10, dataset=images)

@@ -4,19 +4,28 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import tyro
 
 from grbm.config import RunConfig, SamplingConfig
 from grbm.errors import DivergenceError, StoppedError, UserError
+from grbm.options import (
+    DoctorOptions,
+    EvaluateOptions,
+    FiguresOptions,
+    ReproduceOptions,
+    ResumeOptions,
+    SampleOptions,
+    TrainOptions,
+    Which,
+)
 from grbm.presets import PRESETS
 
 T = TypeVar("T")
-Which = Literal["model", "raw", "best"]
 
 USAGE = """\
 grbm: Gaussian-Bernoulli restricted Boltzmann machines
@@ -30,115 +39,6 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm reproduce fig1    the paper's Figure 1: five samplers on two mixtures
 
 Start with `grbm train digits` (half a minute at most). Every command explains itself with --help."""
-
-
-@dataclass(frozen=True)
-class TrainOptions(RunConfig):
-    out: Path | None = None
-    """Run folder to make; by default runs/PRESET."""
-    overwrite: bool = False
-    """Replace a run that is already there."""
-    resume: bool = False
-    """Go on with a run that is already there; begin if there is none, and do nothing if it is finished."""
-    figures: bool = True
-    """Draw the figures after training."""
-
-
-@dataclass(frozen=True)
-class ResumeOptions:
-    """Go on with a run from its newest good checkpoint, as if it had never been interrupted."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    device: str | None = None
-    """cpu, cuda, cuda:1 ..., or auto; by default as the run was begun."""
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved."""
-    data: Path | None = None
-    """Where the data are now, if they moved."""
-    figures: bool = True
-    """Draw the figures after training."""
-
-
-@dataclass(frozen=True)
-class SampleOptions:
-    """Draw samples from noise and write them, in the data's units, to RUN/samples/samples.npy and a picture."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    n: int = 128
-    """How many."""
-    steps: int | None = None
-    """Steps of the chains; by default the run's own."""
-    sampler: str | None = None
-    """Another sampler than the run's own, by name, with its default options."""
-    mean: bool | None = None
-    """Conditional means μ + W h in place of v; by default as the run says."""
-    seed: int = 1
-    weights: Which = "model"
-    """model: what training ended with; raw: the last parameters, where model is their average; best: of the checkpoint
-    whose chains were nearest to the data."""
-    overwrite: bool = False
-    """Replace samples that are already there."""
-
-
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """Score a run on its training and held-out data; writes RUN/evaluation.json."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    samples: int = 10_000
-    """Samples from noise to score."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    seed: int = 1
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Where the data are now, if they moved since training."""
-
-
-@dataclass(frozen=True)
-class DoctorOptions:
-    """Say in plain words what is wrong with a run, or fine, and what to change."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    seed: int = 1
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Where the data are now, if they moved since training."""
-
-
-@dataclass(frozen=True)
-class FiguresOptions:
-    """Draw all figures of a run anew, from its files."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    seed: int = 1
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Where the data are now, if they moved since training."""
-
-
-@dataclass(frozen=True)
-class ReproduceOptions:
-    """Run what is missing of a figure of the paper, then draw it and print its table."""
-
-    what: tyro.conf.Positional[Literal["fig1"]]
-    budget: Literal["short", "paper"] = "short"
-    """short: at most 15 minutes on two cores. paper: the full 50,000 epochs, many hours."""
-    out: Path | None = None
-    """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
-    jobs: int = 2
-    """Runs at a time, one thread each."""
-    seed: int = 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -324,10 +224,20 @@ def _evaluate(args: list[str]) -> None:
     from grbm.evaluate.report import evaluate
 
     options = _parse(EvaluateOptions, args, "grbm evaluate")
-    if options.samples < 1:
-        raise UserError(f"--samples must be at least 1, got {options.samples}.")
+    for name, number in (("--samples", options.samples), ("--ais-steps", options.ais_steps)):
+        if number < 1:
+            raise UserError(f"{name} must be at least 1, got {number}.")
+    if options.ais_chains < 2:
+        raise UserError(f"--ais-chains must be at least 2, got {options.ais_chains}.")
     run = _read(options.run, options.data_dir, options.data, options.weights)
-    scores = evaluate(run, n_samples=options.samples, seed=options.seed)
+    scores = evaluate(
+        run,
+        n_samples=options.samples,
+        seed=options.seed,
+        whole=options.log_likelihood,
+        ais_steps=options.ais_steps,
+        ais_chains=options.ais_chains,
+    )
     files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
     width = max(map(len, scores))
     for name, score in scores.items():
@@ -335,6 +245,32 @@ def _evaluate(args: list[str]) -> None:
         print(f"  {name:<{width}}  {f'{shown:.4f}' if isinstance(shown, float) else shown}")
     print(f"Written to {options.run / runs.EVALUATION}.")
     print("Nats per sample; log-likelihoods are those of the data in their own units.")
+    if options.log_likelihood:
+        print("\n".join(_likelihoods(scores)))
+
+
+def _likelihoods(scores: dict[str, Any]) -> Iterator[str]:
+    """The log-likelihoods among ``scores`` as a small table, and what they mean."""
+    bits = "bits_per_dimension_train" in scores
+    yield "\nLog-likelihood, nats per sample" + (
+        "; dequantised, nats per sample and bits per dimension:" if bits else ":"
+    )
+    for name, label in (("train", "training"), ("test", "held out")):
+        if f"rows_{name}" not in scores:
+            continue
+        kinds = ("log_likelihood", *(("dequantised", "bits_per_dimension") if bits else ()))
+        columns = [f"{scores[f'{kind}_{name}']:.4g} ± {scores[f'{kind}_{name}_error']:.2g}" for kind in kinds]
+        yield f"  {label:<9}{scores[f'rows_{name}']:>8,} rows   " + "   ".join(columns)
+    yield f"log Z = {scores['log_z']:.3f} ± {scores['log_z_error']:.2g} ({scores['log_z_method']})"
+    yield from [scores["log_z_verdict"]] if "log_z_verdict" in scores else []
+    text = "Errors are standard errors, of the rows and of log Z together. The log-determinant of the standardisation "
+    text += "is in it: log p(x) = -F(z) - log Z - sum log scale."
+    if bits:
+        text += (
+            " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has uniform "
+        )
+        text += "noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
+    yield textwrap.fill(text, 100)
 
 
 def _doctor(args: list[str]) -> None:

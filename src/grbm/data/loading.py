@@ -23,9 +23,11 @@ class Dataset(NamedTuple):
     test: Table  # (n', N), never trained on; may be empty
     image_shape: tuple[int, int, int] | None = None  # channels, height, width
     mixture: Mixture | None = None  # the true density, if known
+    levels: int | None = None  # where numbers are k/(levels − 1): how many different ones there are
 
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
+LEVELS = {"digits": 17, "mnist": 256, "fashion-mnist": 256, "images": 256}
 
 
 def load(config: RunConfig) -> Dataset:
@@ -45,11 +47,11 @@ def load(config: RunConfig) -> Dataset:
         assert config.data is not None
         look = Look(config.dataset.crop, config.dataset.size, config.dataset.grey)
         rows, shape = open_pictures(config.data, look, config.dataset.key)
-        return Dataset(*_split(rows, config), image_shape=shape)
+        return Dataset(*_split(rows, config), image_shape=shape, levels=LEVELS[name])
     if name == "digits":
-        return Dataset(*_split(load_digits()[0], config), image_shape=IMAGE_SHAPES[name])
+        return Dataset(*_split(load_digits()[0], config), image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
     train, test = (load_idx(name, config.data_dir, train=part)[0] for part in (True, False))
-    return Dataset(train, test, image_shape=IMAGE_SHAPES[name])
+    return Dataset(train, test, image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
 
 
 def load_for(config: RunConfig, n_visible: int) -> Dataset:

@@ -6,18 +6,30 @@ from typing import Any
 import torch
 
 from grbm.data.loading import Dataset, load_for
-from grbm.data.rows import spread
+from grbm.data.rows import Table, spread
 from grbm.evaluate import ais, exact
+from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
 from grbm.evaluate.mixtures import density_score, model_grid, sample_score
 from grbm.generate import generate, on_device
 from grbm.runs import Run
 
 
-def evaluate(run: Run, *, n_samples: int = 10_000, seed: int = 1, dataset: Dataset | None = None) -> dict[str, Any]:
+def evaluate(
+    run: Run,
+    *,
+    n_samples: int = 10_000,
+    seed: int = 1,
+    dataset: Dataset | None = None,
+    whole: bool = False,
+    ais_steps: int = 2000,
+    ais_chains: int = 1000,
+) -> dict[str, Any]:
     """Scores by name: densities in nats per sample, of the data in their own units.
 
     The log-likelihood is exact where n_hidden <= 20 or n_visible <= 2. Elsewhere log Z comes from annealed chains both
     ways (`grbm.evaluate.ais`), with a standard error, the two ends, and a verdict on whether they agree.
+    With ``whole`` it is that of all rows instead of at most 10,000, with standard errors, and images are also scored in
+    bits per dimension (`grbm.evaluate.likelihood`).
     """
     dataset = dataset or load_for(run.config, run.model.n_visible)
     model, scale = run.model, run.standardizer
@@ -35,7 +47,7 @@ def evaluate(run: Run, *, n_samples: int = 10_000, seed: int = 1, dataset: Datas
         scores |= {"log_z": log_z, "log_z_error": 0.0, "log_z_method": "enumeration"}
     else:
         seen = scale(dataset.train[spread(len(dataset.train), 10_000)])
-        found = ais.log_z(on_device(run), seen, seed=seed)
+        found = ais.log_z(on_device(run), seen, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
         log_z = found.log_z
         scores |= {"log_z": log_z, "log_z_error": found.error, "log_z_method": "annealing from both ends"}
         scores |= {"log_z_lower": found.lower, "log_z_upper": found.upper, "log_z_verdict": found.verdict}
@@ -48,6 +60,8 @@ def evaluate(run: Run, *, n_samples: int = 10_000, seed: int = 1, dataset: Datas
             scores[f"free_energy_{name}"] = float(model.free_energy(z).double().mean())
             scores[f"log_likelihood_{name}"] = -scores[f"free_energy_{name}"] - log_z - log_scale
             scores[f"reconstruction_{name}"] = float((z - mean).square().mean())
+            if whole:
+                scores |= _whole(run, dataset, rows, name, log_z, scores["log_z_error"], seed)
         scores["free_energy_samples"] = float(model.free_energy(scale(generated)).double().mean())
     if dataset.mixture is not None and grid is not None and run.config.dataset.standardise == "none":
         density = density_score(model, dataset.mixture, grid)
@@ -58,6 +72,22 @@ def evaluate(run: Run, *, n_samples: int = 10_000, seed: int = 1, dataset: Datas
             "within_3_deviations": drawn.within,
             "mode_share": list(drawn.mode_share),
         }
+    return scores
+
+
+def _whole(
+    run: Run, dataset: Dataset, rows: Table, name: str, log_z: float, log_z_error: float, seed: int
+) -> dict[str, Any]:
+    """The log-likelihood of all rows of one part of the data, with its error; of images also dequantised."""
+    known = on_device(run), run.standardizer, rows, log_z, log_z_error
+    score = log_likelihood(*known)
+    scores = {f"log_likelihood_{name}": score.mean, f"log_likelihood_{name}_error": score.error}
+    scores[f"rows_{name}"] = score.n_rows
+    if dataset.levels is not None:
+        dequantised = log_likelihood(*known, levels=dataset.levels, seed=seed)
+        bits = bits_per_dimension(dequantised, run.model.n_visible)
+        scores |= {f"dequantised_{name}": dequantised.mean, f"dequantised_{name}_error": dequantised.error}
+        scores |= {f"bits_per_dimension_{name}": bits.mean, f"bits_per_dimension_{name}_error": bits.error}
     return scores
 
 

@@ -1,0 +1,126 @@
+"""What each command of the command line takes, as typed, frozen dataclasses."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from grbm.config import RunConfig
+
+Which = Literal["model", "raw", "best"]
+
+
+@dataclass(frozen=True)
+class TrainOptions(RunConfig):
+    out: Path | None = None
+    """Run folder to make; by default runs/PRESET."""
+    overwrite: bool = False
+    """Replace a run that is already there."""
+    resume: bool = False
+    """Go on with a run that is already there; begin if there is none, and do nothing if it is finished."""
+    figures: bool = True
+    """Draw the figures after training."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with a run from its newest good checkpoint, as if it had never been interrupted."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    device: str | None = None
+    """cpu, cuda, cuda:1 ..., or auto; by default as the run was begun."""
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved."""
+    data: Path | None = None
+    """Where the data are now, if they moved."""
+    figures: bool = True
+    """Draw the figures after training."""
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Draw samples from noise and write them, in the data's units, to RUN/samples/samples.npy and a picture."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    n: int = 128
+    """How many."""
+    steps: int | None = None
+    """Steps of the chains; by default the run's own."""
+    sampler: str | None = None
+    """Another sampler than the run's own, by name, with its default options."""
+    mean: bool | None = None
+    """Conditional means μ + W h in place of v; by default as the run says."""
+    seed: int = 1
+    weights: Which = "model"
+    """model: what training ended with; raw: the last parameters, where model is their average; best: of the checkpoint
+    whose chains were nearest to the data."""
+    overwrite: bool = False
+    """Replace samples that are already there."""
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Score a run on its training and held-out data; writes RUN/evaluation.json."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    samples: int = 10_000
+    """Samples from noise to score."""
+    log_likelihood: bool = False
+    """Of all training and held-out rows, with standard errors; for images also in bits per dimension."""
+    ais_steps: int = 2000
+    """Temperatures of the annealing that finds log Z, where it is not exact."""
+    ais_chains: int = 1000
+    """Its chains, each way."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Say in plain words what is wrong with a run, or fine, and what to change."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class FiguresOptions:
+    """Draw all figures of a run anew, from its files."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Run what is missing of a figure of the paper, then draw it and print its table."""
+
+    what: tyro.conf.Positional[Literal["fig1"]]
+    budget: Literal["short", "paper"] = "short"
+    """short: at most 15 minutes on two cores. paper: the full 50,000 epochs, many hours."""
+    out: Path | None = None
+    """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
+    jobs: int = 2
+    """Runs at a time, one thread each."""
+    seed: int = 0

@@ -20,7 +20,7 @@ LAYERS = [
     ["data.standardise", "data.arrays", "data.__init__"],
     ["data.folders"],
     ["config", "evaluate.exact", "evaluate.ais", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
-    ["evaluate.likelihood"],
+    ["evaluate.likelihood", "evaluate.mixing"],
     ["presets", "runs", "data.loading", "options"],
     ["generate", "logs", "plots", "progress"],
     ["recorder"],

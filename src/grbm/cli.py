@@ -17,6 +17,7 @@ from grbm.options import (
     DoctorOptions,
     EvaluateOptions,
     FiguresOptions,
+    MixingOptions,
     ReproduceOptions,
     ResumeOptions,
     SampleOptions,
@@ -34,6 +35,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm resume RUN        go on where a run was stopped or killed
   grbm sample RUN        draw samples from noise, as numbers and as a picture
   grbm evaluate RUN      likelihoods, reconstruction, free energies; for mixtures exact scores
+  grbm mixing RUN        do its chains mix? R-hat, effective sample size, swap rates
   grbm doctor RUN        what is wrong with a run, or fine, and what to change
   grbm figures RUN       draw the run's figures again
   grbm reproduce fig1    the paper's Figure 1: five samplers on two mixtures
@@ -49,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "resume": _resume,
         "sample": _sample,
         "evaluate": _evaluate,
+        "mixing": _mixing,
         "doctor": _doctor,
         "figures": _figures,
         "reproduce": _reproduce,
@@ -271,6 +274,51 @@ def _likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         )
         text += "noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
     yield textwrap.fill(text, 100)
+
+
+def _mixing(args: list[str]) -> None:
+    from grbm import files, plots, runs
+    from grbm.config import SamplerConfig
+    from grbm.data.loading import load_for
+    from grbm.data.rows import spread
+    from grbm.evaluate import mixing
+    from grbm.generate import on_device, tuned_sampler
+
+    options = _parse(MixingOptions, args, "grbm mixing")
+    run = _read(options.run, options.data_dir, options.data, options.weights)
+    own = run.config.sampling.sampler
+    named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]
+    model = on_device(run)
+    sampler = tuned_sampler(run, named, model)
+    dataset = load_for(run.config, run.model.n_visible)
+    rows = run.standardizer(dataset.train[spread(len(dataset.train), 1000)])
+    try:
+        trace = mixing.record(
+            model,
+            sampler,
+            rows,
+            n_chains=options.chains,
+            n_draws=options.draws,
+            every=options.every,
+            burn_in=options.burn_in,
+            seed=options.seed,
+        )
+    except ValueError as error:
+        raise UserError(f"The chains were refused: {error}") from error
+    found = mixing.diagnose(trace)
+    print(f"{options.chains} chains of {named.name}, {trace.n_from_data} of them from data, the others from noise;")
+    print(f"{options.draws} states of each, every {options.every} steps after {options.burn_in}.\n")
+    for name, text in found.lines():
+        print(f"  {name:<28}{text}")
+    print(f"\n{textwrap.fill(found.verdict, 100)}")
+    files.write_text(options.run / runs.MIXING, json.dumps(found.scores() | {"sampler": named.name}, indent=2) + "\n")
+    with files.replacing(options.run / runs.FIGURES / "mixing.png") as temporary:
+        plots.mixing(trace, found).savefig(temporary, dpi=150)
+    print(f"  {options.run / runs.MIXING}\n  {options.run / runs.FIGURES / 'mixing.png'}")
+    if options.netcdf:
+        with files.replacing(options.run / runs.TRACE) as temporary:
+            mixing.to_inference_data(trace).to_netcdf(str(temporary))
+        print(f"  {options.run / runs.TRACE}")
 
 
 def _doctor(args: list[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import tyro
 
-from grbm.config import RunConfig
+from grbm.config import RunConfig, SamplerName
 
 Which = Literal["model", "raw", "best"]
 
@@ -90,6 +90,35 @@ class DoctorOptions:
 
     run: tyro.conf.Positional[Path]
     """Folder of a run."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class MixingOptions:
+    """Say whether a run's chains mix: R-hat, effective sample sizes, autocorrelation, acceptance and swap rates.
+
+    Half of the chains start at the data, half at noise. Writes RUN/mixing.json and RUN/figures/mixing.png.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    sampler: SamplerName | None = None
+    """Another sampler than the run's own, with its default options."""
+    chains: int = 8
+    draws: int = 1000
+    """States to keep of each chain."""
+    every: int = 2
+    """Steps from one state to the next."""
+    burn_in: int = 1000
+    """Steps before the first."""
+    netcdf: bool = False
+    """Also keep all states in RUN/mixing.nc, for ArviZ (arviz.from_netcdf)."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1

@@ -14,9 +14,10 @@ from matplotlib.patches import Ellipse
 from torch import Tensor
 
 from grbm.data.mixtures import Mixture
+from grbm.evaluate.mixing import Mixing, Trace
 
 ImageShape = tuple[int, int, int]
-INK = "#1f4e79"
+INK, RUST = "#1f4e79", "#c0504d"
 
 
 def tile(images: Tensor, shape: ImageShape, columns: int, gap: int = 1) -> np.ndarray:
@@ -138,7 +139,7 @@ def sample_panel(axes: Axes, v: Tensor, mixture: Mixture | None, title: str, lim
     axes.scatter(v[:, 0].cpu(), v[:, 1].cpu(), s=2, color=INK, alpha=0.4, lw=0, rasterized=True)
     if mixture is not None:
         for mean, std in zip(mixture.means.tolist(), mixture.stds.tolist(), strict=True):
-            axes.add_patch(Ellipse(mean, 6 * std[0], 6 * std[1], fill=False, color="#c0504d", lw=0.8))
+            axes.add_patch(Ellipse(mean, 6 * std[0], 6 * std[1], fill=False, color=RUST, lw=0.8))
     _frame(axes, title, limits)
 
 
@@ -166,4 +167,41 @@ def scatter(v: Tensor, data: Tensor, title: str) -> Figure:
     axes.set_xlabel("column 0", fontsize=8)
     axes.set_ylabel(f"column {second}", fontsize=8)
     axes.set_title(title, fontsize=9)
+    return figure
+
+
+def mixing(trace: Trace, found: Mixing) -> Figure:
+    """Free energies of the chains, autocorrelations, R-hat of the visible units, and swap rates if there are any."""
+    tempered = found.swap_rate is not None
+    figure = Figure(figsize=(11 if tempered else 8.5, 2.9), layout="constrained")
+    panels = figure.subplots(1, 4 if tempered else 3, width_ratios=[2, 1, 1, 1][: 4 if tempered else 3])
+    steps = [trace.every * (k + 1) for k in range(trace.v.shape[1])]
+    for k, chain in enumerate(trace.free_energy):
+        start, colour = ("data", RUST) if k < trace.n_from_data else ("noise", INK)
+        label = f"from {start}" if k in (0, trace.n_from_data) else None
+        panels[0].plot(steps, chain, color=colour, lw=0.6, alpha=0.7, label=label)
+    panels[0].set_title("free energy of each chain, nats", fontsize=9)
+    panels[0].set_xlabel("step after burn-in", fontsize=8)
+    panels[0].legend(frameon=False, fontsize=7, loc="upper right")
+    above = (found.autocorrelation > 0.05).any(0).long()
+    shown = min(len(above), 2 * int(above.cumprod(0).sum()) + 10)
+    panels[1].axhline(0, color="#999999", lw=0.6)
+    for rho, label, colour in zip(
+        found.autocorrelation, ("free energy", f"slowest unit ({found.slowest})"), (INK, RUST), strict=True
+    ):
+        panels[1].plot([trace.every * k for k in range(shown)], rho[:shown], color=colour, label=label)
+    panels[1].legend(frameon=False, fontsize=7)
+    panels[1].set_title("autocorrelation", fontsize=9)
+    panels[1].set_xlabel("lag, steps", fontsize=8)
+    panels[2].hist(found.rhat.numpy(), bins=30, color=INK)
+    panels[2].axvline(1.05, color=RUST, lw=0.8)
+    panels[2].set_title("R-hat of the visible units", fontsize=9)
+    if found.swap_rate is not None:
+        panels[3].bar(range(1, len(found.swap_rate) + 1), found.swap_rate.numpy(), color=INK)
+        panels[3].set_ylim(0, 1)
+        panels[3].set_title("swap rates", fontsize=9)
+        panels[3].set_xlabel("pair of replicas, from the base up", fontsize=8)
+    for axes in panels:
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
     return figure

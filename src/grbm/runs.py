@@ -30,6 +30,7 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
 TRAJECTORY = "trajectory"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
+MIXING, TRACE = "mixing.json", "mixing.nc"
 Which = Literal["model", "raw", "best"]
 
 
@@ -57,7 +58,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         if not overwrite:
             how = "go on with --resume" if read_status(folder) != "" else "it is finished"
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
-        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS, JOB):
+        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
         for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -111,7 +112,7 @@ def is_claimed(folder: Path) -> bool:
 
 def clean(folder: Path) -> None:
     """Remove what a kill left of files that were being replaced."""
-    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, STATUS, JOB):
+    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, STATUS, JOB):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 

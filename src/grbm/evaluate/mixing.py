@@ -1,0 +1,238 @@
+"""Have the chains mixed? Chains from the data and from noise, recorded, and what ArviZ says of them.
+
+Rank-normalised split R-hat, bulk and tail effective sample size are those of Vehtari et al. 2021, as ArviZ computes
+them. Starting half of the chains at data and half at noise makes R-hat see what chains of one kind cannot: a mode that
+noise never finds, or one that the data do not have.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grbm.model import GRBM, Energy
+from grbm.randomness import Blocks, seed_of
+from grbm.samplers import Sampler, walk
+
+WORST_RHAT = 1.05  # 1.01 is advised for one quantity; here it is the worst of all visible units
+LEAST_ESS = 400.0  # below this R-hat itself is uncertain (Vehtari et al. 2021)
+
+
+class Trace(NamedTuple):
+    """Recorded chains. The first axes are (chains, draws), as in ArviZ."""
+
+    v: Tensor  # (C, S, N)
+    free_energy: Tensor  # (C, S), nats
+    accept_prob: Tensor | None  # (C, S), mean over the steps of a draw
+    swap_prob: Tensor | None  # (C, S, R − 1), likewise
+    every: int  # steps from one draw to the next
+    n_from_data: int  # the first so many chains started at data, the others at noise
+
+
+class Mixing(NamedTuple):
+    """Diagnostics of a trace."""
+
+    rhat: Tensor  # (N,) of each visible unit
+    ess_bulk: Tensor  # (N,)
+    ess_tail: Tensor  # (N,)
+    rhat_free_energy: float
+    ess_free_energy: float  # bulk
+    autocorrelation: Tensor  # (2, S) of the free energy and of the slowest visible unit, at lags of 0, 1, ... draws
+    slowest: int  # the visible unit of which the draws are worth least
+    steps_per_independent: float  # integrated autocorrelation time of the slowest unit, or of the free energy if slower
+    accept_prob: float | None
+    swap_rate: Tensor | None  # (R − 1,)
+    mixed: bool
+    verdict: str
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """What to print: names and numbers."""
+        yield "R-hat, worst unit", f"{float(self.rhat.max()):.3f} (median {float(self.rhat.median()):.3f})"
+        yield "R-hat, free energy", f"{self.rhat_free_energy:.3f}"
+        for name, ess in (("bulk", self.ess_bulk), ("tail", self.ess_tail)):
+            yield f"effective size, {name}", f"{float(ess.min()):.0f} (median {float(ess.median()):.0f})"
+        yield "effective size, free energy", f"{self.ess_free_energy:.0f}"
+        yield "steps per independent draw", f"{self.steps_per_independent:.0f}"
+        if self.accept_prob is not None:
+            yield "acceptance rate", f"{self.accept_prob:.3f}"
+        if self.swap_rate is not None:
+            rates = f"{float(self.swap_rate.min()):.3f} to {float(self.swap_rate.max()):.3f}"
+            yield "swap rate of neighbours", f"{rates} ({len(self.swap_rate) + 1} replicas)"
+
+    def scores(self) -> dict[str, Any]:
+        """What to write: numbers by name; None where they are not finite, which JSON has no word for."""
+        numbers = {
+            "rhat_max": float(self.rhat.max()),
+            "rhat_free_energy": self.rhat_free_energy,
+            "ess_bulk_min": float(self.ess_bulk.min()),
+            "ess_tail_min": float(self.ess_tail.min()),
+            "ess_free_energy": self.ess_free_energy,
+            "steps_per_independent": self.steps_per_independent,
+            "accept_prob": self.accept_prob,
+        }
+        rates = None if self.swap_rate is None else self.swap_rate.tolist()
+        finite = {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
+        return finite | {"swap_rate": rates, "mixed": self.mixed, "verdict": self.verdict}
+
+
+@torch.no_grad()
+def record(
+    model: GRBM | Energy,
+    sampler: Sampler,
+    data: Tensor,
+    *,
+    n_chains: int = 8,
+    n_draws: int = 1000,
+    every: int = 2,
+    burn_in: int = 1000,
+    seed: int = 0,
+) -> Trace:
+    """Run chains and keep every ``every``-th state after ``burn_in`` steps.
+
+    Parameters
+    ----------
+    model, sampler
+        What to sample, and how; an annealed path is no chain and is refused.
+    data : Tensor
+        (n, N) as the model sees it; half of the chains start at rows of it. May be empty: then all start at noise.
+    n_chains, n_draws, every, burn_in : int
+        At least 4 chains, so that R-hat means something.
+
+    Raises
+    ------
+    ValueError
+        For an annealed sampler, or too few chains or draws.
+    """
+    if sampler.anneals:
+        raise ValueError("An annealed path is no chain; choose another sampler.")
+    if n_chains < 4 or n_draws < 4 or every < 1 or burn_in < 0:
+        raise ValueError(f"Need 4 chains and 4 draws at least, got {n_chains} and {n_draws} ({every=}, {burn_in=}).")
+    energy = model.freeze() if isinstance(model, GRBM) else model
+    rng = Blocks(seed_of(seed, "mixing"), 1, device=energy.W.device)
+    start = sampler.noise(energy, n_chains, rng)
+    n_from_data = n_chains // 2 if len(data) else 0
+    if n_from_data:
+        rows = torch.arange(n_from_data, device=data.device) * len(data) // n_from_data
+        start[..., :n_from_data, :] = data[rows].to(energy.W)
+    v, free_energies, accept_probs, swap_probs = [], [], [], []
+    chains = sampler.start(energy, start, rng)
+    for t, chains, info in walk(energy, sampler, chains, burn_in + n_draws * every, rng):
+        if t < burn_in:
+            continue
+        if info.accept_prob is not None:
+            accept_probs.append(info.accept_prob)
+        if info.swap_prob is not None:
+            swap_probs.append(info.swap_prob)
+        if (t + 1 - burn_in) % every == 0:
+            v.append(chains.v)
+            free_energies.append(energy.free_energy(chains.v))
+
+    def per_draw(x: list[Tensor]) -> Tensor | None:
+        """Steps (S · every, ..., C) averaged to draws, chains first."""
+        if len(x) < n_draws * every:
+            return None
+        steps = torch.stack(x).reshape(n_draws, every, *x[0].shape).mean(1)
+        return steps.movedim(-1, 0).cpu()
+
+    recorded = torch.stack(v, 1).cpu(), torch.stack(free_energies, 1).cpu()
+    return Trace(*recorded, per_draw(accept_probs), per_draw(swap_probs), every, n_from_data)
+
+
+def to_inference_data(trace: Trace) -> Any:
+    """The trace as an ``arviz.InferenceData``: group ``posterior`` holds v and free_energy, ``sample_stats`` the rest.
+
+    ``lp`` is −F(v), the log-density up to log Z. Save it with its ``to_netcdf``.
+    """
+    stats = {"lp": -trace.free_energy, "acceptance_rate": trace.accept_prob, "swap_rate": trace.swap_prob}
+    return _arviz().from_dict(
+        posterior={"v": trace.v.numpy(), "free_energy": trace.free_energy.numpy()},
+        sample_stats={name: x.numpy() for name, x in stats.items() if x is not None},
+        dims={"v": ["visible"], "swap_rate": ["pair"]},
+        posterior_attrs={
+            "inference_library": "grbm",
+            "steps_per_draw": trace.every,
+            "chains_from_data": trace.n_from_data,
+        },
+    )
+
+
+def diagnose(trace: Trace) -> Mixing:
+    """R-hat, effective sample sizes, autocorrelation and rates, with a verdict in plain words."""
+    arviz = _arviz()
+    posterior = to_inference_data(trace).posterior
+    rhat = arviz.rhat(posterior, method="rank")
+    bulk, tail = (arviz.ess(posterior, method=method) for method in ("bulk", "tail"))
+    means = arviz.ess(posterior, method="mean")
+    n_chains, n_draws, _ = trace.v.shape
+    unit = int(np.argmin(means.v.values))
+    least = min(float(means.v.min()), float(means.free_energy))
+    found = Mixing(
+        rhat=torch.from_numpy(rhat.v.values),
+        ess_bulk=torch.from_numpy(bulk.v.values),
+        ess_tail=torch.from_numpy(tail.v.values),
+        rhat_free_energy=float(rhat.free_energy),
+        ess_free_energy=float(bulk.free_energy),
+        autocorrelation=torch.from_numpy(
+            np.stack([_autocorrelation(x) for x in (trace.free_energy, trace.v[..., unit])])
+        ),
+        slowest=unit,
+        steps_per_independent=n_chains * n_draws * trace.every / least,
+        accept_prob=None if trace.accept_prob is None else float(trace.accept_prob.mean()),
+        swap_rate=None if trace.swap_prob is None else trace.swap_prob.double().mean((0, 1)),
+        mixed=False,
+        verdict="",
+    )
+    mixed, verdict = _judge(found, trace)
+    return found._replace(mixed=mixed, verdict=verdict)
+
+
+def _judge(found: Mixing, trace: Trace) -> tuple[bool, str]:
+    """Where the chains are not one population, say so and what to do."""
+    worst, unit = found.rhat.nan_to_num(nan=torch.inf).max(0)
+    least = min(float(found.ess_bulk.min()), float(found.ess_tail.min()), found.ess_free_energy)
+    tempered = "tempering (parallel-tempering, or trajectory-tempering)"
+    if not max(float(worst), found.rhat_free_energy) <= WORST_RHAT:
+        where = f"visible unit {int(unit)} has R-hat {float(worst):.3f}, the free energy {found.rhat_free_energy:.3f}"
+        apart = _apart(trace)
+        return False, f"Not mixed: {where}.{apart} Run longer, or use {tempered}."
+    if not least >= LEAST_ESS:
+        return False, (
+            f"No sign of bad mixing, but the draws are worth only {least:.0f} independent ones (R-hat at most "
+            f"{max(float(worst), found.rhat_free_energy):.3f}); 400 are wanted: more draws or chains."
+        )
+    return True, (
+        f"Mixed: R-hat at most {max(float(worst), found.rhat_free_energy):.3f}, and the draws are worth at least "
+        f"{least:.0f} independent ones; an independent sample takes about {found.steps_per_independent:.0f} steps."
+    )
+
+
+def _apart(trace: Trace) -> str:
+    """Whether chains from data and from noise differ in free energy, in standard errors over chains."""
+    k, means = trace.n_from_data, trace.free_energy.double().mean(1)
+    if not 1 < k < len(means) - 1:
+        return ""
+    error = float((means[:k].var() / k + means[k:].var() / (len(means) - k)).sqrt())
+    gap = float(means[:k].mean() - means[k:].mean())
+    if abs(gap) < 3 * error:
+        return ""
+    return f" Chains from data and from noise are {abs(gap):.3g} ± {error:.1g} nats of free energy apart."
+
+
+def _autocorrelation(chains: Tensor) -> np.ndarray:
+    """Of chains (C, S) about their common mean, at lags 0..S−1, averaged over chains; ρ(0) = 1."""
+    n_draws = chains.shape[1]
+    centred = (chains.double() - chains.double().mean()).numpy()
+    spectrum = np.abs(np.fft.rfft(centred, 2 * n_draws)) ** 2
+    covariance: np.ndarray = np.fft.irfft(spectrum)[:, :n_draws].mean(0) / n_draws
+    return covariance / max(float(covariance[0]), 1e-300)
+
+
+def _arviz() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it announces its next version at import
+        import arviz
+    return arviz

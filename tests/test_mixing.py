@@ -62,7 +62,7 @@ def test_stuck_chains_are_called_stuck_and_tempered_ones_mixed():
     assert found.swap_rate.shape == (9,)
     assert (found.swap_rate > 0.3).all()
     share = float((tempered.v > 0).double().mean())
-    assert share == pytest.approx(0.8, abs=4 * 0.4 / found.ess_bulk.min() ** 0.5)
+    assert share == pytest.approx(0.8, abs=4 * 0.4 / float(found.ess_bulk.min()) ** 0.5)
     few = mixing.diagnose(mixing.record(model, ParallelTempering(base, 10), data, n_draws=20, every=5))
     assert not few.mixed
     assert "R-hat" in few.verdict

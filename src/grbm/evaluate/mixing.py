@@ -148,15 +148,12 @@ def to_inference_data(trace: Trace) -> Any:
     ``lp`` is −F(v), the log-density up to log Z. Save it with its ``to_netcdf``.
     """
     stats = {"lp": -trace.free_energy, "acceptance_rate": trace.accept_prob, "swap_rate": trace.swap_prob}
+    about = {"inference_library": "grbm", "steps_per_draw": trace.every, "chains_from_data": trace.n_from_data}
     return _arviz().from_dict(
         posterior={"v": trace.v.numpy(), "free_energy": trace.free_energy.numpy()},
         sample_stats={name: x.numpy() for name, x in stats.items() if x is not None},
         dims={"v": ["visible"], "swap_rate": ["pair"]},
-        posterior_attrs={
-            "inference_library": "grbm",
-            "steps_per_draw": trace.every,
-            "chains_from_data": trace.n_from_data,
-        },
+        posterior_attrs=about,
     )
 
 

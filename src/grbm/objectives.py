@@ -135,11 +135,11 @@ class PCD:
         return _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
 
 
-def recalling(objective: Objective, memory: dict[str, Tensor]) -> Objective:
-    """The objective whose sampler has this memory; itself where there is none."""
-    if not memory:
+def with_sampler(objective: Objective, sampler: Sampler) -> Objective:
+    """The objective with another sampler, such as its own as it has adapted; itself where it is the same."""
+    if sampler is objective.sampler:
         return objective
-    changed: Any = replace(objective, sampler=objective.sampler.recalling(memory))  # type: ignore[type-var]
+    changed: Any = replace(objective, sampler=sampler)  # type: ignore[type-var]
     return changed
 
 

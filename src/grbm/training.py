@@ -12,8 +12,9 @@ from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError
 from grbm.model import GRBM, Energy, Precision
 from grbm.moments import Moments, MomentSum, ascent, centre
-from grbm.objectives import Negative, Objective, positive, recalling
+from grbm.objectives import Negative, Objective, positive, with_sampler
 from grbm.randomness import generator
+from grbm.samplers import Sampler
 from grbm.samplers.langevin import LangevinOptions
 from grbm.schedules import cosine
 
@@ -32,6 +33,7 @@ class TrainState:
     persistent: Tensor | None = None  # visible units (..., C, N) of this process's persistent chains
     average: GRBM | None = None  # exponential moving average of the parameters
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the sampler has adapted, such as a ladder
+    adapted: tuple[Sampler, Sampler] | None = None  # a sampler and itself with this memory, which is slow to make anew
     last_good: dict[str, Tensor] | None = None  # the last parameters whose gradient was known to be sensible
     broken: Tensor | None = None  # on a GPU: whether some gradient since then was not, which stops learning
 
@@ -90,7 +92,8 @@ def train_step(
     optimizer's own state is left as it is.
     """
     model, energy = state.model, state.model.freeze(precision)
-    objective = recalling(objective, state.memory)
+    sampler, original = _adapted(state, objective.sampler), objective.sampler
+    objective = with_sampler(objective, sampler)
     deferred = _is_deferred(energy)
     checks = not deferred or state.update % CHECK_EVERY == 0
     if checks:
@@ -125,7 +128,10 @@ def train_step(
     model.log_var.clamp_(min=math.log(min_var))
     state.persistent = negative.persistent
     if pooled.swap_rate is not None:
-        state.memory = objective.sampler.adapted(energy, pooled.swap_rate).memory
+        adapted = sampler.adapted(energy, pooled.swap_rate)
+        state.adapted = original, adapted
+        if adapted is not sampler:
+            state.memory = adapted.memory
     state.update += 1
     if average_decay is not None:
         _update_average(state, average_decay)
@@ -245,6 +251,13 @@ def _pool(share: Share, data: MomentSum, negative: Negative) -> _Pooled:
     accept_prob = sums[7] / share.world if accept else None
     swap_rate = negative.swaps._replace(total=sums[-1]).rate() / share.world if negative.swaps else None
     return _Pooled(mean_difference, data_v, data_h, chains_v2, accept_prob, swap_rate)
+
+
+def _adapted(state: TrainState, sampler: Sampler) -> Sampler:
+    """The sampler as it has adapted up to here."""
+    if state.adapted is not None and state.adapted[0] is sampler:
+        return state.adapted[1]
+    return sampler.recalling(state.memory) if state.memory else sampler
 
 
 def _is_deferred(energy: Energy) -> bool:

@@ -72,6 +72,10 @@ def test_diseases_of_the_record(tmp_path):
         finding = found("acceptance", metrics=[record(k, accept_prob=rate) for k in range(1, 101)])
         assert finding.level == level
         assert word in finding.text
+    for rate, level, word in ((0.001, "wrong", "n-replicas"), (0.02, "note", "2.0%"), (0.4, "fine", "14 replicas")):
+        finding = found("swaps", metrics=[record(k, swap_rate_min=rate, replicas=14) for k in range(1, 101)])
+        assert finding.level == level
+        assert word in finding.text
     assert "clip-norm" in found("gradients", metrics=[record(k, clipped=1.0) for k in range(1, 101)]).text
     worse = [record(k, energy_distance=0.05 + 0.01 * max(0, k - 50)) for k in range(1, 101)]
     assert "--weights best" in found("later is worse", metrics=worse).text

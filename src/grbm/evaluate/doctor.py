@@ -32,7 +32,7 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
     """Everything that can be said of ``run``; without its data, what needs none."""
     if not all(p.isfinite().all() for p in run.model.parameters()):
         return [Finding("wrong", "weights", "They hold NaN or infinite numbers; use --weights best, or train again.")]
-    findings = [*_training(run), *_gradients(run), *_acceptance(run)]
+    findings = [*_training(run), *_gradients(run), *_acceptance(run), *_swaps(run)]
     if dataset is None:
         return [
             *findings,
@@ -157,6 +157,22 @@ def _acceptance(run: Run) -> Iterator[Finding]:
         )
     else:
         yield Finding("fine", "acceptance", f"{rate:.0%} of the proposals are accepted.")
+
+
+def _swaps(run: Run) -> Iterator[Finding]:
+    least, replicas = _late(run, "swap_rate_min"), _late(run, "replicas")
+    if not least:
+        return
+    rate, count = _mean(least), int(replicas[-1])
+    if rate < 0.05:
+        yield Finding(
+            "note" if rate > 0.005 else "wrong",
+            "swaps",
+            f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes between base "
+            f"and model. Use more --sampler.n-replicas, or for trajectory-tempering a higher --sampler.save-below.",
+        )
+    else:
+        yield Finding("fine", "swaps", f"Neighbours among the {count} replicas swap {rate:.0%} of the time or more.")
 
 
 def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:

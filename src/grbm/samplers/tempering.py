@@ -128,14 +128,13 @@ class ParallelTempering(Sampler):
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         base, betas = on_device(self.base, energy), self.betas().to(energy.W)
-        base_energy = energy.temper(betas.new_zeros(()), base)
         gaps = betas.diff()[:, None]  # (R − 1, 1)
         ladder = energy.temper(betas, base)
         move, moves = self.sampler.bind(ladder, n_steps), self.sampler.moves(ladder, n_steps)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             replicas = chains.state
-            difference = energy.energy(replicas.v, replicas.h) - base_energy.energy(replicas.v, replicas.h)
+            difference = energy.energy(replicas.v, replicas.h) - base.energy(replicas.v)
             rungs = torch.arange(self.n_replicas, device=difference.device)[:, None].expand_as(difference)
             order, rates = rungs, torch.zeros_like(difference[1:])
             for first in (0, 1):  # even pairs, then odd pairs
@@ -145,7 +144,8 @@ class ParallelTempering(Sampler):
                 exchange[1:][first::2] -= decision.accepted[first::2].long()
                 order = order.gather(0, rungs + exchange)
                 rates[first::2] = decision.accept_prob[first::2]
-            v, h = (x.gather(0, order[..., None].expand_as(x)) for x in (replicas.v, replicas.h))
+            rows = (order * order.shape[1] + torch.arange(order.shape[1], device=order.device)).flatten()
+            v, h = (x.flatten(0, 1).index_select(0, rows).view_as(x) for x in (replicas.v, replicas.h))
             # Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
             keeps = moves is None or moves.mean_field or moves.adjust_from is not None
             swapped = Chains(v, h, ladder.hidden_logits(v).sigmoid() if keeps else replicas.h_prob)

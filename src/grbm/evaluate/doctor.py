@@ -168,8 +168,8 @@ def _swaps(run: Run) -> Iterator[Finding]:
         yield Finding(
             "note" if rate > 0.005 else "wrong",
             "swaps",
-            f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes between base "
-            f"and model. Use more --sampler.n-replicas, or for trajectory-tempering a higher --sampler.save-below.",
+            f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes from base "
+            f"to model. Use more --sampler.n-replicas, or for trajectory-tempering a higher --sampler.save-below.",
         )
     else:
         yield Finding("fine", "swaps", f"Neighbours among the {count} replicas swap {rate:.0%} of the time or more.")

@@ -132,7 +132,7 @@ def test_the_command_writes_what_it_says(tmp_path, capsys):
     for wrong, sentence in (
         (["--chains", "1"], "Need 4 chains"),
         (["--sampler", "annealed"], "no chain"),
-        (["--sampler", "trajectory-tempering"], "--checkpoint.trajectory"),
+        (["--sampler", "trajectory-tempering"], "--checkpoint.trajectory 0.4"),
     ):
         assert cli.main(["mixing", run, *wrong]) == 2
         assert sentence in capsys.readouterr().err

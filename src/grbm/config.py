@@ -217,8 +217,9 @@ class CheckpointConfig:
     """Also after every so many updates."""
     keep: int = 3
     """How many to keep, besides the best: the one whose chains were nearest to the data by energy distance."""
-    trajectory: int = 0
-    """Models to keep along training, closer together at its start: replicas for the sampler trajectory-tempering."""
+    trajectory: float = 0.0
+    """Keep models along training, for the sampler trajectory-tempering: another whenever chains of now and those of the
+    last one kept would swap less often than this rate, such as 0.4. 0 = none."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +292,7 @@ class RunConfig:
             "dataset.held_out": self.dataset.held_out,
             "train.adam_beta1": self.train.adam_beta1,
             "train.average_decay": self.train.average_decay or 0.0,
+            "checkpoint.trajectory": self.checkpoint.trajectory,
         }
         for name, number in shares.items():
             if not 0 <= number < 1:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from grbm.config import SamplerConfig, SamplingConfig
+from grbm.errors import UserError
 from grbm.model import GRBM, Base
 from grbm.runs import Run, pick_device, read_trajectory
 from grbm.samplers import Chains, Sampler, TrajectoryTempering, sample
@@ -41,7 +42,13 @@ def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
     """The sampler that ``sampler`` names for the run's model, with its ladder, or the models saved along training."""
     built = sampler.build(Base(*(x.to(model.W) for x in run.base)))
     if isinstance(built, TrajectoryTempering):
-        built = replace(built, models=tuple(energy.to(model.W) for energy in read_trajectory(run.folder)))
+        kept = read_trajectory(run.folder)
+        if not kept:
+            raise UserError(
+                f"{run.folder} has no models kept along training, which the sampler trajectory-tempering needs; train "
+                f"with --checkpoint.trajectory 0.4."
+            )
+        built = replace(built, models=tuple(early.to(model.W.device).freeze() for early, _ in kept))
     return built.tuned(model.freeze())
 
 

@@ -1,5 +1,6 @@
 """What a run in progress logs and saves, and when."""
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from grbm.distributed import Share
 from grbm.errors import UserError
 from grbm.evaluate.distance import energy_distance
 from grbm.logs import Log, Record
+from grbm.samplers.trajectory import swap_rate
 from grbm.training import StepMetrics, TrainState
 
 
@@ -39,11 +41,7 @@ class Recorder:
         self.clipped: Tensor | int = notes["clipped"]
         self.notes, self.seen, self.test, self.paint = notes, seen, test, paint
         self.started = time.perf_counter() - notes["seconds"]
-        n_updates, count = config.train.n_updates, config.checkpoint.trajectory
-        self.trajectory = (
-            {0, *(round(n_updates ** (k / (count - 1))) for k in range(count - 1))} if count > 1 else set()
-        )
-        self._keep_model()
+        self.kept = runs.read_trajectory(folder, state.update)[-1:]  # the last model kept, and chains of it
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, state.update
 
     def after(self, metrics: StepMetrics) -> Record | None:
@@ -52,7 +50,7 @@ class Recorder:
         n_updates, clip = config.train.n_updates, config.train.clip_norm
         self.clipped = self.clipped + (0 if clip is None else (metrics.grad_norm > clip).long())  # no waiting for a GPU
         self.notes["since"] += 1
-        self._keep_model()
+        self._keep_model(metrics)
         record = None
         every = max(1, n_updates // config.log.points)
         if state.update % every == 0 or state.update in (1, n_updates):
@@ -106,17 +104,26 @@ class Recorder:
         """The weights, and how training ended; all processes leave together."""
         if self.share.leads:
             runs.save_model(self.folder, self.state.model, self.state.average)
-            memory = self.state.memory
-            for k, W in enumerate(memory.get("W", ())):  # what trajectory tempering saved is what it can sample with
-                rest = {"b": memory["b"][k], "mu": memory["mu"][k], "log_var": memory["var"][k].log()}
-                runs.save_trajectory(self.folder, k, {"W": W, **rest})
             runs.save_status(self.folder, self.state.update, message)
         self.share.from_leader()
 
-    def _keep_model(self) -> None:
-        """The model as it is now, where it is one of those along training that are to be kept."""
-        if self.state.update in self.trajectory and self.share.leads:
-            runs.save_trajectory(self.folder, self.state.update, self.state.model.state_dict())
+    def _keep_model(self, metrics: StepMetrics) -> None:
+        """The model as it is now, where its chains and those of the last one kept would rarely swap."""
+        update, config = self.state.update, self.config
+        least = config.checkpoint.trajectory or (0.4 if config.sampler.name == "trajectory-tempering" else 0.0)
+        if least == 0 or update % max(1, update // 100):
+            return
+        chains = self.share.gather(metrics.negative.v)
+        if not self.share.leads:
+            return
+        now = copy.deepcopy(self.state.model)
+        for before, v in self.kept:
+            n = min(len(v), len(chains))
+            old, new = (model.to(chains.device).freeze() for model in (before, now))
+            if swap_rate(old.free_energy, new.free_energy, v[:n].to(chains), chains[:n]) >= least:
+                return
+        runs.save_trajectory(self.folder, update, now, chains)
+        self.kept = [(now, chains)]
 
     def last_saved(self) -> str:
         if self.saved_update == 0:

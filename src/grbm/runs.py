@@ -18,7 +18,7 @@ from grbm.data.standardise import Standardizer
 from grbm.distributed import job
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
-from grbm.model import GRBM, Base, Energy
+from grbm.model import GRBM, Base
 
 CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "config.json",
@@ -139,20 +139,20 @@ def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
         (folder / RAW_WEIGHTS).unlink(missing_ok=True)
 
 
-def save_trajectory(folder: Path, number: int, parameters: dict[str, Tensor]) -> None:
-    """One of the models along training, for `TrajectoryTempering`; they are read back in the order of their numbers."""
-    write_tensors(folder / TRAJECTORY / f"{number:08d}.safetensors", parameters)
+def save_trajectory(folder: Path, number: int, model: GRBM, chains: Tensor) -> None:
+    """One of the models along training, for `TrajectoryTempering`, and chains of it (C, N)."""
+    write_tensors(folder / TRAJECTORY / f"{number:08d}.safetensors", model.state_dict() | {"chains": chains})
 
 
-def read_trajectory(folder: Path) -> tuple[Energy, ...]:
-    """The models saved along training, oldest first; raises UserError where there are none."""
-    paths = sorted((folder / TRAJECTORY).glob("*.safetensors"))
-    if not paths:
-        raise UserError(
-            f"{folder} has no models saved along training, which the sampler trajectory-tempering needs; train with "
-            f"--checkpoint.trajectory 30."
-        )
-    return tuple(from_parameters(read_tensors(path), str(path)).freeze() for path in paths)
+def read_trajectory(folder: Path, up_to: int | None = None) -> list[tuple[GRBM, Tensor]]:
+    """The models saved along training, at most until update ``up_to``, and chains of each, oldest first."""
+    found = []
+    for path in sorted((folder / TRAJECTORY).glob("*.safetensors")):
+        if up_to is None or int(path.stem) <= up_to:
+            tensors = read_tensors(path)
+            chains = tensors.pop("chains")
+            found.append((from_parameters(tensors, str(path)), chains))
+    return found
 
 
 def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lambda text: None) -> Run:

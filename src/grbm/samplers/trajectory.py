@@ -15,6 +15,7 @@ from grbm.samplers.run import run
 from grbm.samplers.tempering import ParallelTempering, on_device
 
 PILOT_CHAINS, PILOT_STEPS = 64, 200  # of `TrajectoryTempering.tuned`; the first half is burn-in
+FreeEnergy = Callable[[Tensor], Tensor]
 PARAMETERS = ("W", "b", "mu", "var")
 
 
@@ -29,8 +30,8 @@ class TrajectoryTempering(Sampler):
 
     As a negative phase it needs no models to begin with: it saves one whenever the last pair swaps less often than
     ``save_below``, and the chains of the model go on in both. For a finished model, `tuned` leaves out of many
-    ``models`` those that are not needed. Where the base and the first model swap too rarely, tempered versions of
-    that model (`ParallelTempering.tuned`) go between them.
+    ``models`` those that are not needed. Either way the base is fitted anew, to chains of the first model, and where
+    the two swap too rarely all the same, tempered versions of that model (`ParallelTempering.tuned`) go between them.
 
     Parameters
     ----------
@@ -85,40 +86,43 @@ class TrajectoryTempering(Sampler):
     def adapted(self, energy: Energy, swap_rate: Tensor) -> "TrajectoryTempering":
         if len(self.models) >= self.most or float(swap_rate[-1]) >= self.save_below:
             return self
-        models = self.models or self.tuned(energy).models
-        return replace(self, models=(*models, energy))
+        sampler = self if self.models else self.tuned(energy)
+        return replace(sampler, models=(*sampler.models, energy))
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        """The parameters of the models, each stacked along a first axis."""
-        if not self.models:
+        """The parameters of the models, each stacked along a first axis, and the base."""
+        if not self.models or self.base is None:
             return {}
-        return {name: torch.stack([getattr(model, name) for model in self.models]) for name in PARAMETERS}
+        stacked = {name: torch.stack([getattr(model, name) for model in self.models]) for name in PARAMETERS}
+        return stacked | {"base_mean": self.base.mean, "base_var": self.base.var}
 
     def recalling(self, memory: dict[str, Tensor]) -> "TrajectoryTempering":
         if "W" not in memory:
             return self
         models = zip(*(memory[name] for name in PARAMETERS), strict=True)
-        return replace(self, models=tuple(Energy(*parameters) for parameters in models))
+        base = Base(memory["base_mean"], memory["base_var"])
+        return replace(self, models=tuple(Energy(*parameters) for parameters in models), base=base)
 
     def tuned(self, energy: Energy, *, seed: int = 0) -> "TrajectoryTempering":
         """Without the models that are not needed for neighbours to swap as often as ``save_below``, by a pilot run."""
         rng = Blocks(seed_of(seed, "trajectory"), 1, device=energy.W.device)
-        bridge = self._bridge(self.models[0] if self.models else energy, seed)
-        sampler = replace(self, models=(*bridge, *self.models))
+        first = self.models[0] if self.models else energy
+        start = on_device(self.base, energy).sample((4 * PILOT_CHAINS,), rng)
+        sampler = replace(self, base=Base.fit(run(first, self.sampler, start, PILOT_STEPS, rng).chains.v))
+        sampler = replace(sampler, models=(*sampler._bridge(first, seed), *self.models))
         start = sampler.noise(energy, PILOT_CHAINS, rng)
         v = sampler.persistent(run(energy, sampler, start, PILOT_STEPS, rng).chains)
         free_energies = sampler._free_energies(energy)
         kept, last = [0], sampler.n_replicas - 1
-        own = [f(x) for f, x in zip(free_energies, v, strict=True)]
         while kept[-1] < last:
             here = kept[-1]
             for there in range(last, here, -1):  # the farthest that still swaps
-                log_ratio = own[here] + own[there] - free_energies[here](v[there]) - free_energies[there](v[here])
-                if there == here + 1 or log_ratio.clamp_max(0).exp().mean() >= self.save_below:
+                rate = swap_rate(free_energies[here], free_energies[there], v[here], v[there])
+                if there == here + 1 or rate >= self.save_below:
                     kept.append(there)
                     break
-        return replace(self, models=tuple(sampler.models[k - 1] for k in kept[1:-1]))
+        return replace(sampler, models=tuple(sampler.models[k - 1] for k in kept[1:-1]))
 
     def _bridge(self, first: Energy, seed: int = 0) -> tuple[Energy, ...]:
         """Models between the base and the ``first`` one, along a ladder of inverse temperatures."""
@@ -126,7 +130,7 @@ class TrajectoryTempering(Sampler):
         betas = ParallelTempering(base).tuned(first, seed=seed).betas()
         return tuple(first.temper(beta, base).plain() for beta in betas[1:-1])
 
-    def _free_energies(self, energy: Energy) -> list[Callable[[Tensor], Tensor]]:
+    def _free_energies(self, energy: Energy) -> list[FreeEnergy]:
         base = on_device(self.base, energy)
         return [base.energy, *(model.free_energy for model in (*self.models, energy))]
 
@@ -160,3 +164,8 @@ class TrajectoryTempering(Sampler):
             return last.chains._replace(state=replicas), StepInfo(accept_prob, swap_prob)
 
         return step
+
+
+def swap_rate(f: FreeEnergy, g: FreeEnergy, a: Tensor, b: Tensor) -> float:
+    """How often states a (C, N) of the model with free energy f and b of the one with g would be swapped."""
+    return float((f(a) - f(b) + g(b) - g(a)).clamp_max(0).exp().mean())

@@ -5,15 +5,17 @@
 Patches of 14 x 14 as in Melchior, Wang & Wiskott 2017 (doi:10.1371/journal.pone.0171015), from photographs in grey
 levels, made continuous by uniform noise of one level: the mean of each patch is removed, and ZCA whitens what is left,
 fitted to the training patches. A patch without mean lies in 195 dimensions, where no model of 196 has a density, so the
-removed direction is filled with unit normal noise, which costs every model the same 1.42 nats. Photographs, not
-patches, are divided into training, validation and test; errors are those over test photographs. What is trained is kept
-in --out, and taken up again.
+removed direction is filled with unit normal noise, which costs 1.42 nats; and all is reflected so that this direction
+is the first visible unit by itself, where every model can leave it alone (each other pixel gains a thirteenth of the
+first one by that). Photographs, not patches, are divided into training, validation and test; errors are those over test
+photographs, and leave out those of log Z and of training. What is trained is kept in --out, and taken up again.
 """
 
 import argparse
 import io
 import json
 import math
+import re
 import time
 import zipfile
 from collections.abc import Callable
@@ -23,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
 from scipy.special import gammaln
 from sklearn.decomposition import FastICA
 from sklearn.mixture import GaussianMixture
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from grbm import CD, GRBM, PCD, Gibbs, Objective, TrainState, fit, sparse_
 from grbm.evaluate import ais
+from grbm.files import replacing, write_text
 
 SIDE = 14
 N = SIDE * SIDE
@@ -67,8 +69,11 @@ def load(path: Path, n_train: int, n_test: int, seed: int = 0) -> Patches:
     parts = [cut(order[:first], n_train), cut(order[first:second], n_test // 2), cut(order[second:], n_test)]
     values, vectors = np.linalg.eigh(np.cov(parts[0][0].T, bias=True))
     whiten = (vectors[:, 1:] / np.sqrt(values[1:])) @ vectors[:, 1:].T  # the first is the removed direction
-    fill = np.full(N, N**-0.5)
-    train, validation, test = (x @ whiten + rng.standard_normal((len(x), 1)) * fill for x, _ in parts)
+    mirror = np.full(N, N**-0.5) - np.eye(N)[0]  # of the Householder reflection that takes the removed direction to e_0
+    reflect = np.eye(N) - 2 * np.outer(mirror, mirror) / (mirror @ mirror)
+    train, validation, test = (x @ whiten @ reflect for x, _ in parts)
+    for x in (train, validation, test):
+        x[:, 0] = rng.standard_normal(len(x))
     return Patches(train, validation, test, parts[2][1])
 
 
@@ -83,22 +88,30 @@ def gaussian(data: Patches) -> Density:
 
 
 def scale_mixture(data: Patches, n_scales: int = 8) -> Density:
-    """One Gaussian at several contrasts, by EM: how much of the gain is in the length of a patch alone."""
-    scales, weights = np.geomspace(0.01, 10, n_scales), np.full(n_scales, 1 / n_scales)
-    lengths = (data.train**2).sum(1)[:, None]
+    """One Gaussian at several contrasts, by EM: how much of the gain is in the length of a patch alone.
+
+    The unit that was filled with noise has no contrast and stays apart.
+    """
+    lengths = (data.train[:, 1:] ** 2).sum(1)[:, None]
+    scales = np.quantile(lengths, np.linspace(0.05, 0.95, n_scales)) / (N - 1)
+    weights = np.full(n_scales, 1 / n_scales)
 
     def parts(squares: np.ndarray) -> np.ndarray:
-        return np.log(weights) - 0.5 * (N * np.log(2 * math.pi * scales) + squares / scales)
+        return np.log(weights) - 0.5 * ((N - 1) * np.log(2 * math.pi * scales) + squares / scales)
+
+    def density(x: np.ndarray) -> np.ndarray:
+        apart = -0.5 * (x[:, 0] ** 2 + math.log(2 * math.pi))
+        return apart + np.logaddexp.reduce(parts((x[:, 1:] ** 2).sum(1)[:, None]), axis=1)
 
     for _ in range(200):
         joint = parts(lengths)
         responsibility = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
         weights = responsibility.mean(0)
-        scales = (responsibility * lengths).sum(0) / (N * responsibility.sum(0))
-    return lambda x: np.logaddexp.reduce(parts((x**2).sum(1)[:, None]), axis=1)
+        scales = (responsibility * lengths).sum(0) / ((N - 1) * responsibility.sum(0))
+    return density
 
 
-def ica(data: Patches) -> dict[str, Density]:
+def ica(data: Patches) -> tuple[Density, Density]:
     """FastICA (logcosh) with the unit-variance density that it assumes, and with one of fitted shape per component."""
     found = FastICA(whiten="unit-variance", fun="logcosh", max_iter=400, tol=1e-3, random_state=0).fit(data.train)
     log_det = np.linalg.slogdet(found.components_)[1]
@@ -120,10 +133,10 @@ def ica(data: Patches) -> dict[str, Density]:
     def fitted(x: np.ndarray) -> np.ndarray:
         return log_det + (constant - (np.abs(found.transform(x)) / width) ** shape).sum(1)
 
-    return {"ICA (FastICA, ½ sech(πs/2))": hyperbolic, "ICA, shapes fitted": fitted}
+    return hyperbolic, fitted
 
 
-def mixture(data: Patches, sizes: tuple[int, ...]) -> tuple[str, Density]:
+def mixture(data: Patches, sizes: tuple[int, ...]) -> tuple[Density, dict[str, float | bool]]:
     """Full covariances; the number of components that is best on the validation patches."""
     fitted = []
     for k in sizes:
@@ -132,7 +145,7 @@ def mixture(data: Patches, sizes: tuple[int, ...]) -> tuple[str, Density]:
         fitted.append((model.score(data.validation), k, model))
         print(f"    mixture of {k}: {fitted[-1][0]:.2f} on validation", flush=True)
     _, k, model = max(fitted, key=lambda entry: entry[:2])
-    return f"Gaussian mixture, {k} full covariances", model.score_samples
+    return model.score_samples, {"components": k}
 
 
 class Melchior(torch.optim.Optimizer):
@@ -202,70 +215,78 @@ def by_photograph(x: np.ndarray, photograph: np.ndarray) -> tuple[float, float]:
     return float(x.mean()), math.sqrt(float((total**2).sum())) / len(x)
 
 
+class Scores:
+    """Log-densities of the test patches by name, kept in a folder as they are found."""
+
+    def __init__(self, folder: Path, data: Patches) -> None:
+        self.folder, self.data = folder, data
+        self.test: dict[str, np.ndarray] = {}
+        self.notes: dict[str, dict[str, float | bool]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, name: str, make: Callable[[], tuple[Density, dict[str, float | bool]]]) -> None:
+        """Take up what is kept under this name, else make it; and print the line of the table."""
+        path = self.folder / f"{re.sub('[^A-Za-z0-9]+', '-', name)}.npz"
+        if not path.is_file():
+            began = time.time()
+            density, note = make()
+            found = {"test": density(self.data.test), "train": np.mean(density(self.data.train))}
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, **found, **note, seconds=time.time() - began)
+        kept = dict(np.load(path))
+        self.test[name] = kept.pop("test")
+        mean, error = by_photograph(self.test[name], self.data.test_photograph)
+        note = {key: x.item() for key, x in kept.items() if key not in ("train", "seconds")}
+        self.notes[name] = {"train": kept["train"].item(), "test": mean, "error": error, **note}
+        shown = f"{kept['train']:9.2f} {mean:9.2f} ± {error:5.2f}  {kept['seconds']:6.0f} s"
+        print(f"{name:<36} {shown}  {note or ''}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="zip of photographs (BSDS500, training part)")
     parser.add_argument("--out", type=Path, default=Path("runs/natural-patches"))
     parser.add_argument("--seeds", type=int, default=2, help="runs of each GRBM recipe")
-    parser.add_argument("--shrink", type=int, default=1, help="divide updates by this: a quick look, not a result")
+    parser.add_argument("--shrink", type=int, default=1, help="divide updates and patches: a quick look, not a result")
     parser.add_argument("--wide", action="store_true", help="also 784 hidden units")
+    parser.add_argument("--only", choices=("references", "grbm"), help="a part of the table")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     data = load(options.data, 40_000 // options.shrink, 20_000 // options.shrink)
-    scores: dict[str, np.ndarray] = {}
-    notes: dict[str, dict[str, object]] = {}
-
-    def record(name: str, density: Density, began: float, **note: object) -> None:
-        scores[name] = density(data.test)
-        mean, error = by_photograph(scores[name], data.test_photograph)
-        notes[name] = {"train": float(density(data.train).mean()), "test": mean, "error": error, **note}
-        print(
-            f"{name:<36} {notes[name]['train']:9.2f} {mean:9.2f} ± {error:.2f}  {time.time() - began:5.0f} s {note}",
-            flush=True,
-        )
-
+    scores = Scores(options.out / f"shrink-{options.shrink}", data)
     print(f"{'':<36} {'train':>9} {'test':>9}   (nats per patch; errors over test photographs)")
-    record("Gaussian", gaussian(data), time.time())
-    record("One Gaussian at 8 contrasts", scale_mixture(data), time.time())
-    began = time.time()
-    for name, density in ica(data).items():
-        record(name, density, began)
-    began = time.time()
-    name, density = mixture(data, (2, 5, 10, 20, 40) if options.shrink == 1 else (2, 5))
-    record(name, density, began)
+    if options.only != "grbm":
+        scores.add("Gaussian", lambda: (gaussian(data), {}))
+        scores.add("One Gaussian at 8 contrasts", lambda: (scale_mixture(data), {}))
+        scores.add("ICA (FastICA, ½ sech(πs/2))", lambda: (ica(data)[0], {}))
+        scores.add("ICA, shapes fitted", lambda: (ica(data)[1], {}))
+        sizes = (2, 5, 10, 20, 40) if options.shrink == 1 else (2, 5)
+        scores.add("Gaussian mixture, full covariances", lambda: mixture(data, sizes))
     train = torch.from_numpy(data.train).float()
     for name, recipe in recipes(options.shrink, options.wide).items():
-        for seed in range(options.seeds):
-            began, where = time.time(), options.out / f"{name} {seed}.safetensors".replace(" ", "_")
-            model = GRBM(N, recipe.n_hidden)
-            if where.is_file():
-                model.load_state_dict(load_file(where))
-            else:
-                model = recipe.train(train, seed)
-                save_file({k: p.contiguous() for k, p in model.state_dict().items()}, where)
-            z = ais.log_z(model, train[:10_000], seed=seed)
-
-            @torch.no_grad()
-            def grbm_density(x: np.ndarray, model: GRBM = model, log_z: float = z.log_z) -> np.ndarray:
-                return np.asarray(model.double().log_prob(torch.from_numpy(x), log_z).numpy())
-
-            gap = round(z.upper - z.lower, 4)
-            record(
-                f"{name}, seed {seed}",
-                grbm_density,
-                began,
-                log_z_error=round(z.error, 4),
-                gap=gap,
-                converged=z.converged,
-            )
+        for seed in range(options.seeds if options.only != "references" else 0):
+            scores.add(f"{name}, seed {seed}", lambda recipe=recipe, seed=seed: grbm(recipe, train, seed))
     print("\nDifferences on the same test patches:")
-    ours = [name for name in scores if name.startswith("GRBM 196, PCD")]
-    for name in scores:
-        if name not in ours:
-            mean, error = by_photograph(np.mean([scores[k] for k in ours], 0) - scores[name], data.test_photograph)
-            notes[name]["ours_better_by"], notes[name]["ours_better_error"] = mean, error
+    ours = [name for name in scores.test if name.startswith("GRBM 196, PCD")]
+    for name in scores.test:
+        if ours and name not in ours:
+            gain = np.mean([scores.test[k] for k in ours], 0) - scores.test[name]
+            mean, error = by_photograph(gain, data.test_photograph)
+            scores.notes[name] |= {"ours_better_by": mean, "ours_better_error": error}
             print(f"  ours - {name:<36} {mean:8.2f} ± {error:.2f}")
-    (options.out / "scores.json").write_text(json.dumps(notes, indent=1) + "\n")
+    write_text(scores.folder / "scores.json", json.dumps(scores.notes, indent=1) + "\n")
+
+
+def grbm(recipe: Recipe, train: Tensor, seed: int) -> tuple[Density, dict[str, float | bool]]:
+    """A trained GRBM's density, with log Z from both ends."""
+    model = recipe.train(train, seed)
+    z = ais.log_z(model, train[:10_000], seed=seed)
+    model = model.double()
+
+    @torch.no_grad()
+    def density(x: np.ndarray) -> np.ndarray:
+        return np.asarray(model.log_prob(torch.from_numpy(x), z.log_z).numpy())
+
+    return density, {"log_z_error": round(z.error, 4), "gap": round(z.upper - z.lower, 4), "converged": z.converged}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from grbm import (
     runs,
 )
 from grbm.distributed import Share
+from grbm.samplers import native
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--checkpoint.updates", "5"]
@@ -80,6 +81,29 @@ def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective)
     assert same(numbers(half), numbers(again))
     assert same(numbers(whole), numbers(learn(again, 30, objective=objective)))
     assert (half.memory == {}) == (objective is None)  # a ladder, or saved models
+    # also into a state that has gone on: nothing of what it adapted since may stay
+    checkpoint.restore(half, checkpoint.newest(tmp_path, half))
+    learn(half, 30, objective=objective)
+    checkpoint.restore(half, checkpoint.newest(tmp_path, half))
+    assert same(numbers(whole), numbers(learn(half, 30, objective=objective)))
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C compiler here")
+def test_saved_models_come_back_in_the_precision_of_the_run(tmp_path):
+    objective = PCD(TrajectoryTempering(save_below=0.8), 2, n_chains=8)
+
+    def go_on(state: TrainState, until: int) -> TrainState:
+        data = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+        for _ in fit(state, data, objective, n_updates=40, batch_size=20, average_decay=0.9, precision="fast"):
+            if state.update == until:
+                break
+        return state
+
+    whole, half = go_on(new_state(), 40), go_on(new_state(), 20)
+    checkpoint.save(tmp_path, half)
+    again = new_state()
+    checkpoint.restore(again, checkpoint.newest(tmp_path, again))
+    assert same(numbers(whole), numbers(go_on(again, 40)))
 
 
 def test_each_process_takes_up_its_own_chains(tmp_path):

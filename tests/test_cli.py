@@ -1,6 +1,7 @@
 """The command line as a user meets it: what it writes, what it prints, what it refuses."""
 
 import json
+import math
 import shutil
 
 import numpy as np
@@ -82,6 +83,46 @@ def test_sample_evaluate_and_figures(digits, capsys):
     (digits / "figures" / "filters.png").unlink()
     assert cli.main(["figures", str(digits)]) == 0
     assert (digits / "figures" / "filters.png").is_file()
+
+
+def test_the_log_likelihood_is_printed_with_its_digits_and_what_it_means(digits, capsys):
+    command = [
+        "evaluate",
+        str(digits),
+        "--log-likelihood",
+        "--samples",
+        "10",
+        "--ais-steps",
+        "50",
+        "--ais-chains",
+        "50",
+    ]
+    assert cli.main(command) == 0
+    scores = json.loads((digits / "evaluation.json").read_text())
+    printed = capsys.readouterr().out
+    for name in ("log_likelihood", "dequantised", "bits_per_dimension"):
+        mean, error = scores[f"{name}_train"], scores[f"{name}_train_error"]
+        decimals = max(0, 1 - math.floor(math.log10(error)))
+        assert f"{mean:.{decimals}f} ± {error:.{decimals}f}" in printed
+    assert scores["log_z_method"] in printed
+    assert "1,618 rows" in printed
+    assert "log-determinant" in printed
+    refused(["evaluate", digits, "--ais-steps", "0"], capsys, "--ais-steps")
+    refused(["evaluate", digits, "--ais-chains", "1"], capsys, "--ais-chains")
+
+
+def test_overwriting_a_run_leaves_nothing_of_its_trajectory(tmp_path, capsys):
+    command = ["train", "digits", *TINY, "--out", str(tmp_path / "run")]
+    assert cli.main([*command, "--checkpoint.trajectory", "0.9"]) == 0
+    assert list((tmp_path / "run" / "trajectory").iterdir())
+    assert cli.main(["sample", str(tmp_path / "run"), "--n", "3", "--sampler", "trajectory-tempering"]) == 0
+    assert cli.main([*command, "--overwrite"]) == 0
+    assert not (tmp_path / "run" / "trajectory").exists()
+    refused(["sample", tmp_path / "run", "--sampler", "trajectory-tempering"], capsys, "--checkpoint.trajectory")
+    tempered = ["--sampling.sampler.name", "trajectory-tempering", "--out", str(tmp_path / "other")]
+    refused(["train", "digits", *TINY, *tempered], capsys, "--checkpoint.trajectory")
+    assert not (tmp_path / "other").exists()
+    refused(["train", "digits", "--sampler.name", "trajectory-tempering", "--sampler.power", "2"], capsys, "save_below")
 
 
 def test_a_mixture_run_has_exact_scores(tmp_path):

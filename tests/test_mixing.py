@@ -108,11 +108,32 @@ def test_draws_are_those_of_the_sampler_and_follow_from_the_seed():
     assert len(figure.axes) == 3
 
 
+def test_step_sizes_do_not_fall_along_the_recording():
+    """Langevin's cosine is that of a walk of ``every`` steps: late draws are worth as much as early ones."""
+    trace = mixing.record(uncoupled(), Langevin(0.5, adjust_from=0), NONE, n_chains=16, n_draws=800, burn_in=100)
+    parts = [
+        trace._replace(v=v, free_energy=f, accept_prob=None)
+        for v, f in zip(torch.chunk(trace.v, 2, 1), torch.chunk(trace.free_energy, 2, 1), strict=True)
+    ]
+    early, late = (mixing.diagnose(part).steps_per_independent for part in parts)
+    assert 0.7 < late / early < 1.4
+    assert late < 15
+
+
+def test_a_biased_sampler_is_named_even_where_it_mixes():
+    found = mixing.diagnose(mixing.record(uncoupled(), Langevin(0.9), NONE, every=1))
+    assert found.mixed
+    assert "biased by its step size" in found.verdict
+    assert "biased" not in mixing.diagnose(mixing.record(uncoupled(), Gibbs(), NONE)).verdict
+
+
 def test_what_is_no_chain_is_refused():
     with pytest.raises(ValueError, match="annealed"):
         mixing.record(uncoupled(), Annealed(), NONE)
-    with pytest.raises(ValueError, match="4 chains"):
+    with pytest.raises(ValueError, match="n_chains must be at least 4, got 2"):
         mixing.record(uncoupled(), Gibbs(), NONE, n_chains=2)
+    with pytest.raises(ValueError, match="finite world"):
+        mixing.record(uncoupled(), Langevin(5.0), NONE, every=1)
 
 
 def test_the_command_writes_what_it_says(tmp_path, capsys):
@@ -130,7 +151,7 @@ def test_the_command_writes_what_it_says(tmp_path, capsys):
     assert (tmp_path / "run" / "figures" / "mixing.png").stat().st_size > 10_000
     assert (tmp_path / "run" / "mixing.nc").is_file()
     for wrong, sentence in (
-        (["--chains", "1"], "Need 4 chains"),
+        (["--chains", "1"], "n_chains must be at least 4"),
         (["--sampler", "annealed"], "no chain"),
         (["--sampler", "trajectory-tempering"], "--checkpoint.trajectory 0.4"),
     ):

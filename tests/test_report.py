@@ -57,7 +57,7 @@ def test_dequantised_pixels_score_as_the_integral_over_their_noise():
     model = gaussian(mean, std)
     scale = Standardizer(torch.tensor([0.5, 0.4, 0.6]).double(), torch.tensor([0.35, 0.3, 0.4]).double())
     log_z = exact.log_z(model)
-    found = log_likelihood(model, scale, pixels, log_z, 0.003, levels=levels, seed=3)
+    found = log_likelihood(model, scale, pixels, log_z, 0.05, levels=levels, seed=3)
     # as integers k = (levels − 1) x, with deviation s and u of variance 1/12
     s = (levels - 1) * scale.scale * std.double()
     centre = (levels - 1) * (scale.mean + scale.scale * mean.double()) + 0.5
@@ -65,8 +65,8 @@ def test_dequantised_pixels_score_as_the_integral_over_their_noise():
     expected = (-0.5 * squares / s.square() - s.log() - 0.5 * math.log(2 * math.pi)).sum(1)
     assert found.n_rows == 20_000
     # the rows are the same, so what is left to chance is u: less than a third of the error over rows
-    assert found.mean == pytest.approx(float(expected.mean()), abs=found.error)
-    assert found.error == pytest.approx(math.hypot(float(expected.std()) / 20_000**0.5, 0.003), rel=0.1)
+    assert found.mean == pytest.approx(float(expected.mean()), abs=0.01)
+    assert found.error == pytest.approx(math.hypot(float(expected.std()) / 20_000**0.5, 0.05), rel=0.02)
     bits = bits_per_dimension(found, N)
     assert bits.mean == pytest.approx(-found.mean / (N * math.log(2)))
     # no density can code uniform pixels in fewer bits than their entropy

@@ -177,8 +177,6 @@ def test_a_trajectory_grows_where_swaps_become_rare_and_reaches_the_other_mode()
     assert float((walked.chains.v > 0).double().mean()) == pytest.approx(truth, abs=0.04)
     stuck = sample(model.float(), Gibbs(), v0=start, n_steps=200)
     assert float((stuck.v > 0).double().mean()) < 0.1
-    thinned = saved.tuned(energy)
-    assert len(thinned.models) <= len(saved.models) + 4
 
 
 def test_a_trajectory_needs_no_more_models_than_swaps_ask_for():
@@ -195,6 +193,76 @@ def test_a_trajectory_needs_no_more_models_than_swaps_ask_for():
     walked = run(model.freeze(), sampler, sampler.noise(model.freeze(), 2000, rng), 50, rng)
     assert walked.swaps is not None
     assert walked.swaps.rate().min() > 0.3
+
+
+def test_the_base_of_a_trajectory_is_drawn_afresh_at_each_step():
+    base = Base(torch.full((2,), 5.0), torch.full((2,), 0.01))
+    model = GRBM(2, 3)
+    sampler = TrajectoryTempering(base=base)
+    rng = Blocks(0, 1)
+    chains = sampler.start(model.freeze(), torch.zeros(50, 2), rng)
+    chains, _ = sampler.bind(model.freeze(), 1)(chains, 0, rng)
+    assert (chains.state[0] - 5).abs().max() < 0.5
+
+
+def test_no_more_models_are_saved_than_allowed():
+    model = random_model(3, 4, 0).float()
+    full = TrajectoryTempering((model.freeze(),) * 3, most=3)
+    rate = torch.tensor([0.5, 0.5, 0.5, 0.0])
+    assert full.adapted(model.freeze(), rate) is full
+    grown = TrajectoryTempering((model.freeze(),) * 3, most=4).adapted(model.freeze(), rate)
+    assert len(grown.models) == 4
+    assert len(full.adapted(model.freeze(), rate + 0.9).models) == 3
+
+
+def test_a_far_base_is_bridged_by_tempered_models():
+    """Saved modes 12 deviations apart: one Gaussian fitted to both hardly swaps with them, the ladder between does."""
+    energy = two_modes().float().freeze()
+    sampler = TrajectoryTempering(base=Base(WIDE.mean.float(), WIDE.var.float()))
+    tuned = sampler.tuned(energy)
+    assert len(tuned.models) >= 1
+    rng = Blocks(0, 1)
+    walked = run(energy, tuned, tuned.noise(energy, 1000, rng), 50, rng)
+    assert walked.swaps is not None
+    assert walked.swaps.rate().min() > 0.3
+
+
+@pytest.mark.parametrize("sampler", [ParallelTempering(n_replicas=3), TrajectoryTempering(save_below=0.9)])
+def test_restarted_chains_and_growing_ladders_go_together(sampler):
+    model = GRBM(3, 4)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    data = 3 + torch.randn(100, 3, generator=generator(0))
+    list(fit(state, data, PCD(sampler, 2, 20, restart=0.3), n_updates=20, batch_size=20))
+    replicas = sampler.recalling(state.memory).n_replicas
+    assert len(state.persistent) in (replicas, replicas - 1)  # the newest is added when the next update begins
+    assert replicas > 2
+
+
+def test_an_objective_that_cannot_be_given_another_sampler_does_not_adapt():
+    class Own:
+        sampler, probabilities = ParallelTempering(n_replicas=3), False
+
+        def negative(self, energy, v_data, persistent, rng):
+            return PCD(self.sampler, 2, 20).negative(energy, v_data, persistent, rng)
+
+    model = GRBM(3, 4)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    metrics = list(fit(state, torch.randn(100, 3, generator=generator(0)), Own(), n_updates=5, batch_size=20))
+    assert state.memory == {}
+    assert metrics[-1].swap_rate.shape == (2,)
+
+
+def test_a_runs_sampler_is_tuned_to_its_model(tmp_path):
+    config = PRESETS["isotropic"].config
+    config = replace(config, train=replace(config.train, n_updates=30))
+    experiment.train(config, tmp_path / "run")
+    trained = runs.read(tmp_path / "run")
+    sampler = tuned_sampler(trained, config.sampler, trained.model)
+    assert sampler.betas().tolist() != ParallelTempering().betas().tolist()
+    assert sampler == ParallelTempering(trained.base).tuned(trained.model.freeze())
+    least = [m["swap_rate_min"] for m in trained.metrics]
+    assert all(0 < x < 1 for x in least)
+    assert trained.metrics[-1]["replicas"] == 14
 
 
 def test_bad_ladders_are_refused():

@@ -218,6 +218,7 @@ def restore(state: TrainState, checkpoint: Checkpoint, share: Share = ALONE) -> 
     model.load_state_dict(part("model"))
     state.seed, state.update = record["seed"], record["update"]
     state.last_good = part("last_good") or None
+    state.adapted = state.broken = None
     state.memory = {name: x.cpu() if name == "ladder" else x for name, x in part("memory").items()}
     state.average = None
     if average := part("average"):

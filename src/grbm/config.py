@@ -117,7 +117,8 @@ class SamplerConfig:
             rho = given.pop("rho", None)
             given |= {"base": base, "sampler": Gibbs() if rho is None else PartialGibbs(rho)}
         if wrong := sorted(given.keys() - known):
-            takes = ", ".join(sorted(known - {"base", "sampler", "ladder", "models"})) or "no options"
+            own = {f.name for f in fields(self)} & (known | ({"rho"} if "sampler" in known else set()))
+            takes = ", ".join(sorted(own)) or "no options"
             raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
         try:
             sampler: Sampler = kind(**given)
@@ -299,6 +300,9 @@ class RunConfig:
                 raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
         if not self.train.variance_rate >= 0:
             raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")
+        keeps = self.checkpoint.trajectory > 0 or self.sampler.name == "trajectory-tempering"
+        if self.sampling.sampler.name == "trajectory-tempering" and not keeps:
+            raise UserError("Sampling with trajectory-tempering needs models of training: --checkpoint.trajectory 0.4.")
         if self.dataset.name == "array" and self.data is None:
             raise UserError("The preset array needs --data FILE.npy, an array of rows of samples.")
         if self.dataset.name == "images" and self.data is None:

@@ -10,7 +10,8 @@ from grbm.config import SamplingConfig
 from grbm.data.loading import Dataset, load_for
 from grbm.evaluate.exact import quadrature
 from grbm.evaluate.mixtures import model_grid
-from grbm.generate import generate, trajectory
+from grbm.generate import generate, on_device, trajectory, tuned_sampler
+from grbm.samplers import Sampler
 
 
 def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> list[Path]:
@@ -25,20 +26,21 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
         written.append(folder / name)
 
     sampling, shape = run.config.sampling, dataset.image_shape
+    sampler = tuned_sampler(run, sampling.sampler, on_device(run))
     if shape is not None:
         how = f"{sampling.n_steps} steps from noise" + (", conditional means" if sampling.mean else "")
-        save(plots.image_grid(generate(run, 128, seed=seed), shape, f"Samples: {how}"), "samples.png")
-        states, steps = trajectory(run, 10, seed=seed, n_states=13)
+        save(plots.image_grid(generate(run, 128, sampler=sampler, seed=seed), shape, f"Samples: {how}"), "samples.png")
+        states, steps = trajectory(run, 10, sampler=sampler, seed=seed, n_states=13)
         save(plots.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
-        states, _ = trajectory(run, 32, seed=seed, n_states=50)
+        states, _ = trajectory(run, 32, sampler=sampler, seed=seed, n_states=50)
         with files.replacing(folder / "chains.gif") as temporary:
             plots.save_animation(temporary, states, shape)
         written.append(folder / "chains.gif")
         save(plots.filters(run.model.W, shape), "filters.png")
     elif run.model.n_visible == 2:
-        save(_plane(run, dataset, sampling, seed), "density.png")
+        save(_plane(run, dataset, sampling, sampler, seed), "density.png")
     else:
-        drawn = generate(run, 1000, seed=seed)
+        drawn = generate(run, 1000, sampler=sampler, seed=seed)
         save(plots.scatter(drawn, dataset.train[:1000], "Samples from noise"), "samples.png")
     if run.metrics:
         save(plots.learning_curves(run.metrics), "learning.png")
@@ -46,7 +48,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
 
 
 @torch.no_grad()
-def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, seed: int) -> Figure:
+def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, sampler: Sampler, seed: int) -> Figure:
     """Data, learned density and samples of a model of the plane."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
@@ -60,6 +62,6 @@ def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, seed: int)
         plots.density_panel(middle, points, grid.shape, grid.log_density, title, limits)
     except ValueError:
         middle.text(0.5, 0.5, "too sharp for a grid", ha="center", transform=middle.transAxes)
-    drawn = generate(run, 1000, seed=seed)
+    drawn = generate(run, 1000, sampler=sampler, seed=seed)
     plots.sample_panel(right, drawn, dataset.mixture, f"model: {sampling.n_steps} steps from noise", limits)
     return figure

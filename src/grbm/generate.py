@@ -13,20 +13,27 @@ from grbm.runs import Run, pick_device, read_trajectory
 from grbm.samplers import Chains, Sampler, TrajectoryTempering, sample
 
 
-def generate(run: Run, n_samples: int, *, sampling: SamplingConfig | None = None, seed: int = 1) -> Tensor:
-    """``n_samples`` from noise (n, N) in the data's units, drawn as ``sampling`` (by default the run's own) says."""
-    return run.standardizer.inverse(_sample(run, sampling or run.config.sampling, n_samples, seed).v.cpu())
+def generate(
+    run: Run, n_samples: int, *, sampling: SamplingConfig | None = None, sampler: Sampler | None = None, seed: int = 1
+) -> Tensor:
+    """``n_samples`` from noise (n, N) in the data's units, drawn as ``sampling`` (by default the run's own) says.
+
+    Give the `tuned_sampler` of the same ``sampling`` where it is at hand: tuning takes time.
+    """
+    return run.standardizer.inverse(_sample(run, sampling or run.config.sampling, n_samples, seed, sampler).v.cpu())
 
 
-def trajectory(run: Run, n_chains: int, *, n_states: int, seed: int = 1) -> tuple[Tensor, list[int]]:
+def trajectory(
+    run: Run, n_chains: int, *, n_states: int, sampler: Sampler | None = None, seed: int = 1
+) -> tuple[Tensor, list[int]]:
     """The way from noise: states (S, C, N) in the data's units and their steps, closer together at the start.
 
     The first state is the noise itself; the last ones are those that `generate` returns for the same seed and
     number of chains.
     """
     sampling = run.config.sampling
-    noise = _sample(run, replace(sampling, n_steps=0, mean=False), n_chains, seed)
-    kept = _sample(run, sampling, n_chains, seed, keep_every=1)
+    noise = _sample(run, replace(sampling, n_steps=0, mean=False), n_chains, seed, sampler)
+    kept = _sample(run, sampling, n_chains, seed, sampler, keep_every=1)
     steps = sorted({0, *(round(sampling.n_steps ** (k / (n_states - 2))) for k in range(n_states - 1))})
     states = torch.stack([noise.v if step == 0 else kept.v[step - 1] for step in steps])
     return run.standardizer.inverse(states.cpu()), steps
@@ -53,11 +60,13 @@ def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
 
 
 @torch.no_grad()
-def _sample(run: Run, sampling: SamplingConfig, n: int, seed: int, keep_every: int | None = None) -> Chains:
+def _sample(
+    run: Run, sampling: SamplingConfig, n: int, seed: int, sampler: Sampler | None, keep_every: int | None = None
+) -> Chains:
     model = on_device(run)
     return sample(
         model,
-        tuned_sampler(run, sampling.sampler, model),
+        sampler or tuned_sampler(run, sampling.sampler, model),
         n_steps=sampling.n_steps,
         n_chains=n,
         seed=seed,

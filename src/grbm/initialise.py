@@ -40,15 +40,17 @@ def anchored_(model: GRBM, data: Tensor, *, var: float = 0.3, length: float = 0.
 def sparse_(model: GRBM, data: Tensor, *, share: float = 0.01, seed: int = 0) -> GRBM:
     """Start with hidden units that are rarely active, as Melchior, Wang & Wiskott 2017 do for natural images.
 
-    W ~ U(±sqrt(6/(N + M))), μ and σ are the mean and deviation (at least 0.001) of each column of ``data`` (n, N), and
-    b_j makes the state in which unit j alone is active ``share`` times as probable as that in which none is.
+    W ~ U(±sqrt(6/(N + M))), μ and σ are the mean and deviation of each column of ``data`` (n, N), the latter at least a
+    tenth of that of all, and b_j makes the state in which unit j alone is active ``share`` times as probable as that in
+    which none is.
     On whitened data, whose covariance a Gaussian has already, the paper's small weights have hardly a gradient to leave
     0; from here the weights find features.
     """
     rng = generator(seed, "sparse")
     limit = (6 / (model.n_visible + model.n_hidden)) ** 0.5
     uniform = torch.rand(model.n_visible, model.n_hidden, generator=rng, dtype=torch.float64)
-    mean, std = data.double().mean(0), data.double().std(0, correction=0).clamp_min(1e-3)
+    mean, var = data.double().mean(0), data.double().var(0, correction=0)
+    std = torch.maximum(var, 0.01 * var.mean()).sqrt()
     W = limit * (2 * uniform - 1)
     ratio = 0.5 * (((mean[:, None] + W).square() - mean.square()[:, None]) / std.square()[:, None]).sum(0)
     model.W.copy_(W)

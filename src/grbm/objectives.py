@@ -4,7 +4,7 @@ Each is ⟨−∂E/∂θ⟩ at the data minus the same under the chains. With ``
 probabilities (Alg. 4, the marginal gradient), else by draws (Alg. 3, the joint gradient).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -33,7 +33,7 @@ class Negative(NamedTuple):
 
 
 class Objective(Protocol):
-    """Data in, positive and negative moments out."""
+    """Data in, positive and negative moments out. As a dataclass with a field ``sampler`` it lets tempering adapt."""
 
     @property
     def sampler(self) -> Sampler: ...
@@ -131,8 +131,13 @@ class PCD:
             n_chains = local(self.n_chains, rng)
             noise = self.sampler.noise(energy, n_chains, rng)
             fresh = uniform((n_chains, 1), noise, rng) < self.restart
-            v = noise if v is None else torch.where(fresh, noise, v)
+            v = noise if v is None else torch.where(fresh, noise[: len(v)], v)  # replicas may have been added since
         return _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
+
+
+def adapts(objective: Objective) -> bool:
+    """Whether its sampler can be exchanged for one that has adapted."""
+    return is_dataclass(objective) and any(f.name == "sampler" and f.init for f in fields(objective))
 
 
 def with_sampler(objective: Objective, sampler: Sampler) -> Objective:

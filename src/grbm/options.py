@@ -75,6 +75,15 @@ class EvaluateOptions:
     """Temperatures of the annealing that finds log Z, where it is not exact."""
     ais_chains: int = 1000
     """Its chains, each way."""
+    fid: bool = False
+    """Images: distances between samples from noise and training images, beside reference points, to RUN/fid.json."""
+    fid_weights: Path | None = None
+    """The Inception network of FID: torch-fidelity's .pth (downloaded where it is not given), or a .npz of its first
+    part, which gives 768 features on another scale."""
+    fid_samples: int = 10_000
+    """Images on either side."""
+    fid_references: bool = True
+    """Also held-out images, one Gaussian, a mixture of 20 and a small autoencoder, in the same table."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1

@@ -30,7 +30,7 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
 TRAJECTORY = "trajectory"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
-MIXING, TRACE = "mixing.json", "mixing.nc"
+MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 Which = Literal["model", "raw", "best"]
 
 
@@ -58,7 +58,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         if not overwrite:
             how = "go on with --resume" if read_status(folder) != "" else "it is finished"
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
-        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, STATUS, JOB):
+        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
         for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -112,7 +112,7 @@ def is_claimed(folder: Path) -> bool:
 
 def clean(folder: Path) -> None:
     """Remove what a kill left of files that were being replaced."""
-    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, STATUS, JOB):
+    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, STATUS, JOB):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 
@@ -150,7 +150,9 @@ def read_trajectory(folder: Path, up_to: int | None = None) -> list[tuple[GRBM, 
     for path in sorted((folder / TRAJECTORY).glob("*.safetensors")):
         if up_to is None or int(path.stem) <= up_to:
             tensors = read_tensors(path)
-            chains = tensors.pop("chains")
+            chains = tensors.pop("chains", None)
+            if chains is None:
+                raise UserError(f"{path} is not a model that training kept; remove it, or train again.")
             found.append((from_parameters(tensors, str(path)), chains))
     return found
 

@@ -12,9 +12,10 @@ from grbm.distributed import ALONE, Share
 from grbm.errors import DivergenceError
 from grbm.model import GRBM, Energy, Precision
 from grbm.moments import Moments, MomentSum, ascent, centre
-from grbm.objectives import Negative, Objective, positive, with_sampler
+from grbm.objectives import Negative, Objective, adapts, positive, with_sampler
 from grbm.randomness import generator
 from grbm.samplers import Sampler
+from grbm.samplers.chains import Swaps
 from grbm.samplers.langevin import LangevinOptions
 from grbm.schedules import cosine
 
@@ -92,7 +93,8 @@ def train_step(
     optimizer's own state is left as it is.
     """
     model, energy = state.model, state.model.freeze(precision)
-    sampler, original = _adapted(state, objective.sampler), objective.sampler
+    original, adaptive = objective.sampler, adapts(objective)
+    sampler = _adapted(state, original) if adaptive else original
     objective = with_sampler(objective, sampler)
     deferred = _is_deferred(energy)
     checks = not deferred or state.update % CHECK_EVERY == 0
@@ -127,7 +129,7 @@ def train_step(
     state.optimizer.step()
     model.log_var.clamp_(min=math.log(min_var))
     state.persistent = negative.persistent
-    if pooled.swap_rate is not None:
+    if pooled.swap_rate is not None and adaptive and checks:  # which looks at numbers, so a GPU is waited for
         adapted = sampler.adapted(energy, pooled.swap_rate)
         state.adapted = original, adapted
         if adapted is not sampler:
@@ -249,7 +251,9 @@ def _pool(share: Share, data: MomentSum, negative: Negative) -> _Pooled:
     like = negative.v
     data_v, data_h, chains_v2 = sums[4].to(like) / n_data, sums[5].to(like) / n_data, sums[6].to(like) / n_states
     accept_prob = sums[7] / share.world if accept else None
-    swap_rate = negative.swaps._replace(total=sums[-1]).rate() / share.world if negative.swaps else None
+    swap_rate = None
+    if negative.swaps is not None:
+        swap_rate = Swaps(sums[-1].clone(), negative.swaps.number * share.world).rate()
     return _Pooled(mean_difference, data_v, data_h, chains_v2, accept_prob, swap_rate)
 
 

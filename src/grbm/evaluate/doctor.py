@@ -11,8 +11,7 @@ from grbm.config import RunConfig
 from grbm.data.loading import Dataset
 from grbm.data.rows import spread
 from grbm.evaluate.distance import energy_distance
-from grbm.generate import on_device
-from grbm.model import Base
+from grbm.generate import on_device, tuned_sampler
 from grbm.runs import Run
 from grbm.samplers import sample
 
@@ -169,7 +168,8 @@ def _swaps(run: Run) -> Iterator[Finding]:
             "note" if rate > 0.005 else "wrong",
             "swaps",
             f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes from base "
-            f"to model. Use more --sampler.n-replicas, or for trajectory-tempering a higher --sampler.save-below.",
+            f"to model. Use more --sampler.n-replicas; trajectory-tempering, which keeps 64 models at most, may need a "
+            f"lower --sampler.save-below.",
         )
     else:
         yield Finding("fine", "swaps", f"Neighbours among the {count} replicas swap {rate:.0%} of the time or more.")
@@ -213,7 +213,7 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
     """Chains from noise and from data, as the run draws samples: are they where the data are, and do they meet?"""
     config: RunConfig = run.config
     model = on_device(run)
-    sampler = config.sampling.sampler.build(Base(*(x.to(model.W) for x in run.base)))
+    sampler = tuned_sampler(run, config.sampling.sampler, model)
     steps = config.sampling.n_steps
     noise = sample(model, sampler, n_steps=steps, n_chains=n_chains, seed=seed).v.cpu()
     data = rows[spread(len(rows), n_chains)]

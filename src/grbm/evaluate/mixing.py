@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grbm.model import GRBM, Energy
 from grbm.randomness import Blocks, seed_of
-from grbm.samplers import Sampler, walk
+from grbm.samplers import Sampler
 
 WORST_RHAT = 1.05  # 1.01 is advised for one quantity; here it is the worst of all visible units
 LEAST_ESS = 400.0  # below this R-hat itself is uncertain (Vehtari et al. 2021)
@@ -31,6 +31,7 @@ class Trace(NamedTuple):
     swap_prob: Tensor | None  # (C, S, R − 1), likewise
     every: int  # steps from one draw to the next
     n_from_data: int  # the first so many chains started at data, the others at noise
+    exact: bool  # whether the sampler leaves the model's distribution alone
 
 
 class Mixing(NamedTuple):
@@ -93,6 +94,8 @@ def record(
 ) -> Trace:
     """Run chains and keep every ``every``-th state after ``burn_in`` steps.
 
+    A draw is a walk of ``every`` steps, as it is in learning: step sizes that fall along a walk do so anew each time.
+
     Parameters
     ----------
     model, sampler
@@ -105,12 +108,18 @@ def record(
     Raises
     ------
     ValueError
-        For an annealed sampler, or too few chains or draws.
+        For an annealed sampler, too few chains or draws, or chains that diverge.
     """
     if sampler.anneals:
-        raise ValueError("An annealed path is no chain; choose another sampler.")
-    if n_chains < 4 or n_draws < 4 or every < 1 or burn_in < 0:
-        raise ValueError(f"Need 4 chains and 4 draws at least, got {n_chains} and {n_draws} ({every=}, {burn_in=}).")
+        raise ValueError("An annealed path is no chain; choose another sampler, such as parallel-tempering.")
+    for name, number, least in (
+        ("n_chains", n_chains, 4),
+        ("n_draws", n_draws, 4),
+        ("every", every, 1),
+        ("burn_in", burn_in, 0),
+    ):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}.")
     energy = model.freeze() if isinstance(model, GRBM) else model
     rng = Blocks(seed_of(seed, "mixing"), 1, device=energy.W.device)
     start = sampler.noise(energy, n_chains, rng)
@@ -119,15 +128,16 @@ def record(
         rows = torch.arange(n_from_data, device=data.device) * len(data) // n_from_data
         start[..., :n_from_data, :] = data[rows].to(energy.W)
     v, free_energies, accept_probs, swap_probs = [], [], [], []
-    chains = sampler.start(energy, start, rng)
-    for t, chains, info in walk(energy, sampler, chains, burn_in + n_draws * every, rng):
-        if t < burn_in:
+    chains, step = sampler.start(energy, start, rng), sampler.bind(energy, every)
+    for t in range(-burn_in, n_draws * every):
+        chains, info = step(chains, t % every, rng)
+        if t < 0:
             continue
         if info.accept_prob is not None:
             accept_probs.append(info.accept_prob)
         if info.swap_prob is not None:
             swap_probs.append(info.swap_prob)
-        if (t + 1 - burn_in) % every == 0:
+        if (t + 1) % every == 0:
             v.append(chains.v)
             free_energies.append(energy.free_energy(chains.v))
 
@@ -139,7 +149,9 @@ def record(
         return steps.movedim(-1, 0).cpu()
 
     recorded = torch.stack(v, 1).cpu(), torch.stack(free_energies, 1).cpu()
-    return Trace(*recorded, per_draw(accept_probs), per_draw(swap_probs), every, n_from_data)
+    if not recorded[0].isfinite().all():
+        raise ValueError("They left the finite world; use a smaller step size, or adjust the sampler.")
+    return Trace(*recorded, per_draw(accept_probs), per_draw(swap_probs), every, n_from_data, sampler.exact)
 
 
 def to_inference_data(trace: Trace) -> Any:
@@ -184,6 +196,8 @@ def diagnose(trace: Trace) -> Mixing:
         verdict="",
     )
     mixed, verdict = _judge(found, trace)
+    if not trace.exact:
+        verdict += " The sampler is biased by its step size, so where its chains mix is not quite the model's density."
     return found._replace(mixed=mixed, verdict=verdict)
 
 

@@ -14,7 +14,7 @@ from grbm.samplers.metropolis import accept
 from grbm.samplers.run import run
 from grbm.samplers.tempering import ParallelTempering, on_device
 
-PILOT_CHAINS, PILOT_STEPS = 64, 200  # of `TrajectoryTempering.tuned`; the first half is burn-in
+PILOT_CHAINS, PILOT_STEPS = 64, 200  # of `TrajectoryTempering.tuned`, which looks at the last states alone
 FreeEnergy = Callable[[Tensor], Tensor]
 PARAMETERS = ("W", "b", "mu", "var")
 
@@ -92,10 +92,11 @@ class TrajectoryTempering(Sampler):
     @property
     def memory(self) -> dict[str, Tensor]:
         """The parameters of the models, each stacked along a first axis, and the base."""
-        if not self.models or self.base is None:
+        if not self.models:
             return {}
         stacked = {name: torch.stack([getattr(model, name) for model in self.models]) for name in PARAMETERS}
-        return stacked | {"base_mean": self.base.mean, "base_var": self.base.var}
+        base = on_device(self.base, self.models[0])
+        return stacked | {"base_mean": base.mean, "base_var": base.var}
 
     def recalling(self, memory: dict[str, Tensor]) -> "TrajectoryTempering":
         if "W" not in memory:
@@ -136,6 +137,8 @@ class TrajectoryTempering(Sampler):
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         base, models = on_device(self.base, energy), (*self.models, energy)
+        for model in self.models:
+            model.precision = energy.precision
         free_energies = self._free_energies(energy)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:

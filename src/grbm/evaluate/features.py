@@ -1,0 +1,210 @@
+"""Features of images: the published Inception network as far as it is at hand, and a small classifier of digits."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from grbm.errors import UserError
+from grbm.files import cache_folder, read_tensors, write_tensors
+from grbm.randomness import generator
+
+BATCH = 64
+
+
+class Features(NamedTuple):
+    """A function of images and what to call it."""
+
+    name: str  # e.g. "inception-768"
+    label: str  # for tables
+    protocol: str  # how images are prepared and which numbers are taken
+    extract: Callable[[Tensor], Tensor]  # (n, channels, height, width) in [0, 1] to (n, d), on the CPU
+
+
+def inception_768(weights: Path, device: torch.device | str = "cpu") -> Features:
+    """768 features (mean over the map of Mixed_6e) from weights with batch normalisation folded in, a .npz file.
+
+    The network is that of FID, whose pooling branches leave the padding out of the mean, unlike torchvision's.
+
+    Raises
+    ------
+    UserError
+        If the file is not there or is not these weights.
+    """
+    network = _partial_inception(weights).to(device).eval()
+
+    def extract(images: Tensor) -> Tensor:
+        x = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+        x = functional.interpolate(x, (299, 299), mode="bilinear", align_corners=False)
+        return network(2 * x - 1).mean((2, 3))
+
+    protocol = "clipped to [0, 1], one channel repeated to three, bilinear to 299 x 299; mean of Mixed_6e"
+    return Features("inception-768", "FID-768", protocol, _batched(extract, device))
+
+
+def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> Features:
+    """The 2048 features of published FIDs, by torch-fidelity, from ``weights`` or downloaded by it."""
+    try:
+        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+    except ImportError as error:
+        raise UserError("FID with 2048 features needs torch-fidelity: pip install 'grbm[fid]'.") from error
+    if weights is not None and not weights.is_file():
+        raise UserError(f"{weights} is not a file; give --fid-weights the .pth file that torch-fidelity uses.")
+    try:
+        network: Any = FeatureExtractorInceptionV3(
+            "inception-v3-compat", ["2048"], feature_extractor_weights_path=None if weights is None else str(weights)
+        )
+    except Exception as error:  # of many kinds: no network, no space, not such a file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"The Inception network could not be had ({reason}); give --fid-weights its file, or for another scale of "
+            f"768 features a .npz of its first part."
+        ) from error
+    network = network.to(device).eval()
+
+    def extract(images: Tensor) -> Tensor:
+        x = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+        features: Tensor = network((255 * x).round().to(torch.uint8))[0]
+        return features
+
+    protocol = "clipped to [0, 1], rounded to 8 bits, torch-fidelity's own resize to 299 x 299; 2048 features"
+    return Features("inception-2048", "FID", protocol, _batched(extract, device))
+
+
+def _batched(extract: Callable[[Tensor], Tensor], device: torch.device | str) -> Callable[[Tensor], Tensor]:
+    @torch.no_grad()
+    def batched(images: Tensor) -> Tensor:
+        parts = (extract(part.float().clamp(0, 1).to(device)).cpu() for part in torch.split(images, BATCH))
+        return torch.cat(list(parts))
+
+    return batched
+
+
+def _partial_inception(weights: Path) -> nn.Sequential:
+    """torchvision's inception_v3 up to Mixed_6e, with the pooling of FID and folded batch normalisation."""
+    from torchvision.models import inception
+
+    class InceptionA(inception.InceptionA):  # type: ignore[misc]
+        def _forward(self, x: Tensor) -> list[Tensor]:
+            pooled = functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
+            far = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
+            return [self.branch1x1(x), self.branch5x5_2(self.branch5x5_1(x)), far, self.branch_pool(pooled)]
+
+    class InceptionC(inception.InceptionC):  # type: ignore[misc]
+        def _forward(self, x: Tensor) -> list[Tensor]:
+            pooled = functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
+            near = self.branch7x7_3(self.branch7x7_2(self.branch7x7_1(x)))
+            far = self.branch7x7dbl_3(self.branch7x7dbl_2(self.branch7x7dbl_1(x)))
+            far = self.branch7x7dbl_5(self.branch7x7dbl_4(far))
+            return [self.branch1x1(x), near, far, self.branch_pool(pooled)]
+
+    blocks = [inception.BasicConv2d, InceptionA, inception.InceptionB, InceptionC]
+    full = inception.Inception3(
+        aux_logits=False,
+        init_weights=False,
+        inception_blocks=[*blocks, inception.InceptionD, inception.InceptionE, inception.InceptionAux],
+    )
+    names = [
+        "Conv2d_1a_3x3",
+        "Conv2d_2a_3x3",
+        "Conv2d_2b_3x3",
+        "maxpool1",
+        "Conv2d_3b_1x1",
+        "Conv2d_4a_3x3",
+        "maxpool2",
+    ]
+    names += [f"Mixed_{k}" for k in ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e")]
+    network = nn.Sequential()
+    for name in names:
+        network.add_module(name, getattr(full, name))
+    if not weights.is_file():
+        raise UserError(f"{weights} is not a file; give --fid-weights the .npz of the first part of the network.")
+    try:
+        with np.load(weights, allow_pickle=False) as arrays:
+            for name, layer in network.named_modules():
+                if isinstance(layer, inception.BasicConv2d):
+                    _fold(layer, torch.from_numpy(arrays[f"{name}.weight"]), torch.from_numpy(arrays[f"{name}.bias"]))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"{weights} does not hold the first part of the Inception network ({error}).") from error
+    return network
+
+
+def _fold(layer: Any, weight: Tensor, bias: Tensor) -> None:
+    """A convolution whose normalisation is in its weights already."""
+    if layer.conv.weight.shape != weight.shape:
+        raise ValueError(f"a weight has shape {tuple(weight.shape)}, not {tuple(layer.conv.weight.shape)}")
+    layer.conv.weight.data, layer.conv.bias, layer.bn = weight, nn.Parameter(bias), nn.Identity()
+
+
+class Classifier(nn.Module):
+    """Two strided convolutions and a layer of 128 features, for single-channel pictures of clothes or digits."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 32, 5, 2, 2)
+        self.second = nn.Conv2d(32, 64, 5, 2, 2)
+        self.hidden = nn.Linear(64 * -(-height // 4) * -(-width // 4), 128)
+        self.last = nn.Linear(128, 10)
+
+    def features(self, images: Tensor) -> Tensor:
+        """(n, 1, H, W) in [0, 1] to (n, 128)."""
+        x = functional.relu(self.second(functional.relu(self.first(2 * images - 1))))
+        features: Tensor = functional.relu(self.hidden(x.flatten(1)))
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.last(self.features(images))
+        return scores
+
+
+def train_classifier(
+    images: Tensor, labels: Tensor, shape: tuple[int, int], *, epochs: int = 3, seed: int = 0
+) -> Classifier:
+    """A classifier of images (n, H · W) in [0, 1], by Adam; everything random follows from ``seed``."""
+    model = Classifier(*shape)
+    rng = generator(seed, "classifier")
+    with torch.no_grad():
+        for p in model.parameters():
+            fan_in = p[0].numel() if p.ndim > 1 else 1
+            p.copy_(torch.randn(p.shape, generator=rng) * (2 / fan_in) ** 0.5 if p.ndim > 1 else torch.zeros(p.shape))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    x, n = images.float().view(-1, 1, *shape), len(images)
+    for epoch in range(epochs):
+        order = torch.randperm(n, generator=generator(seed, "order", epoch))
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * (1 - epoch / epochs)
+        for rows in torch.split(order, 128):
+            optimizer.zero_grad()
+            torch.autograd.backward([functional.cross_entropy(model(x[rows]), labels[rows])])
+            optimizer.step()
+    return model.eval()
+
+
+def classifier(
+    name: str, known: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], shape: tuple[int, int]
+) -> Features:
+    """The 128 features of `Classifier`, trained once on ``known`` images and labels and kept in the user's cache."""
+    source = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=6).hexdigest()
+    path = cache_folder() / f"classifier-{name}-{len(known[0])}-{source}.safetensors"
+    model = Classifier(*shape)
+    if path.is_file():
+        model.load_state_dict(read_tensors(path))
+    else:
+        model = train_classifier(*known, shape, epochs=3 if len(known[0]) > 10_000 else 30)
+        write_tensors(path, model.state_dict())
+    model.eval()
+
+    def extract(part: Tensor) -> Tensor:
+        return model.features(part)
+
+    with torch.no_grad():
+        x = unseen[0].view(-1, 1, *shape)
+        right = torch.cat([model(part).argmax(1) for part in torch.split(x, 1000)]) == unseen[1]
+    accuracy = float(right.float().mean())
+    protocol = f"128 features of a small classifier trained here (test accuracy {accuracy:.1%}); its scale is its own"
+    return Features(f"classifier-{name}", "Fréchet", protocol, _batched(extract, "cpu"))

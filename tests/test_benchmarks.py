@@ -1,0 +1,102 @@
+"""The benchmark on natural images: its densities integrate to one, its baselines step as published."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmarks import natural_patches
+from grbm import GRBM
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Smooth random pictures."""
+    path = tmp_path_factory.mktemp("photographs") / "pictures.zip"
+    rng = np.random.default_rng(0)
+    with zipfile.ZipFile(path, "w") as archive:
+        for k in range(20):
+            coarse = Image.fromarray(rng.integers(0, 255, (12, 14), dtype=np.uint8))
+            content = io.BytesIO()
+            coarse.resize((60, 50), Image.Resampling.BICUBIC).save(content, "png")
+            archive.writestr(f"{k}.png", content.getvalue())
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(photographs):
+    return natural_patches.load(photographs, 3000, 1000)
+
+
+def test_patches_are_white_and_photographs_are_kept_apart(data):
+    np.testing.assert_allclose(np.cov(data.train[:, 1:].T, bias=True), np.eye(195), atol=1e-6)
+    assert abs(np.corrcoef(data.train[:, :2].T)[0, 1]) < 0.1
+    assert data.test.shape == (1000, 196)
+    assert len(set(data.test_photograph)) <= 4
+
+
+def test_reference_densities_are_normalised(data):
+    """E over draws of p of q/p is 1, for each density q against a p of the same kind that is slightly wider."""
+    rng = np.random.default_rng(1)
+    wide = 1.02
+    x = wide * rng.standard_normal((40_000, 196))
+    log_p = -0.5 * ((x / wide) ** 2).sum(1) - 196 * (np.log(wide) + 0.5 * np.log(2 * np.pi))
+    white = data._replace(train=rng.standard_normal((60_000, 196)))
+    for density, tolerance in (
+        (natural_patches.gaussian(white), 0.1),
+        (natural_patches.scale_mixture(white, 2), 0.1),
+    ):
+        assert np.exp(density(x) - log_p).mean() == pytest.approx(1, abs=tolerance)
+    # on white noise every rotation is independent components: a Gaussian's own entropy, and 1.443 a unit for sech
+    few = data._replace(train=white.train[:5000])
+    hyperbolic, fitted = natural_patches.ica(few)
+    fresh = rng.standard_normal((4000, 196))
+    assert hyperbolic(fresh).mean() / 196 == pytest.approx(-1.443, abs=0.03)
+    assert fitted(fresh).mean() / 196 == pytest.approx(-1.419, abs=0.03)
+
+
+def test_the_published_step_clamps_columns_and_moves_sigma():
+    """Against the update written out: rates 0.1, 0.1 and 0.01, ΔW columns at most a hundredth of the longest patch."""
+    model = GRBM(3, 2)
+    with torch.no_grad():
+        model.log_var.copy_(torch.tensor([0.0, 0.5, -0.5]))
+    before = {k: p.detach().clone() for k, p in model.named_parameters()}
+    optimizer = natural_patches.Melchior(model, longest=2.0)
+    model.W.grad = torch.tensor([[3.0, 0.01], [4.0, 0.0], [0.0, 0.0]])
+    model.b.grad, model.mu.grad = torch.tensor([1.0, -2.0]), torch.ones(3)
+    model.log_var.grad = torch.tensor([1.0, -1.0, 2.0])
+    optimizer.step()
+    step = (model.W - before["W"]).detach()
+    torch.testing.assert_close(step[:, 0], -0.02 * torch.tensor([0.6, 0.8, 0.0]))  # clamped to 0.01 · 2
+    torch.testing.assert_close(step[:, 1], torch.tensor([-0.001, 0.0, 0.0]))  # not clamped
+    torch.testing.assert_close(model.b.detach(), before["b"] - torch.tensor([0.1, -0.2]))
+    torch.testing.assert_close(model.mu.detach(), before["mu"])
+    sigma = (0.5 * before["log_var"]).exp()
+    expected = sigma - 0.01 * 2 * torch.tensor([1.0, -1.0, 2.0]) / sigma
+    torch.testing.assert_close((0.5 * model.log_var).exp().detach(), expected)
+
+
+def test_errors_are_those_over_photographs():
+    """Patches of a photograph that are all alike are worth one."""
+    rng = np.random.default_rng(0)
+    values, photograph = rng.standard_normal(40), np.repeat(np.arange(40), 50)
+    mean, error = natural_patches.by_photograph(np.repeat(values, 50), photograph)
+    assert mean == pytest.approx(values.mean())
+    assert error == pytest.approx(values.std() / 40**0.5)
+
+
+def test_a_quick_look_runs_and_takes_up_what_is_there(photographs, tmp_path, monkeypatch, capsys):
+    command = ["natural_patches", "--data", str(photographs), "--out", str(tmp_path), "--shrink", "200", "--seeds", "1"]
+    monkeypatch.setattr("sys.argv", command)
+    real = natural_patches.ais.log_z
+    monkeypatch.setattr(natural_patches.ais, "log_z", lambda *a, **k: real(*a, **k, n_steps=20, n_chains=20))
+    natural_patches.main()
+    first = capsys.readouterr().out
+    assert "ours - Gaussian" in first
+    monkeypatch.setattr(natural_patches.Recipe, "train", None)  # nothing is trained again
+    natural_patches.main()
+    again = [line for line in first.splitlines() if "on validation" not in line]
+    assert capsys.readouterr().out.splitlines() == again

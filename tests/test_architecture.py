@@ -25,7 +25,7 @@ LAYERS = [
     ["generate", "logs", "plots", "progress"],
     ["recorder"],
     ["experiment"],
-    ["evaluate.report", "evaluate.doctor", "evaluate.images", "drawing"],
+    ["encode", "evaluate.report", "evaluate.doctor", "evaluate.images", "drawing"],
     ["figure1"],
     ["inspection"],
     ["cli"],

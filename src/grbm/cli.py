@@ -26,6 +26,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm train PRESET      learn a data set; writes a run folder with weights, metrics and figures
   grbm resume RUN        go on where a run was stopped or killed
   grbm sample RUN        draw samples from noise, as numbers and as a picture
+  grbm encode RUN WHAT   binary codes of data: hidden probabilities or drawn bits
   grbm evaluate RUN      likelihoods, reconstruction, free energies; for mixtures exact scores
   grbm mixing RUN        do its chains mix? R-hat, effective sample size, swap rates
   grbm doctor RUN        what is wrong with a run, or fine, and what to change
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": _train,
         "resume": _resume,
         "sample": inspection.sample,
+        "encode": inspection.encode,
         "evaluate": inspection.evaluate,
         "mixing": inspection.mixing,
         "doctor": inspection.doctor,

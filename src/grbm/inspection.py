@@ -13,7 +13,15 @@ import tyro
 
 from grbm.config import SamplingConfig
 from grbm.errors import UserError
-from grbm.options import DoctorOptions, EvaluateOptions, FiguresOptions, MixingOptions, SampleOptions, Which
+from grbm.options import (
+    DoctorOptions,
+    EncodeOptions,
+    EvaluateOptions,
+    FiguresOptions,
+    MixingOptions,
+    SampleOptions,
+    Which,
+)
 
 T = TypeVar("T")
 
@@ -67,6 +75,21 @@ def sample(args: list[str]) -> None:
     with files.replacing(path.with_suffix(".png")) as temporary:
         figure.savefig(temporary, dpi=150)
     print(f"  {path.with_suffix('.png')}")
+
+
+def encode(args: list[str]) -> None:
+    from grbm import runs
+    from grbm.encode import rows_to_encode, write_codes
+
+    options = parse(EncodeOptions, args, "grbm encode")
+    run = _read(options.run, options.data_dir, options.data, options.weights)
+    rows = rows_to_encode(run, options.what, options.key)
+    path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}.npy"
+    if path.exists() and not options.overwrite:
+        raise UserError(f"{path} already exists; add --overwrite to replace it.")
+    write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
+    kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
+    print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
 
 
 def evaluate(args: list[str]) -> None:

@@ -62,6 +62,34 @@ class SampleOptions:
 
 
 @dataclass(frozen=True)
+class EncodeOptions:
+    """Write the binary codes of data, a row per sample: hidden probabilities, or bits drawn from them."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    what: tyro.conf.Positional[str]
+    """train or test (the run's own rows), a .npy or .npz file, or a folder of pictures."""
+    out: Path | None = None
+    """The .npy file to write; by default RUN/codes/WHAT.npy."""
+    bits: bool = False
+    """Bits drawn from the probabilities, one a byte, in place of the probabilities."""
+    packed: bool = False
+    """Such bits, eight a byte (numpy.unpackbits, axis 1, gives them back)."""
+    key: str | None = None
+    """Which array of a .npz archive, or which column."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    """Of the bits."""
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+    overwrite: bool = False
+    """Replace codes that are already there."""
+
+
+@dataclass(frozen=True)
 class EvaluateOptions:
     """Score a run on its training and held-out data; writes RUN/evaluation.json."""
 

@@ -28,7 +28,7 @@ CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
     "data.safetensors",
 )
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
-TRAJECTORY = "trajectory"
+TRAJECTORY, CODES = "trajectory", "codes"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 Which = Literal["model", "raw", "best"]
@@ -60,7 +60,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
         for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
-        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY):
+        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY, CODES):
             shutil.rmtree(folder / name, ignore_errors=True)
     try:
         claim(folder)

@@ -1,0 +1,76 @@
+"""Binary codes of data: the hidden units of a trained model, as probabilities or as drawn bits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grbm.config import RunConfig
+from grbm.data.arrays import open_array
+from grbm.data.folders import Look, is_arrow, open_arrow, open_pictures
+from grbm.data.loading import load_for
+from grbm.data.rows import Table
+from grbm.errors import UserError
+from grbm.files import replacing
+from grbm.generate import on_device
+from grbm.randomness import generator
+from grbm.runs import Run
+
+CHUNK = 4096  # rows at a time: tables may be larger than memory
+
+
+def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
+    """The run's own "train" or "test" rows, or those of a file or folder, read as the run reads its data.
+
+    Raises UserError where there is no such thing, or its rows do not fit the model.
+    """
+    config: RunConfig = run.config
+    if what in ("train", "test"):
+        dataset = load_for(config, run.model.n_visible)
+        rows: Table = dataset.train if what == "train" else dataset.test
+        if len(rows) == 0:
+            raise UserError(f"{run.folder} kept no rows from training; encode train, or a file.")
+        return rows
+    path, key = Path(what), key or config.dataset.key
+    if path.is_dir() and not (is_arrow(path) and run.image_shape is None):
+        look = Look(config.dataset.crop, config.dataset.size, config.dataset.grey)
+        rows = open_pictures(path, look, key)[0]
+    else:
+        rows = open_arrow(path, key) if path.is_dir() else open_array(path, key)
+    if rows.shape[1] != run.model.n_visible:
+        raise UserError(f"{path} has {rows.shape[1]} columns, but the model has {run.model.n_visible} visible units.")
+    return rows
+
+
+@torch.no_grad()
+def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
+    """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
+
+    Raises UserError where a row holds numbers that are not finite.
+    """
+    model = on_device(run)
+    rng = generator(seed, "codes")
+    for first in range(0, len(rows), CHUNK):
+        z = run.standardizer(rows[first : first + CHUNK])
+        if not z.isfinite().all():
+            bad = first + int((~z.isfinite()).any(1).long().argmax())
+            raise UserError(f"Row {bad} holds NaN or infinite numbers; remove or fill them.")
+        probabilities = model(z.to(model.W.device)).cpu()
+        if bits:
+            yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
+        else:
+            yield probabilities.numpy()
+
+
+def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> None:
+    """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
+    width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
+    dtype = np.uint8 if bits or packed else np.float32
+    with replacing(path) as temporary:
+        array = np.lib.format.open_memmap(temporary, "w+", dtype, (len(rows), width))
+        first = 0
+        for part in codes(run, rows, bits=bits or packed, seed=seed):
+            array[first : first + len(part)] = np.packbits(part, axis=1) if packed else part
+            first += len(part)
+        array.flush()

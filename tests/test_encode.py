@@ -1,0 +1,64 @@
+"""Binary codes: the hidden probabilities of every row, bits with those probabilities, and nothing of wrong data."""
+
+import numpy as np
+import pytest
+import torch
+
+from grbm import cli, encode, runs
+from grbm.data.loading import load_for
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encode") / "run"
+    assert cli.main(["train", "digits", "--out", str(folder), "--train.n-updates", "30", "--no-figures"]) == 0
+    return folder
+
+
+def test_codes_are_the_hidden_probabilities_of_the_standardised_rows(digits, monkeypatch, capsys):
+    run = runs.read(digits)
+    rows = load_for(run.config, 64).train
+    monkeypatch.setattr(encode, "CHUNK", 100)  # and rows are in order whatever the chunks
+    assert cli.main(["encode", str(digits), "train"]) == 0
+    assert "1,618 codes of 256 hidden probabilities" in capsys.readouterr().out
+    codes = np.load(digits / "codes" / "train.npy")
+    assert codes.dtype == np.float32
+    with torch.no_grad():
+        np.testing.assert_allclose(codes, run.model(run.standardizer(rows)).numpy(), atol=1e-6)
+
+
+def test_bits_have_their_probabilities_and_pack(digits, tmp_path):
+    """Mean over 179 rows x 256 units of bit − p, in standard errors; packed bits are the same bits."""
+    plain, bits, packed = (tmp_path / f"{name}.npy" for name in ("plain", "bits", "packed"))
+    for path, flags in ((plain, []), (bits, ["--bits"]), (packed, ["--packed"])):
+        assert cli.main(["encode", str(digits), "test", *flags, "--out", str(path)]) == 0
+    p, b = np.load(plain).astype(np.float64), np.load(bits)
+    assert b.dtype == np.uint8
+    assert set(np.unique(b)) == {0, 1}
+    assert abs((b - p).sum()) < 4 * np.sqrt((p * (1 - p)).sum())
+    assert abs(((b - p) * (p - 0.5)).sum()) < 4 * np.sqrt((p * (1 - p) * (p - 0.5) ** 2).sum())
+    folded = np.load(packed)
+    assert folded.shape == (len(p), 32)
+    np.testing.assert_array_equal(np.unpackbits(folded, axis=1), b)
+
+
+def test_files_are_encoded_and_wrong_ones_refused(digits, tmp_path, capsys):
+    rows = np.random.default_rng(0).random((20, 64))
+    np.save(tmp_path / "new.npy", rows)
+    assert cli.main(["encode", str(digits), str(tmp_path / "new.npy")]) == 0
+    run = runs.read(digits)
+    with torch.no_grad():
+        expected = run.model(run.standardizer(torch.from_numpy(rows))).numpy()
+    np.testing.assert_allclose(np.load(digits / "codes" / "new.npy"), expected, atol=1e-6)
+    np.save(tmp_path / "narrow.npy", rows[:, :10])
+    rows[7, 3] = np.nan
+    np.save(tmp_path / "hole.npy", rows)
+    for what, sentence in (
+        ("new.npy", "already exists"),
+        ("narrow.npy", "10 columns"),
+        ("hole.npy", "Row 7"),
+        ("none.npy", "not a file"),
+    ):
+        assert cli.main(["encode", str(digits), str(tmp_path / what)]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (digits / "codes" / "hole.npy").exists()

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from grbm.data.folders import Look, open_arrow, open_pictures
 from grbm.data.loading import load
 from grbm.data.rows import Rows, measure, spread
 from grbm.data.standardise import Standardizer
+from grbm.presets import PRESETS
 
 TINY = ["--train.n-updates", "12", "--model.n-hidden", "8", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--train.batch-size", "16", "--objective.n-chains", "16"]
@@ -221,3 +224,74 @@ def test_hugging_face_data_sets(tmp_path, capsys):
     assert shape == (3, 8, 8)
     folder_rows, _ = open_pictures(tmp_path / "p", Look(size=8))
     assert torch.equal(rows[:], folder_rows[:])
+
+
+def zipped(path, folder) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.iterdir()):
+            archive.write(file, f"inside/{file.name}")
+        archive.writestr("inside/notes.txt", "not a picture")
+
+
+def some_pictures(folder, count: int, size=(20, 24)) -> None:
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(count):
+        Image.fromarray(rng.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / f"{k:03d}.png")
+
+
+def test_a_zip_file_of_pictures_is_its_folder(tmp_path, monkeypatch):
+    some_pictures(tmp_path / "p", 12)
+    zipped(tmp_path / "p.zip", tmp_path / "p")
+    monkeypatch.setattr("grbm.data.folders.TOGETHER", 5)  # in rounds, with the rows in order all the same
+    look = Look(size=8)
+    rows, shape = open_pictures(tmp_path / "p.zip", look)
+    expected, expected_shape = open_pictures(tmp_path / "p", look)
+    assert shape == expected_shape == (3, 8, 8)
+    assert torch.equal(rows[:], expected[:])
+    content = bytearray((tmp_path / "p.zip").read_bytes())
+    content[200] ^= 1  # in the first picture
+    (tmp_path / "bad.zip").write_bytes(bytes(content[:-40]))
+    with pytest.raises(UserError, match=r"neither|whole"):
+        open_pictures(tmp_path / "bad.zip", look)
+    (tmp_path / "flipped.zip").write_bytes(bytes(content))
+    with pytest.raises(UserError, match=r"000.png in .*flipped.zip"):
+        open_pictures(tmp_path / "flipped.zip", Look(size=9))
+    with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
+        archive.writestr("notes.txt", "nothing")
+    with pytest.raises(UserError, match="holds 0 pictures"):
+        open_pictures(tmp_path / "empty.zip", look)
+
+
+def test_a_subset_is_chosen_by_seed(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(200.0).reshape(100, 2))
+    config = RunConfig(DatasetConfig("array", subset=30, held_out=0.2), data=tmp_path / "x.npy")
+    first, again, other = (load(replace(config, seed=seed)) for seed in (0, 0, 1))
+    assert (len(first.train), len(first.test)) == (24, 6)
+    assert torch.equal(first.train, again.train)
+    assert not torch.equal(first.train, other.train)
+    whole = load(replace(config, dataset=replace(config.dataset, subset=None)))
+    assert (len(whole.train), len(whole.test)) == (80, 20)
+    with pytest.raises(UserError, match="subset"):
+        RunConfig(DatasetConfig("digits", subset=5)).check()
+    with pytest.raises(UserError, match=r"dataset\.subset"):
+        replace(config, dataset=replace(config.dataset, subset=1)).check()
+
+
+def test_celeba_is_cropped_by_its_width_and_found_where_it_lies(tmp_path):
+    """A square of 140/178 of the width from the middle: 70 of 89. Here it is black, and everything around it white."""
+    folder = tmp_path / "celeba" / "img_align_celeba"
+    folder.mkdir(parents=True)
+    picture = np.full((109, 89, 3), 255, np.uint8)
+    picture[19:89, 9:79] = 0
+    for k in range(5):
+        Image.fromarray(picture).save(folder / f"{k}.png")
+    config = replace(PRESETS["celeba-small"].config, data_dir=tmp_path)
+    config.check()
+    data = load(config)
+    assert data.image_shape == (3, 32, 32)
+    assert data.levels == 256
+    assert torch.cat([data.train, data.test]).shape == (5, 3072)
+    assert float(data.train.max()) < 0.02
+    with pytest.raises(UserError, match="CelebA"):
+        load(replace(config, data_dir=tmp_path / "elsewhere"))

@@ -44,18 +44,23 @@ SamplerName = Literal[
 ]
 
 
+DatasetName = Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "celeba", "array", "images"]
+
+
 @dataclass(frozen=True)
 class DatasetConfig:
     """What to learn from."""
 
-    name: Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "array", "images"] = "digits"
-    """Two 2-D mixtures, three image sets, or your own array or pictures (with --data)."""
+    name: DatasetName = "digits"
+    """Two 2-D mixtures, four image sets, or your own array or pictures (with --data)."""
     standardise: Mode = "pixel"
     """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1
     """Digits, arrays and pictures: share of rows kept from training for evaluation. The others have test data."""
+    subset: int | None = None
+    """Arrays and pictures, CelebA: a random choice of so many rows, by seed, before any are held out."""
     key: str | None = None
     """Which array of a .npz archive, or which column of a Hugging Face data set."""
     crop: int | None = None
@@ -284,6 +289,7 @@ class RunConfig:
             "train.clip_norm": 1.0 if self.train.clip_norm is None else self.train.clip_norm,
             "dataset.crop": 1 if self.dataset.crop is None else self.dataset.crop,
             "dataset.size": 1 if self.dataset.size is None else self.dataset.size,
+            "dataset.subset": 2 if self.dataset.subset is None else self.dataset.subset - 1,
             "objective.n_chains": 1 if self.objective.n_chains is None else self.objective.n_chains,
         }
         for name, number in positive.items():
@@ -307,8 +313,10 @@ class RunConfig:
             raise UserError("The preset array needs --data FILE.npy, an array of rows of samples.")
         if self.dataset.name == "images" and self.data is None:
             raise UserError("The preset images needs --data FOLDER, a folder of pictures.")
-        if self.dataset.name not in ("array", "images") and self.data is not None:
+        if self.dataset.name not in ("array", "images", "celeba") and self.data is not None:
             raise UserError(f"--data goes with the presets array and images; {self.dataset.name} has its own data.")
+        if self.dataset.name not in ("array", "images", "celeba") and self.dataset.subset is not None:
+            raise UserError(f"--dataset.subset goes with arrays, pictures and CelebA, not with {self.dataset.name}.")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, default=str) + "\n"

@@ -105,6 +105,13 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, 6000, 0.05)),
+    "celeba-small": Preset(
+        "CelebA faces, 32 x 32, on two CPU cores",
+        replace(
+            _images("celeba", 1000, 6000, 0.05),
+            dataset=DatasetConfig("celeba", standardise="channel", size=32, held_out=0.1),
+        ),
+    ),
     "paper-isotropic": Preset(
         "Fig. 1, rows 1-2, with Gibbs (--sampler.name for the others)",
         paper("isotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),

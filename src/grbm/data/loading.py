@@ -1,5 +1,6 @@
 """From a configuration to the tables that a run trains on."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,8 @@ class Dataset(NamedTuple):
 
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
-LEVELS = {"digits": 17, "mnist": 256, "fashion-mnist": 256, "images": 256}
+LEVELS = {"digits": 17, "mnist": 256, "fashion-mnist": 256, "celeba": 256, "images": 256}
+CELEBA_CROP = 140 / 178  # of the width of aligned pictures, whatever their size
 
 
 def load(config: RunConfig) -> Dataset:
@@ -48,10 +50,26 @@ def load(config: RunConfig) -> Dataset:
         look = Look(config.dataset.crop, config.dataset.size, config.dataset.grey)
         rows, shape = open_pictures(config.data, look, config.dataset.key)
         return Dataset(*_split(rows, config), image_shape=shape, levels=LEVELS[name])
+    if name == "celeba":
+        look = Look(CELEBA_CROP, config.dataset.size or 32, config.dataset.grey)
+        rows, shape = open_pictures(config.data or _find_celeba(config.data_dir), look)
+        return Dataset(*_split(rows, config), image_shape=shape, levels=LEVELS[name])
     if name == "digits":
         return Dataset(*_split(load_digits()[0], config), image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
     train, test = (load_idx(name, config.data_dir, train=part)[0] for part in (True, False))
     return Dataset(train, test, image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
+
+
+def _find_celeba(folder: Path) -> Path:
+    """The aligned pictures, as torchvision lays them out, as they are published, or at half size."""
+    names = ("celeba/img_align_celeba", "img_align_celeba", "celeba/img_align_celeba.zip", "img_align_celeba.zip")
+    for name in (*names, "faces/celeba_aligned_half_10000.zip"):
+        if (folder / name).exists():
+            return folder / name
+    raise UserError(
+        f"The aligned pictures of CelebA are not in {folder}; give --data their folder or zip file "
+        f"(img_align_celeba), which torchvision.datasets.CelebA downloads."
+    )
 
 
 def load_for(config: RunConfig, n_visible: int) -> Dataset:
@@ -82,13 +100,14 @@ def standardizer(config: RunConfig, dataset: Dataset, stats: Statistics) -> Stan
 
 def _split(rows: Table, config: RunConfig) -> tuple[Table, Table]:
     """Rows to train on and rows held out, each in their own order, in memory where they fit into ``config.memory``."""
-    n_test = int(len(rows) * config.dataset.held_out)
-    order = torch.randperm(len(rows), generator=generator(config.seed, "split"))
+    order = torch.randperm(len(rows), generator=generator(config.seed, "split"))[: config.dataset.subset]
+    n_test = int(len(order) * config.dataset.held_out)
     parts = [order[n_test:].sort().values, order[:n_test].sort().values]
     if isinstance(rows, Tensor):
         return rows[parts[0]], rows[parts[1]]
-    if len(rows) * rows.n_columns * 4 > config.memory << 20:
+    if len(order) * rows.n_columns * 4 > config.memory << 20:
         return rows.take(parts[0]), rows.take(parts[1])
-    whole = rows[:]
-    refuse_not_finite(whole.numpy(), None, str(config.data))
-    return whole[parts[0]], whole[parts[1]]
+    held = [rows[part] for part in parts]
+    for part, numbers in zip(held, parts, strict=True):
+        refuse_not_finite(part.numpy(), numbers, str(config.data))
+    return held[0], held[1]

@@ -21,6 +21,7 @@ LAYERS = [
     ["data.folders"],
     ["config", "evaluate.exact", "evaluate.ais", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
     ["evaluate.likelihood", "evaluate.mixing", "evaluate.frechet", "evaluate.features", "evaluate.references"],
+    ["paper"],
     ["presets", "runs", "data.loading", "options"],
     ["generate", "logs", "plots", "progress"],
     ["recorder"],

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_args
 
 from grbm import inspection
 from grbm.config import RunConfig
@@ -16,9 +16,8 @@ from grbm.options import (
     ResumeOptions,
     TrainOptions,
 )
+from grbm.paper import EXPERIMENTS, Dynamics, configure
 from grbm.presets import PRESETS
-
-T = TypeVar("T")
 
 USAGE = """\
 grbm: Gaussian-Bernoulli restricted Boltzmann machines
@@ -89,12 +88,35 @@ def _train(args: list[str]) -> None:
     name, rest = args[0], args[1:]
     if name not in PRESETS:
         raise UserError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
-    preset = PRESETS[name].config
+    preset, rest = PRESETS[name].config, list(rest)
+    if name in EXPERIMENTS:
+        dynamics, rest = _taken(rest, "--dynamics", "paper")
+        scale, rest = _taken(rest, "--scale", "1")
+        if dynamics not in get_args(Dynamics):
+            raise UserError(f"--dynamics must be one of {', '.join(get_args(Dynamics))}, not {dynamics!r}.")
+        try:
+            factor = float(scale)
+        except ValueError as error:
+            raise UserError(f"--scale must be a number, not {scale!r}.") from error
+        preset = configure(name, dynamics, factor)  # type: ignore[arg-type]
+        print(preset.about)
     defaults = TrainOptions(**{f.name: getattr(preset, f.name) for f in fields(RunConfig)})
     options = parse(TrainOptions, rest, f"grbm train {name}", default=defaults, description=PRESETS[name].summary)
     config = _settle(RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)}), preset)
     folder = options.out or Path("runs") / name
     _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
+
+
+def _taken(args: list[str], flag: str, default: str) -> tuple[str, list[str]]:
+    """The value of a flag that shapes the preset itself, and the arguments without it."""
+    for k, word in enumerate(args):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2], args[:k] + args[k + 1 :]
+        if word == flag:
+            if k + 1 == len(args):
+                raise UserError(f"{flag} needs a value.")
+            return args[k + 1], args[:k] + args[k + 2 :]
+    return default, args
 
 
 def _resume(args: list[str]) -> None:

@@ -185,6 +185,8 @@ class TrainConfig:
     """Gradient norm, over all parameters together; None = no clipping."""
     min_var: float = 1e-8
     """Lower bound of the variances."""
+    anneal_step_size: bool = False
+    """Langevin family: let the first step size fall to 0 over training by the cosine, as one row of Table 3 does."""
     average_decay: float | None = None
     """Decay of an exponential moving average of the parameters, which is then what samples and scores."""
     blocks: int = 4
@@ -267,6 +269,7 @@ class RunConfig:
     device: str = "auto"
     """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one."""
     preset: Annotated[str, tyro.conf.Suppress] = ""
+    about: Annotated[str, tyro.conf.Suppress] = ""
 
     def check(self) -> None:
         """Raise UserError for what no run can mean."""
@@ -304,6 +307,8 @@ class RunConfig:
         for name, number in shares.items():
             if not 0 <= number < 1:
                 raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
+        if self.train.anneal_step_size and self.sampler.name not in ("langevin", "gibbs-langevin"):
+            raise UserError(f"--train.anneal-step-size goes with the Langevin family, not with {self.sampler.name}.")
         if not self.train.variance_rate >= 0:
             raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")
         keeps = self.checkpoint.trajectory > 0 or self.sampler.name == "trajectory-tempering"
@@ -323,7 +328,7 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
-        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset")
+        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about")
         return dict(_flatten({name: value for name, value in asdict(self).items() if name not in aside}))
 
     @classmethod

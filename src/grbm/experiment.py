@@ -154,6 +154,7 @@ def _train(
                 n_blocks=n_blocks,
                 share=share,
                 precision=config.precision,
+                anneal_step_size=config.train.anneal_step_size,
             ):
                 on_update(state.update, recorder.after(metrics))
                 if "stop" in share.agreed and state.update < config.train.n_updates:

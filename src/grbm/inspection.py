@@ -267,5 +267,7 @@ def _read(folder: Path, data_dir: Path | None, data: Path | None, which: Which =
     run = runs.read(folder, which, lambda text: print(f"Note: {text}", file=sys.stderr))
     if run.status:
         print(f"Note: {run.status}", file=sys.stderr)
+    if run.config.about:
+        print(run.config.about)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
     return run._replace(config=config)

@@ -13,6 +13,7 @@ from grbm.config import (
     TrainConfig,
 )
 from grbm.data.mixtures import MIXTURES
+from grbm.paper import EXPERIMENTS, configure
 
 
 class Preset(NamedTuple):
@@ -88,8 +89,6 @@ PAPER_SAMPLERS = {
     "gibbs-langevin-adjusted": SamplerConfig("gibbs-langevin", step_size=0.04, n_inner=10, adjust_from=0),
 }
 
-_GL = PAPER_SAMPLERS["gibbs-langevin"]
-
 PRESETS: dict[str, Preset] = {
     "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.05)),
     "mnist-small": Preset("MNIST on two CPU cores", _images("mnist", 512, 6000, 0.1)),
@@ -120,13 +119,5 @@ PRESETS: dict[str, Preset] = {
         "Fig. 1, rows 3-4, with Gibbs (--sampler.name for the others)",
         paper("anisotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
     ),
-    "paper-mnist": Preset(
-        "Table 1, Gibbs-Langevin; needs a GPU",
-        paper("mnist", _GL, n_hidden=4096, batch_size=512, n_updates=3000 * (60_000 // 512)),
-    ),
-    "paper-fashion-mnist": Preset(
-        "Fig. 4a, Gibbs-Langevin; needs a GPU",
-        paper("fashion-mnist", _GL, n_hidden=10_000, batch_size=512, n_updates=3000 * (60_000 // 512)),
-    ),
-}
+} | {name: Preset(f"{e.title}; --scale 0.05 for a CPU", configure(name)) for name, e in EXPERIMENTS.items()}
 PRESETS = {name: Preset(p.summary, replace(p.config, preset=name)) for name, p in PRESETS.items()}

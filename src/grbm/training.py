@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -154,6 +154,7 @@ def fit(
     n_blocks: int | None = None,
     share: Share = ALONE,
     precision: Precision = "highest",
+    anneal_step_size: bool = False,
 ) -> Iterator[StepMetrics]:
     """Train up to update ``n_updates``, yielding after each; learning rates fall to 0 by the cosine (Eq. 22).
 
@@ -176,6 +177,8 @@ def fit(
         This process's part; by default all.
     precision : {"highest", "high", "fast"}
         Of the operands of products in the chains: float32, TF32, or half precision; see `grbm.model.Energy`.
+    anneal_step_size : bool
+        Let the sampler's ``step_size`` fall like the learning rate (the paper's annealed α₀).
 
     Raises
     ------
@@ -208,9 +211,15 @@ def fit(
         rows = order[first : first + batch_size][share.part(batch_size)]
         for group in state.optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * cosine(state.update, n_updates)
+        now = objective
+        if anneal_step_size:
+            sampler: Any = objective.sampler
+            now = with_sampler(
+                objective, replace(sampler, step_size=sampler.step_size * cosine(state.update, n_updates))
+            )
         yield train_step(
             state,
-            objective,
+            now,
             data[rows],
             centred=centred,
             clip_norm=clip_norm,

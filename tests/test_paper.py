@@ -1,0 +1,122 @@
+"""The paper's experiments: each starts, trains and resumes at a tiny scale, and says what it is."""
+
+import gzip
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from grbm import CD, GRBM, Gibbs, GibbsLangevin, TrainState, UserError, cli, fit, runs, sample
+from grbm.model import Base
+from grbm.paper import EXPERIMENTS, configure
+
+TINY = ["--train.n-updates", "4", "--train.batch-size", "20", "--objective.n-steps", "3", "--model.n-hidden", "8"]
+TINY += ["--sampling.n-steps", "3", "--log.no-tensorboard", "--no-figures"]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Folders laid out as the real ones: 60 images of MNIST and Fashion-MNIST, 2,000 faces."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for name in ("MNIST", "FashionMNIST"):
+        raw = folder / name / "raw"
+        raw.mkdir(parents=True)
+        for kind in ("train", "t10k"):
+            images, labels = rng.integers(0, 256, (60, 28, 28), np.uint8), rng.integers(0, 10, 60).astype(np.uint8)
+            head = struct.pack(">IIII", 0x803, 60, 28, 28)
+            (raw / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + images.tobytes()))
+            (raw / f"{kind}-labels-idx1-ubyte.gz").write_bytes(
+                gzip.compress(struct.pack(">II", 0x801, 60) + labels.tobytes())
+            )
+    faces = folder / "celeba" / "img_align_celeba"
+    faces.mkdir(parents=True)
+    for k in range(60):
+        Image.fromarray(rng.integers(0, 255, (109, 89, 3), dtype=np.uint8)).save(faces / f"{k:06d}.jpg")
+    return folder
+
+
+@pytest.mark.parametrize("dynamics", ["paper", "published-program"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_starts_trains_and_resumes(name, dynamics, pictures, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
+    data = ["--data-dir", str(pictures), "--dynamics", dynamics]
+    command = ["train", name, *data, *TINY, "--out", str(tmp_path / "run")]
+    assert cli.main([*command, "--checkpoint.updates", "2"]) == 0
+    assert EXPERIMENTS[name].title in capsys.readouterr().out
+    run = runs.read(tmp_path / "run")
+    assert run.metrics[-1]["update"] == 4
+    published = dynamics == "published-program"
+    assert run.config.sampler.temperature == (
+        EXPERIMENTS[name].batch_size if published and EXPERIMENTS[name].sampler != "gibbs" else None
+    )
+    assert run.config.sampling.mean == published
+    # as if it had been killed after update 2
+    (tmp_path / "run" / "status.json").unlink()
+    (newest, *_) = sorted((tmp_path / "run" / "checkpoints").iterdir(), reverse=True)
+    for path in newest.iterdir():
+        path.unlink()
+    newest.rmdir()
+    assert cli.main(["resume", str(tmp_path / "run"), "--no-figures"]) == 0
+    again = runs.read(tmp_path / "run")
+    assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), again.model.parameters(), strict=True))
+
+
+def test_scale_shrinks_hidden_units_updates_and_steps_and_says_so(tmp_path, capsys):
+    config = configure("table1-gibbs-langevin", "published-program", 0.05)
+    assert (config.model.n_hidden, config.objective.n_steps, config.train.n_updates) == (205, 5, 17_550)
+    assert config.sampler.step_size == 20
+    assert config.sampler.temperature == 512
+    assert "at scale 0.05: 205 of 4,096 hidden units, 5 of 100 CD steps, 17,550 of 351,000 updates" in config.about
+    whole = configure("table1-gibbs-langevin")
+    assert (whole.model.n_hidden, whole.objective.n_steps, whole.train.n_updates) == (4096, 100, 351_000)
+    assert whole.sampler.step_size == pytest.approx(20 / 512)
+    assert "scale" not in whole.about
+    assert configure("table3-adjust50", scale=0.1).sampler.adjust_from == 5
+    assert configure("table3-adjust0", scale=0.1).sampler.adjust_from == 0
+    assert configure("paper-celeba-2k-64").train.n_updates == 4000 * 20
+    for arguments, sentence in (
+        (["--scale", "2"], "--scale must be above 0"),
+        (["--scale", "small"], "--scale must be a number"),
+        (["--scale"], "needs a value"),
+        (["--dynamics=mine"], "--dynamics must be one of"),
+    ):
+        assert cli.main(["train", "table1-gibbs", *arguments]) == 2
+        assert sentence in capsys.readouterr().err
+    with pytest.raises(UserError, match="anneal-step-size"):
+        replace(
+            whole, sampler=replace(whole.sampler, name="gibbs"), train=replace(whole.train, anneal_step_size=True)
+        ).check()
+
+
+def test_the_two_dynamics_are_told_apart():
+    """v given h relaxes to variance T σ²: 1 as printed, the batch size as programmed. Small steps, so within 6 %."""
+    model = GRBM(3, 2)
+    with torch.no_grad():
+        model.W.zero_()
+    base = Base(torch.zeros(3), torch.ones(3))
+    for dynamics, temperature in (("paper", 1), ("published-program", 512)):
+        sampler = configure("table1-gibbs-langevin", dynamics).sampler.build(base)
+        v = sample(model, sampler, v0=torch.zeros(20_000, 3), n_steps=60, seed=1).v
+        assert float(v.var()) == pytest.approx(temperature, rel=0.06)
+
+
+def test_an_annealed_step_size_falls_with_the_learning_rate():
+    seen = []
+
+    class Spy(GibbsLangevin):
+        def moves(self, energy, n_steps):
+            seen.append(self.step_size)
+            return super().moves(energy, n_steps)
+
+    model = GRBM(2, 3)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    data = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    list(fit(state, data, CD(Spy(0.1), 1), n_updates=4, batch_size=20, anneal_step_size=True))
+    steps = sorted(set(seen), reverse=True)
+    expected = [0.1 * 0.5 * (1 + np.cos(np.pi * k / 4)) for k in range(4)]
+    assert steps == pytest.approx(expected)
+    list(fit(TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01)), data, CD(Gibbs(), 1), n_updates=2))

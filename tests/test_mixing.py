@@ -45,6 +45,15 @@ def test_an_autoregressive_chain_has_the_known_autocorrelation_and_effective_siz
     assert mixing.diagnose(thinned).steps_per_independent == pytest.approx(2 * (1 + rho**2) / (1 - rho**2), rel=0.15)
 
 
+def test_the_autocorrelation_is_the_sum_of_products():
+    """Of short chains, where a sum that went round in a circle would show."""
+    x = torch.randn(3, 20, generator=torch.Generator().manual_seed(0)).cumsum(1).double()
+    centred = x - x.mean()
+    products = torch.tensor([float((centred[:, : 20 - k] * centred[:, k:]).sum()) for k in range(20)])
+    found = torch.from_numpy(mixing._autocorrelation(x))
+    torch.testing.assert_close(found, (products / products[0]).double(), atol=1e-6, rtol=1e-6)
+
+
 def test_stuck_chains_are_called_stuck_and_tempered_ones_mixed():
     """Modes 12 deviations apart: from the one mode in the data, and from noise."""
     model = two_modes().float()

@@ -95,6 +95,23 @@ def test_swaps_along_a_trajectory_use_the_stated_ratio():
     assert 0.05 < even < 0.95
 
 
+def test_swaps_along_a_ladder_use_the_energies_of_its_rungs():
+    """min(1, exp(E_r(x_r) + E_s(x_s) − E_r(x_s) − E_s(x_r))) for neighbours r, s and joint states x, rung by rung."""
+    energy = random_model(3, 4, 2).freeze()
+    base = Base(torch.tensor([0.5, 0.0, -1.0]).double(), torch.tensor([1.0, 3.0, 0.5]).double())
+    sampler = ParallelTempering(base, ladder=(0.0, 0.3, 1.0))
+    rng = generator(3, "states")
+    v = base.sample((3, 500), rng)
+    chains = sampler.start(energy, v, rng)
+    x = chains.state
+    _, info = sampler.bind(energy, 1)(chains, 0, rng)
+    low, high = (energy.temper(torch.tensor(beta), base) for beta in (0.0, 0.3))
+    log_ratio = low.energy(x.v[0], x.h[0]) + high.energy(x.v[1], x.h[1])
+    log_ratio -= low.energy(x.v[1], x.h[1]) + high.energy(x.v[0], x.h[0])
+    torch.testing.assert_close(info.swap_prob[0], log_ratio.clamp_max(0).exp())
+    assert 0.05 < info.swap_prob[0].mean() < 0.95
+
+
 def test_a_ladder_is_evened_out_by_its_rejections():
     """Rejections of .8, .1 and .1: a third of the total lies at 1/3 of the total over .8 of the first interval."""
     betas = torch.tensor([0.0, 0.3, 0.6, 1.0]).double()

@@ -84,6 +84,10 @@ def score_images(
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise"
     how += ", conditional means of the last states" if sampling.mean else ""
     protocol = [f"This run: {n:,} images, {how}, against {n:,} training images, evenly spaced."]
+    if with_references and 0 < len(dataset.test) < n:
+        protocol += [
+            f"Held-out images: {len(dataset.test):,} only, and a Fréchet distance rises where there are fewer."
+        ]
     protocol += [f"{judge.label}: {judge.protocol}." for judge in judges]
     return Table(rows, protocol)
 

@@ -160,7 +160,7 @@ def test_the_command_writes_what_it_says(tmp_path, capsys):
     assert (tmp_path / "run" / "figures" / "mixing.png").stat().st_size > 10_000
     assert (tmp_path / "run" / "mixing.nc").is_file()
     for wrong, sentence in (
-        (["--chains", "1"], "n_chains must be at least 4"),
+        (["--chains", "1"], "--chains must be at least 4"),
         (["--sampler", "annealed"], "no chain"),
         (["--sampler", "trajectory-tempering"], "--checkpoint.trajectory 0.4"),
     ):

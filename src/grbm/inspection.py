@@ -103,6 +103,8 @@ def evaluate(args: list[str]) -> None:
     if options.ais_chains < 2:
         raise UserError(f"--ais-chains must be at least 2, got {options.ais_chains}.")
     run = _read(options.run, options.data_dir, options.data, options.weights)
+    if options.fid and options.log_likelihood:
+        raise UserError("--fid and --log-likelihood are evaluations of their own; run them one after the other.")
     if options.fid:
         _fid(run, options)
         return
@@ -172,7 +174,10 @@ def _likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         columns = [_with_error(scores[f"{kind}_{name}"], scores[f"{kind}_{name}_error"]) for kind in kinds]
         yield f"  {label:<9}{scores[f'rows_{name}']:>8,} rows   " + "   ".join(columns)
     yield f"log Z = {scores['log_z']:.3f} ± {scores['log_z_error']:.2g} ({scores['log_z_method']})"
-    yield from [scores["log_z_verdict"]] if "log_z_verdict" in scores else []
+    verdict = scores.get("log_z_verdict", "")
+    if verdict.startswith("Not"):
+        verdict += " Do not use these likelihoods: raise --ais-steps or --ais-chains."
+    yield from [verdict] if verdict else []
     text = "Errors are standard errors, of the rows and of log Z together. The log-determinant of the standardisation "
     text += "is in it: log p(x) = -F(z) - log Z - sum log scale."
     if bits:
@@ -217,14 +222,18 @@ def mixing(args: list[str]) -> None:
             seed=options.seed,
         )
     except ValueError as error:
-        raise UserError(f"The chains were refused: {error}") from error
+        flags = {"n_chains": "--chains", "n_draws": "--draws", "every": "--every", "burn_in": "--burn-in"}
+        first, _, rest = str(error).partition(" ")
+        raise UserError(f"The chains were refused: {flags.get(first, first)} {rest}") from error
     found = mixing.diagnose(trace)
+    settings = {"sampler": named.name, "weights": options.weights, "seed": options.seed, "chains": options.chains}
+    settings |= {"draws": options.draws, "every": options.every, "burn_in": options.burn_in}
     print(f"{options.chains} chains of {named.name}, {trace.n_from_data} of them from data, the others from noise;")
     print(f"{options.draws} states of each, every {options.every} steps after {options.burn_in}.\n")
     for name, text in found.lines():
         print(f"  {name:<28}{text}")
     print(f"\n{textwrap.fill(found.verdict, 100)}")
-    files.write_text(options.run / runs.MIXING, json.dumps(found.scores() | {"sampler": named.name}, indent=2) + "\n")
+    files.write_text(options.run / runs.MIXING, json.dumps(found.scores() | settings, indent=2) + "\n")
     with files.replacing(options.run / runs.FIGURES / "mixing.png") as temporary:
         plots.mixing(trace, found).savefig(temporary, dpi=150)
     print(f"  {options.run / runs.MIXING}\n  {options.run / runs.FIGURES / 'mixing.png'}")

@@ -57,7 +57,8 @@ class Mixing(NamedTuple):
         for name, ess in (("bulk", self.ess_bulk), ("tail", self.ess_tail)):
             yield f"effective size, {name}", f"{float(ess.min()):.0f} (median {float(ess.median()):.0f})"
         yield "effective size, free energy", f"{self.ess_free_energy:.0f}"
-        yield "steps per independent draw", f"{self.steps_per_independent:.0f}"
+        at_least = "" if self.mixed else "not known; at a guess "
+        yield "steps per independent draw", f"{at_least}{self.steps_per_independent:.0f}"
         if self.accept_prob is not None:
             yield "acceptance rate", f"{self.accept_prob:.3f}"
         if self.swap_rate is not None:
@@ -161,6 +162,12 @@ def to_inference_data(trace: Trace) -> Any:
     """
     stats = {"lp": -trace.free_energy, "acceptance_rate": trace.accept_prob, "swap_rate": trace.swap_prob}
     about = {"inference_library": "grbm", "steps_per_draw": trace.every, "chains_from_data": trace.n_from_data}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few draws, which the verdict tells
+        return _from_dict(trace, stats, about)
+
+
+def _from_dict(trace: Trace, stats: dict[str, Tensor | None], about: dict[str, Any]) -> Any:
     return _arviz().from_dict(
         posterior={"v": trace.v.numpy(), "free_energy": trace.free_energy.numpy()},
         sample_stats={name: x.numpy() for name, x in stats.items() if x is not None},

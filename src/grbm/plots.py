@@ -193,7 +193,8 @@ def mixing(trace: Trace, found: Mixing) -> Figure:
     panels[1].legend(frameon=False, fontsize=7)
     panels[1].set_title("autocorrelation", fontsize=9)
     panels[1].set_xlabel("lag, steps", fontsize=8)
-    panels[2].hist(found.rhat.numpy(), bins=30, color=INK)
+    rhat = found.rhat.nan_to_num(nan=2.0).clamp_max(2.0).numpy()
+    panels[2].hist(rhat, bins=30, range=(min(1.0, rhat.min()), max(1.06, rhat.max())), color=INK)
     panels[2].axvline(1.05, color=RUST, lw=0.8)
     panels[2].set_title("R-hat of the visible units", fontsize=9)
     if found.swap_rate is not None:

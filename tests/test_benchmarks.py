@@ -58,6 +58,16 @@ def test_reference_densities_are_normalised(data):
     assert fitted(fresh).mean() / 196 == pytest.approx(-1.419, abs=0.03)
 
 
+def test_the_mixture_of_scales_finds_a_known_scale(data):
+    """Rows of one length have one scale, length²/195, and the density at the origin then follows."""
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((500, 196))
+    rows[:, 1:] *= np.sqrt(195 * 0.4) / np.linalg.norm(rows[:, 1:], axis=1, keepdims=True)
+    density = natural_patches.scale_mixture(data._replace(train=rows), 3)
+    expected = -0.5 * (195 * np.log(2 * np.pi * 0.4) + np.log(2 * np.pi))
+    assert density(np.zeros((1, 196)))[0] == pytest.approx(expected, abs=1e-6)
+
+
 def test_the_published_step_clamps_columns_and_moves_sigma():
     """Against the update written out: rates 0.1, 0.1 and 0.01, ΔW columns at most a hundredth of the longest patch."""
     model = GRBM(3, 2)

@@ -1,10 +1,14 @@
 """Small random models, exact chains and the shared data folder."""
 
+import gzip
 import os
+import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from grbm import GRBM
 from grbm.evaluate import exact
@@ -52,3 +56,25 @@ def shared_data() -> Path:
         if folder and (Path(folder) / "MNIST" / "raw").is_dir():
             return Path(folder)
     pytest.skip("no MNIST folder: set GRBM_DATA_DIR to one that holds MNIST/raw/*-ubyte[.gz]")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """Folders laid out as the real ones: 60 images of MNIST and Fashion-MNIST, 2,000 faces."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for name in ("MNIST", "FashionMNIST"):
+        raw = folder / name / "raw"
+        raw.mkdir(parents=True)
+        for kind in ("train", "t10k"):
+            images, labels = rng.integers(0, 256, (60, 28, 28), np.uint8), rng.integers(0, 10, 60).astype(np.uint8)
+            head = struct.pack(">IIII", 0x803, 60, 28, 28)
+            (raw / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + images.tobytes()))
+            (raw / f"{kind}-labels-idx1-ubyte.gz").write_bytes(
+                gzip.compress(struct.pack(">II", 0x801, 60) + labels.tobytes())
+            )
+    faces = folder / "celeba" / "img_align_celeba"
+    faces.mkdir(parents=True)
+    for k in range(60):
+        Image.fromarray(rng.integers(0, 255, (109, 89, 3), dtype=np.uint8)).save(faces / f"{k:06d}.jpg")
+    return folder

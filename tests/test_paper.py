@@ -1,13 +1,10 @@
 """The paper's experiments: each starts, trains and resumes at a tiny scale, and says what it is."""
 
-import gzip
-import struct
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from grbm import CD, GRBM, Gibbs, GibbsLangevin, TrainState, UserError, cli, fit, runs, sample
 from grbm.model import Base
@@ -15,28 +12,6 @@ from grbm.paper import EXPERIMENTS, configure
 
 TINY = ["--train.n-updates", "4", "--train.batch-size", "20", "--objective.n-steps", "3", "--model.n-hidden", "8"]
 TINY += ["--sampling.n-steps", "3", "--log.no-tensorboard", "--no-figures"]
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Folders laid out as the real ones: 60 images of MNIST and Fashion-MNIST, 2,000 faces."""
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    for name in ("MNIST", "FashionMNIST"):
-        raw = folder / name / "raw"
-        raw.mkdir(parents=True)
-        for kind in ("train", "t10k"):
-            images, labels = rng.integers(0, 256, (60, 28, 28), np.uint8), rng.integers(0, 10, 60).astype(np.uint8)
-            head = struct.pack(">IIII", 0x803, 60, 28, 28)
-            (raw / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + images.tobytes()))
-            (raw / f"{kind}-labels-idx1-ubyte.gz").write_bytes(
-                gzip.compress(struct.pack(">II", 0x801, 60) + labels.tobytes())
-            )
-    faces = folder / "celeba" / "img_align_celeba"
-    faces.mkdir(parents=True)
-    for k in range(60):
-        Image.fromarray(rng.integers(0, 255, (109, 89, 3), dtype=np.uint8)).save(faces / f"{k:06d}.jpg")
-    return folder
 
 
 @pytest.mark.parametrize("dynamics", ["paper", "published-program"])
@@ -66,17 +41,17 @@ def test_every_experiment_starts_trains_and_resumes(name, dynamics, pictures, tm
 
 
 def test_scale_shrinks_hidden_units_updates_and_steps_and_says_so(tmp_path, capsys):
-    config = configure("table1-gibbs-langevin", "published-program", 0.05)
-    assert (config.model.n_hidden, config.objective.n_steps, config.train.n_updates) == (205, 5, 17_550)
+    config = configure("table1-gibbs-langevin", "published-program", 0.0002)
+    assert (config.model.n_hidden, config.objective.n_steps, config.train.n_updates) == (487, 34, 1712)
     assert config.sampler.step_size == 20
     assert config.sampler.temperature == 512
-    assert "at scale 0.05: 205 of 4,096 hidden units, 5 of 100 CD steps, 17,550 of 351,000 updates" in config.about
+    assert "at scale 0.0002: 487 of 4,096 hidden units, 34 of 100 CD steps, 1,712 of 351,000 updates" in config.about
     whole = configure("table1-gibbs-langevin")
     assert (whole.model.n_hidden, whole.objective.n_steps, whole.train.n_updates) == (4096, 100, 351_000)
     assert whole.sampler.step_size == pytest.approx(20 / 512)
     assert "scale" not in whole.about
-    assert configure("table3-adjust50", scale=0.1).sampler.adjust_from == 5
-    assert configure("table3-adjust0", scale=0.1).sampler.adjust_from == 0
+    assert configure("table3-adjust50", scale=0.0002).sampler.adjust_from == 17  # half way, as in the paper
+    assert configure("table3-adjust0", scale=0.0002).sampler.adjust_from == 0
     assert configure("paper-celeba-2k-64").train.n_updates == 4000 * 20
     for arguments, sentence in (
         (["--scale", "2"], "--scale must be above 0"),

@@ -12,7 +12,8 @@ from grbm.config import RunConfig
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.inspection import parse
 from grbm.options import (
-    ReproduceOptions,
+    Figure1Options,
+    PaperOptions,
     ResumeOptions,
     TrainOptions,
 )
@@ -30,7 +31,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm mixing RUN        do its chains mix? R-hat, effective sample size, swap rates
   grbm doctor RUN        what is wrong with a run, or fine, and what to change
   grbm figures RUN       draw the run's figures again
-  grbm reproduce fig1    the paper's Figure 1: five samplers on two mixtures
+  grbm reproduce WHAT    a figure or table of the paper: fig1 to fig9, table1 to table3
 
 Start with `grbm train digits` (half a minute at most). Every command explains itself with --help."""
 
@@ -189,13 +190,55 @@ def _settle(config: RunConfig, preset: RunConfig) -> RunConfig:
 
 
 def _reproduce(args: list[str]) -> None:
+    from grbm.tables import TARGETS
+
+    names = ", ".join(["fig1", *sorted(TARGETS)])
+    if not args or args[0] in ("-h", "--help"):
+        print(f"usage: grbm reproduce WHAT [options]\n\nWHAT is one of {names}; grbm reproduce WHAT --help says more.")
+        return
+    if args[0] == "fig1":
+        _figure1(args[1:])
+    elif args[0] in TARGETS:
+        _paper(args[0], args[1:])
+    else:
+        raise UserError(f"There is nothing called {args[0]!r} to reproduce; choose one of {names}.")
+
+
+def _figure1(args: list[str]) -> None:
     from grbm.figure1 import reproduce
 
-    options = parse(ReproduceOptions, args, "grbm reproduce")
+    options = parse(Figure1Options, args, "grbm reproduce fig1")
     if options.jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {options.jobs}.")
     out = options.out or Path("runs") / f"fig1-{options.budget}"
     print(reproduce(out, budget=options.budget, jobs_at_once=options.jobs, seed=options.seed))
+
+
+def _paper(what: str, args: list[str]) -> None:
+    from grbm import tables
+    from grbm.evaluate.features import inception
+    from grbm.runs import pick_device
+
+    options = parse(PaperOptions, args, f"grbm reproduce {what}")
+    for name, number, least in (("jobs", options.jobs, 1), ("fid-samples", options.fid_samples, 100)):
+        if number is not None and number < least:
+            raise UserError(f"--{name} must be at least {least}, got {number}.")
+    device = pick_device("auto")
+    scale = options.scale if options.scale is not None else 1.0 if device.type == "cuda" else 0.0002
+    made = tables.Options(
+        options.out or Path("runs") / f"{options.dynamics}-{scale:g}",
+        options.dynamics,
+        scale,
+        options.data_dir,
+        options.data,
+        options.seed,
+        options.jobs or (1 if device.type == "cuda" else 2),
+    )
+
+    def judge(dataset: str) -> Any:
+        return inception(options.fid_weights, dataset, device, lambda text: print(f"Note: {text}", file=sys.stderr))
+
+    print(tables.reproduce(what, made, judge, options.fid_samples))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`grbm reproduce fig1`: five samplers, and the recommended recipe, on the two 2-D mixtures (Fig. 1)."""
 
 import json
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from matplotlib.figure import Figure
 
-from grbm import files, plots, runs
+from grbm import campaign, files, plots, runs
 from grbm.config import LogConfig, RunConfig, SamplerConfig
 from grbm.data.loading import load
 from grbm.data.mixtures import MIXTURES
-from grbm.errors import DivergenceError, UserError
+from grbm.errors import UserError
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.generate import generate
 from grbm.presets import PAPER_SAMPLERS, PRESETS, paper
@@ -37,6 +37,10 @@ class Job(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.mixture}-{self.method}"
+
+    @property
+    def run(self) -> campaign.Job:
+        return campaign.Job(self.name, self.config)
 
 
 def jobs(budget: str, seed: int, n_updates: int | None = None) -> list[Job]:
@@ -90,43 +94,16 @@ def reproduce(
     ours = {job.name for job in todo} | {"figure1.png", "table.json"}
     if folder.exists() and (not folder.is_dir() or any(path.name not in ours for path in folder.iterdir())):
         raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
-    missing = [job for job in todo if not _finished(folder / job.name, job.config)]
-    missing.sort(key=lambda job: "adjusted" not in job.method)  # the longest first: no worker waits at the end
+    missing = campaign.missing([job.run for job in todo], folder)
+    missing.sort(key=lambda job: "adjusted" not in job.name)  # the longest first: no worker waits at the end
     print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
+    campaign.train_missing(missing, folder, at_once=jobs_at_once, threads=1)
     with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
-        pending = {pool.submit(_train, job.config, folder / job.name): job for job in missing}
-        try:
-            for done in as_completed(pending):
-                print(f"  {pending[done].name}: {done.result()}", flush=True)
-        except BaseException:  # nothing queued behind a failure, or behind Ctrl-C, should start any more
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
         rows = list(pool.map(_score, todo, [folder / job.name for job in todo], [n_samples] * len(todo)))
     files.write_text(folder / "table.json", json.dumps(rows, indent=2) + "\n")
     with files.replacing(folder / "figure1.png") as temporary:
         _draw(todo, folder).savefig(temporary, dpi=130)
     return _table(rows, n_samples) + f"\nFigure: {folder / 'figure1.png'}"
-
-
-def _finished(folder: Path, config: RunConfig) -> bool:
-    if not (folder / runs.CONFIG).is_file():
-        return False
-    if RunConfig.read(folder / runs.CONFIG).identity() != config.identity():
-        raise UserError(f"{folder} holds a run with other settings; choose another folder with --out.")
-    if not (folder / runs.STATUS).is_file() or not (folder / runs.WEIGHTS).is_file():
-        return False
-    return not runs.read(folder).status.startswith("interrupted")
-
-
-def _train(config: RunConfig, folder: Path) -> str:
-    from grbm import experiment
-
-    torch.set_num_threads(1)
-    try:
-        experiment.train(config, folder, overwrite=True, resume=True)
-    except DivergenceError as error:
-        return str(error)
-    return f"{runs.read_metrics(folder)[-1]['seconds']:.0f} s"
 
 
 def _score(job: Job, folder: Path, n_samples: int) -> dict[str, Any]:

@@ -103,11 +103,10 @@ def evaluate(args: list[str]) -> None:
     if options.ais_chains < 2:
         raise UserError(f"--ais-chains must be at least 2, got {options.ais_chains}.")
     run = _read(options.run, options.data_dir, options.data, options.weights)
-    if options.fid and options.log_likelihood:
-        raise UserError("--fid and --log-likelihood are evaluations of their own; run them one after the other.")
     if options.fid:
         _fid(run, options)
-        return
+        if not options.log_likelihood:
+            return
     scores = evaluate(
         run,
         n_samples=options.samples,
@@ -129,9 +128,9 @@ def evaluate(args: list[str]) -> None:
 
 def _fid(run: Any, options: EvaluateOptions) -> None:
     """The table of image distances; the network is optional where there is a classifier of one's own."""
-    from grbm import files, runs
+    from grbm import runs
     from grbm.data.loading import load_for
-    from grbm.evaluate.features import inception_768, inception_2048
+    from grbm.evaluate.features import inception
     from grbm.evaluate.images import score_images
 
     if run.image_shape is None:
@@ -139,25 +138,17 @@ def _fid(run: Any, options: EvaluateOptions) -> None:
     if options.fid_samples < 100:
         raise UserError(f"--fid-samples must be at least 100, got {options.fid_samples}.")
     weights, device = options.fid_weights, runs.pick_device("auto")
-    partial = weights is not None and weights.suffix == ".npz"
-    try:
-        inception = inception_768(weights, device) if partial and weights else inception_2048(weights, device)
-    except UserError as error:
-        if weights is not None or run.config.dataset.name not in ("digits", "mnist", "fashion-mnist"):
-            raise
-        print(f"Note: {error} Only the classifier trained here is used.", file=sys.stderr)
-        inception = None
+    judge = inception(weights, run.config.dataset.name, device, lambda text: print(f"Note: {text}", file=sys.stderr))
     table = score_images(
         run,
         load_for(run.config, run.model.n_visible),
-        inception,
+        judge,
         n=options.fid_samples,
         with_references=options.fid_references,
         seed=options.seed,
         say=lambda text: print(f"  scoring {text} ...", file=sys.stderr, flush=True),
     )
     print("\n".join(table.lines()))
-    files.write_text(options.run / runs.FID, json.dumps(table._asdict(), indent=2) + "\n")
     print(f"Written to {options.run / runs.FID}.")
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 import tyro
 
 from grbm.config import RunConfig, SamplerName
+from grbm.paper import Dynamics
 
 Which = Literal["model", "raw", "best"]
 
@@ -179,10 +180,35 @@ class FiguresOptions:
 
 
 @dataclass(frozen=True)
-class ReproduceOptions:
-    """Run what is missing of a figure of the paper, then draw it and print its table."""
+class PaperOptions:
+    """Run what is missing of a table or figure of the paper, go on with what was interrupted, score and draw.
 
-    what: tyro.conf.Positional[Literal["fig1"]]
+    Tables and figures share their runs.
+    """
+
+    dynamics: Dynamics = "paper"
+    """paper: the equations as printed, temperature 1. published-program: what the authors' program computes."""
+    scale: float | None = None
+    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU and 0.0002 on a CPU."""
+    out: Path | None = None
+    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE."""
+    data_dir: Path = Path("data")
+    """Folder of MNIST, Fashion-MNIST and CelebA."""
+    data: Path | None = None
+    """CelebA's aligned pictures, a folder or zip file, if they are not in data_dir."""
+    fid_weights: Path | None = None
+    """As in grbm evaluate --fid."""
+    fid_samples: int = 10_000
+    """As in grbm evaluate --fid."""
+    jobs: int | None = None
+    """Runs at a time; by default 1 on a GPU and 2 on a CPU."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Figure1Options:
+    """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
+
     budget: Literal["short", "paper"] = "short"
     """short: at most 15 minutes on two cores. paper: the full 50,000 epochs, many hours."""
     out: Path | None = None

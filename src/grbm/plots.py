@@ -37,11 +37,15 @@ def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25
     """An array as a picture, with ``room`` inches above and below for words."""
     height = width * array.shape[0] / array.shape[1]
     figure = Figure(figsize=(width, height + room), layout="constrained")
-    axes = figure.subplots()
+    show(figure.subplots(), array, title)
+    return figure
+
+
+def show(axes: Axes, array: np.ndarray, title: str) -> None:
+    """An array (H, W, 3) as a picture in ``axes``."""
     axes.imshow(array, interpolation="nearest")
     axes.set_axis_off()
     axes.set_title(title, fontsize=10)
-    return figure
 
 
 def image_grid(images: Tensor, shape: ImageShape, title: str, columns: int = 16) -> Figure:
@@ -79,13 +83,18 @@ def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: in
 
 
 def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
-    """Weights of the hidden units of largest norm (Fig. 3b), each scaled to its own range, 0 in mid-grey."""
+    """Weights of the hidden units of largest norm (Fig. 3b)."""
+    title = f"Filters: the {min(count, W.shape[1])} hidden units of largest weight norm"
+    return _sheet(filter_sheet(W, shape, count), title)
+
+
+def filter_sheet(W: Tensor, shape: ImageShape, count: int) -> np.ndarray:
+    """Columns of W of largest norm as images, each scaled to its own range, 0 in mid-grey."""
     W = W.detach().float().cpu()
     strongest = W.norm(dim=0).argsort(descending=True)[:count]
     columns = W[:, strongest].T
     scaled = 0.5 + 0.5 * columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
-    title = f"Filters: the {len(columns)} hidden units of largest weight norm"
-    return _sheet(tile(scaled, shape, round(len(columns) ** 0.5)), title)
+    return tile(scaled, shape, round(len(columns) ** 0.5))
 
 
 def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
@@ -93,22 +102,31 @@ def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     updates = [m["update"] for m in metrics]
-
-    def column(name: str) -> list[float]:
-        return [math.nan if m[name] is None else m[name] for m in metrics]
-
-    left.fill_between(updates, column("log_var_min"), column("log_var_max"), color=INK, alpha=0.15, lw=0)
-    left.plot(updates, column("log_var_mean"), color=INK)
-    left.set_title("log σ²: mean, and range over units", fontsize=9)
-    middle.plot(updates, column("reconstruction"), color=INK)
+    log_variance(left, metrics, "log σ²: mean, and range over units")
+    middle.plot(updates, column(metrics, "reconstruction"), color=INK)
     middle.set_title("reconstruction error (mean square)", fontsize=9)
-    right.semilogy(updates, column("grad_norm"), color=INK)
+    right.semilogy(updates, column(metrics, "grad_norm"), color=INK)
     right.set_title("gradient norm before clipping", fontsize=9)
     for axes in (left, middle, right):
         axes.set_xlabel("update", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def log_variance(axes: Axes, metrics: list[dict[str, Any]], title: str) -> None:
+    """log σ² over training (Fig. 3a): the mean over visible units as a line, their range as a band."""
+    updates = [m["update"] for m in metrics]
+    low, high = column(metrics, "log_var_min"), column(metrics, "log_var_max")
+    axes.fill_between(updates, low, high, color=INK, alpha=0.15, lw=0)
+    axes.plot(updates, column(metrics, "log_var_mean"), color=INK)
+    axes.set_xlabel("update", fontsize=8)
+    axes.set_title(title, fontsize=9)
+
+
+def column(metrics: list[dict[str, Any]], name: str) -> list[float]:
+    """One number of each record; NaN where it has none."""
+    return [math.nan if m.get(name) is None else m[name] for m in metrics]
 
 
 Limits = tuple[tuple[float, float], tuple[float, float]]

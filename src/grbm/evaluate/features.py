@@ -24,6 +24,33 @@ class Features(NamedTuple):
     label: str  # for tables
     protocol: str  # how images are prepared and which numbers are taken
     extract: Callable[[Tensor], Tensor]  # (n, channels, height, width) in [0, 1] to (n, d), on the CPU
+    key: str  # equal for equal functions: what is remembered of one must not be taken for another's
+
+
+LABELLED = ("digits", "mnist", "fashion-mnist")  # data sets that can have a classifier of their own
+
+
+def inception(
+    weights: Path | None, dataset: str, device: torch.device | str, warn: Callable[[str], None]
+) -> Features | None:
+    """The network of FID as far as ``weights`` has it; downloaded where they are None.
+
+    None where it cannot be downloaded but ``dataset`` has a classifier of its own, after a word to ``warn``.
+
+    Raises
+    ------
+    UserError
+        If the network cannot be had.
+    """
+    if weights is not None and weights.suffix == ".npz":
+        return inception_768(weights, device)
+    try:
+        return inception_2048(weights, device)
+    except UserError as error:
+        if weights is not None or dataset not in LABELLED:
+            raise
+        warn(f"{error} Only the classifier trained here is used.")
+        return None
 
 
 def inception_768(weights: Path, device: torch.device | str = "cpu") -> Features:
@@ -36,15 +63,15 @@ def inception_768(weights: Path, device: torch.device | str = "cpu") -> Features
     UserError
         If the file is not there or is not these weights.
     """
-    network = _partial_inception(weights).to(device).eval()
+    network = _partial_inception(weights).to(device).to(memory_format=torch.channels_last).eval()  # 1.6 times as fast
 
     def extract(images: Tensor) -> Tensor:
         x = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
         x = functional.interpolate(x, (299, 299), mode="bilinear", align_corners=False)
-        return network(2 * x - 1).mean((2, 3))
+        return network((2 * x - 1).contiguous(memory_format=torch.channels_last)).mean((2, 3))
 
     protocol = "clipped to [0, 1], one channel repeated to three, bilinear to 299 x 299; mean of Mixed_6e"
-    return Features("inception-768", "FID-768", protocol, _batched(extract, device))
+    return Features("inception-768", "FID-768", protocol, _batched(extract, device), _digest(weights))
 
 
 def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> Features:
@@ -73,7 +100,12 @@ def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> 
         return features
 
     protocol = "clipped to [0, 1], rounded to 8 bits, torch-fidelity's own resize to 299 x 299; 2048 features"
-    return Features("inception-2048", "FID", protocol, _batched(extract, device))
+    key = "published" if weights is None else _digest(weights)
+    return Features("inception-2048", "FID", protocol, _batched(extract, device), key)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
 
 
 def _batched(extract: Callable[[Tensor], Tensor], device: torch.device | str) -> Callable[[Tensor], Tensor]:
@@ -207,4 +239,4 @@ def classifier(
         right = torch.cat([model(part).argmax(1) for part in torch.split(x, 1000)]) == unseen[1]
     accuracy = float(right.float().mean())
     protocol = f"128 features of a small classifier trained here (test accuracy {accuracy:.1%}); its scale is its own"
-    return Features(f"classifier-{name}", "Fréchet", protocol, _batched(extract, "cpu"))
+    return Features(f"classifier-{name}", "Fréchet", protocol, _batched(extract, "cpu"), path.stem)

@@ -1,7 +1,10 @@
 """How near generated images are to real ones: one table of distances, with reference points and its protocol."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -12,8 +15,9 @@ from grbm.data.rows import spread
 from grbm.evaluate import references
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import Statistics, frechet, kernel_distance, neighbours
+from grbm.files import cache_folder, read_tensors, write_tensors, write_text
 from grbm.generate import generate
-from grbm.runs import Run
+from grbm.runs import FID, Run
 
 NEIGHBOURS = 5000  # images that precision, recall, density and coverage are taken over
 
@@ -23,6 +27,7 @@ class Table(NamedTuple):
 
     rows: dict[str, dict[str, float]]
     protocol: list[str]
+    settings: dict[str, Any]  # equal for equal tables: numbers of images, weights, judges, seed
 
     def lines(self) -> Iterator[str]:
         columns = list(next(iter(self.rows.values())))
@@ -45,6 +50,8 @@ def score_images(
 ) -> Table:
     """Score ``n`` images drawn from noise against ``n`` training images, and reference points in the same way.
 
+    The table is written to fid.json in the run's folder; where it holds the very same table that is returned.
+
     Parameters
     ----------
     run, dataset
@@ -60,26 +67,48 @@ def score_images(
     if shape is None:
         raise ValueError(f"{run.folder} is not a run on images.")
     n = min(n, len(dataset.train))
-    real = dataset.train[spread(len(dataset.train), n)].float()
-    drawn = generate(run, n, seed=seed).float().clamp(0, 1)
-    sets: dict[str, Callable[[], Tensor]] = {"this run": lambda: drawn}
+    judges = [f for f in (_own(run.config, shape), inception) if f is not None]
+    model = _digest(*(p.detach() for p in run.model.parameters()))
+    settings = {"n": n, "seed": seed, "references": with_references, "model": model}
+    settings |= {"judges": [f"{judge.name} {judge.key}" for judge in judges]}
+    before = read_table(run)
+    if before is not None and before.settings == settings:
+        return before
+    real, whole = (dataset.train[spread(len(dataset.train), k)].float() for k in (n, 60_000))
+    sets: dict[str, Callable[[], Tensor]] = {"this run": lambda: generate(run, n, seed=seed)}
     if with_references:
-        whole = dataset.train[spread(len(dataset.train), 60_000)].float()
         if len(dataset.test):
-            sets["held-out images"] = lambda: dataset.test[spread(len(dataset.test), n)].float()
+            sets["held-out images"] = lambda: dataset.test[spread(len(dataset.test), n)]
         sets["one Gaussian"] = lambda: references.gaussian(whole, n, seed)
         sets["mixture of 20"] = lambda: references.mixture(whole, n, seed)
         sets["autoencoder"] = lambda: references.autoencoder(whole, n, seed)
-    judges = [f for f in (_own(run.config, shape), inception) if f is not None]
-    truth = {judge.name: judge.extract(real.view(-1, *shape)) for judge in judges}
+    known = _digest(real, whole, dataset.test[:])
+
+    def features(name: str, make: Callable[[], Tensor]) -> dict[str, Tensor]:
+        """By judge; those of sets that depend on the data alone are made once and kept in the user's cache."""
+        images = None
+        found = {}
+        for judge in judges:
+            key = _key(name, known, n, seed, shape, judge.name, judge.key)
+            path = cache_folder() / "features" / f"{key}.safetensors"
+            if name != "this run" and path.is_file():
+                found[judge.name] = read_tensors(path)["features"]
+                continue
+            images = make().float().clamp(0, 1).view(-1, *shape) if images is None else images
+            found[judge.name] = judge.extract(images)
+            if name != "this run":
+                write_tensors(path, {"features": found[judge.name]})
+        return found
+
+    say("training images")
+    truth = features("training images", lambda: real)
     rows: dict[str, dict[str, float]] = {}
     for name, make in sets.items():
         say(name)
-        images = make().clamp(0, 1).view(-1, *shape)
+        found = features(name, make)
         rows[name] = {}
         for judge in judges:
-            found = judge.extract(images)
-            rows[name] |= _compare(judge, truth[judge.name], found, seed)
+            rows[name] |= _compare(judge, truth[judge.name], found[judge.name], seed)
     sampling = run.config.sampling
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise"
     how += ", conditional means of the last states" if sampling.mean else ""
@@ -89,7 +118,30 @@ def score_images(
             f"Held-out images: {len(dataset.test):,} only, and a Fréchet distance rises where there are fewer."
         ]
     protocol += [f"{judge.label}: {judge.protocol}." for judge in judges]
-    return Table(rows, protocol)
+    table = Table(rows, protocol, settings)
+    write_text(run.folder / FID, json.dumps(table._asdict(), indent=2) + "\n")
+    return table
+
+
+def read_table(run: Run) -> Table | None:
+    """The table that `score_images` wrote into the run's folder, if there is one that can be read."""
+    try:
+        return Table(**json.loads((run.folder / FID).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _digest(*images: Tensor) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for x in images:
+        digest.update(x.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _key(*what: object) -> str:
+    """Of what is remembered: other data, another judge or another program of the references is another key."""
+    source = Path(references.__file__).read_bytes()
+    return hashlib.blake2b(repr(what).encode() + source, digest_size=16).hexdigest()
 
 
 def _compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:

@@ -1,0 +1,203 @@
+"""`grbm reproduce table1` to `fig9`: the paper's image experiments, trained where missing, scored and drawn."""
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from grbm import campaign, files, plots, runs
+from grbm.config import LogConfig, RunConfig
+from grbm.data.loading import load, load_for
+from grbm.data.rows import spread
+from grbm.errors import UserError
+from grbm.evaluate.features import Features
+from grbm.evaluate.images import score_images
+from grbm.generate import generate, trajectory
+from grbm.paper import EXPERIMENTS, Dynamics, configure
+
+BEST = "table1-gibbs-langevin"
+TABLES = {
+    "table1": [name for name in EXPERIMENTS if name.startswith("table1")],
+    "table2": [*(name for name in EXPERIMENTS if name.startswith("table2")), BEST],
+    "table3": [
+        *("table3-inner1", "table3-inner5", BEST, "table3-step10", "table3-step5"),
+        *("table3-adjust0", "table3-adjust25", "table3-adjust50", "table1-gibbs-langevin-adjusted"),
+    ],
+}
+FACES = ["paper-celeba-32", "paper-celeba-2k-64"]
+FIGURES = {
+    "fig2": [BEST],
+    "fig3": [BEST],
+    "fig4": ["paper-fashion-mnist", *FACES],
+    "fig5": TABLES["table1"],
+    "fig6": [BEST],
+    "fig7": ["paper-fashion-mnist"],
+    "fig8": FACES[:1],
+    "fig9": FACES[1:],
+}
+TARGETS = TABLES | FIGURES
+
+
+class Options(NamedTuple):
+    """What a reproduction is made with."""
+
+    folder: Path
+    dynamics: Dynamics
+    scale: float
+    data_dir: Path
+    celeba: Path | None = None
+    seed: int = 0
+    jobs: int = 1
+    changes: Callable[[RunConfig], RunConfig] = lambda config: config
+
+
+def reproduce(what: str, options: Options, judge: Callable[[str], Features | None], n_images: int) -> str:
+    """Train what is missing of a table or figure, score and draw it into ``options.folder``; returns it as text.
+
+    ``judge`` gives the Inception network for a data set's name; only tables call it.
+
+    Raises
+    ------
+    UserError
+        For data that are not there, before anything is trained, and for runs of other settings in the folder.
+    """
+    jobs = [campaign.Job(name, _config(name, options)) for name in TARGETS[what]]
+    todo = campaign.missing(jobs, options.folder)
+    for _, config in {job.config.dataset: job for job in jobs}.values():
+        load(config)
+    network = judge("mnist") if what in TABLES else None
+    print(f"{what}: {len(jobs)} runs, {len(todo)} to train, in {options.folder}", flush=True)
+    campaign.train_missing(todo, options.folder, at_once=options.jobs)
+    done = {job.name: runs.read(options.folder / job.name) for job in jobs}
+    done = {name: run._replace(config=_config(name, options)) for name, run in done.items()}
+    if what in TABLES:
+        return "\n".join(_table(what, done, options, network, n_images))
+    path = options.folder / f"{what}.png"
+    with files.replacing(path) as temporary:
+        _draw(what, done).savefig(temporary, dpi=150)
+    return "\n".join([*_notes(done), f"Figure: {path}"])
+
+
+def _config(name: str, options: Options) -> RunConfig:
+    config = options.changes(configure(name, options.dynamics, options.scale))
+    where = options.celeba if EXPERIMENTS[name].dataset == "celeba" else None
+    config = replace(config, data_dir=options.data_dir, data=where, seed=options.seed, log=LogConfig(tensorboard=False))
+    config.check()
+    return config
+
+
+def _notes(done: dict[str, runs.Run]) -> Iterator[str]:
+    """What each run is, and how it ended where that was early."""
+    for name, run in done.items():
+        yield from textwrap.wrap(f"{name}: {run.config.about}", 110, subsequent_indent="  ")
+        if run.status:
+            yield f"  {run.status}"
+
+
+def _table(
+    what: str, done: dict[str, runs.Run], options: Options, network: Features | None, n_images: int
+) -> Iterator[str]:
+    """The paper's number beside ours, reference points, and the order of the rows in print and here."""
+    rows: dict[str, dict[str, float]] = {}
+    dataset, references, protocol = None, {}, []
+    for name, run in done.items():
+        dataset = dataset or load_for(run.config, run.model.n_visible)
+        print(f"  scoring {name} ...", flush=True)
+        table = score_images(run, dataset, network, n=n_images)
+        own, *others = table.rows
+        rows[name], references, protocol = table.rows[own], {k: table.rows[k] for k in others}, table.protocol
+    columns = [column for column in next(iter(rows.values())) if column not in ("density", "coverage")]
+    titles = {name: _title(name) for name in rows}
+    width = max(map(len, [*titles.values(), *references]))
+
+    def line(title: str, printed: float | None, row: dict[str, float], end: str = "") -> str:
+        numbers = "".join(f"  {row[column]:>{max(9, len(column))}.4g}" for column in columns)
+        return f"{title:<{width}}  {'' if printed is None else f'{printed:.2f}':>9}{numbers}{end}"
+
+    head = f"{what.capitalize()} of the paper, its FID (2048 features, full scale) beside ours"
+    yield from (head, f"{'':<{width}}  {'paper FID':>9}" + "".join(f"  {c:>{max(9, len(c))}}" for c in columns))
+    for name, row in rows.items():
+        stopped = "  stopped early" if done[name].status else ""
+        yield line(titles[name], EXPERIMENTS[name].fid, row, stopped)
+    for title, row in references.items():
+        yield line(title, None, row)
+    for column in (c for c in columns if c.startswith(("FID", "Fréchet"))):
+        yield _order(column, rows, titles)
+    yield from ("", *protocol, *_notes(done))
+    content: dict[str, Any] = {
+        "rows": {name: {"paper FID": EXPERIMENTS[name].fid, **row} for name, row in rows.items()},
+        "references": references,
+        "protocol": protocol,
+        "about": {name: run.config.about for name, run in done.items()},
+    }
+    path = options.folder / f"{what}.json"
+    files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    yield f"Written to {path}."
+
+
+def _title(name: str) -> str:
+    return EXPERIMENTS[name].title.partition(": ")[2] + (", annealed" if EXPERIMENTS[name].anneal else "")
+
+
+def _order(column: str, rows: dict[str, dict[str, float]], titles: dict[str, str]) -> str:
+    """How many pairs stand in the order of the paper, and which do not."""
+    names = sorted(rows, key=lambda name: EXPERIMENTS[name].fid or 0.0)
+    pairs = [(a, b) for k, a in enumerate(names) for b in names[k + 1 :]]
+    wrong = [(a, b) for a, b in pairs if not rows[a][column] < rows[b][column]]
+    text = f"{column}: {len(pairs) - len(wrong)} of {len(pairs)} pairs stand in the paper's order"
+    text += "".join(f"; {titles[b]} is better than {titles[a]} here" for a, b in wrong) + "."
+    return textwrap.fill(text, 110, subsequent_indent="  ")
+
+
+def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
+    """In the paper's layout, with what was run as the title."""
+    first = next(iter(done.values()))
+    if what == "fig2":
+        states, steps = trajectory(first, 10, n_states=13)
+        return plots.chain_grid(states, _shape(first), steps, _wrap(first.config.about, 8 * len(steps)))
+    if what == "fig3":
+        figure = Figure(figsize=(11.5, 4.0), layout="constrained")
+        curve, middle, right = figure.subplots(1, 3)
+        plots.log_variance(curve, first.metrics, "(a) log σ²: mean, and range over units")
+        plots.show(middle, plots.filter_sheet(first.model.W, _shape(first), 100), "(b) filters of largest norm")
+        plots.show(right, _samples(first, 100, 10), "(c) samples")
+    elif what in ("fig4", "fig5"):
+        rows, columns = (1, 3) if what == "fig4" else (2, 3)
+        figure = Figure(figsize=(11.5, 4.3 * rows), layout="constrained")
+        panels = list(figure.subplots(rows, columns).flat)
+        for letter, axes, (name, run) in zip("abcde", panels, done.items(), strict=False):
+            plots.show(axes, _samples(run, 100, 10), f"({letter}) {_title(name)}")
+        if what == "fig5":
+            data = load_for(first.config, first.model.n_visible)
+            sheet = plots.tile(data.train[spread(len(data.train), 100)], _shape(first), 10)
+            plots.show(panels[-1], sheet, "training images")
+        if what == "fig4":
+            figure.suptitle("\n".join(_wrap(run.config.about, 150) for run in done.values()), fontsize=8)
+            return figure
+    else:
+        figure = Figure(figsize=(11.5, 6.2), layout="constrained")
+        images = generate(first, 512)
+        for axes, part in zip(figure.subplots(1, 2), torch.split(images, 256), strict=True):
+            plots.show(axes, plots.tile(part, _shape(first), 16), "")
+    figure.suptitle(_wrap(first.config.about, 150), fontsize=8)
+    return figure
+
+
+def _samples(run: runs.Run, n: int, columns: int) -> np.ndarray:
+    return plots.tile(generate(run, n), _shape(run), columns)
+
+
+def _shape(run: runs.Run) -> plots.ImageShape:
+    if run.image_shape is None:
+        raise UserError(f"{run.folder} is not a run on images.")
+    return run.image_shape
+
+
+def _wrap(text: str, width: int) -> str:
+    return textwrap.fill(text, width)

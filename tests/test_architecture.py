@@ -27,7 +27,7 @@ LAYERS = [
     ["recorder"],
     ["experiment"],
     ["encode", "evaluate.report", "evaluate.doctor", "evaluate.images", "drawing"],
-    ["campaign"],
+    ["campaign", "page"],
     ["figure1", "tables"],
     ["inspection"],
     ["cli"],

@@ -1,6 +1,7 @@
 """The command line: parse, call, print. No mathematics here."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -31,6 +32,8 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm mixing RUN        do its chains mix? R-hat, effective sample size, swap rates
   grbm doctor RUN        what is wrong with a run, or fine, and what to change
   grbm figures RUN       draw the run's figures again
+  grbm report RUN        a page of it all, to look at and to pass on
+  grbm compare RUN RUN   runs side by side, in the terminal and on a page
   grbm reproduce WHAT    a figure or table of the paper: fig1 to fig9, table1 to table3
 
 Start with `grbm train digits` (half a minute at most). Every command explains itself with --help."""
@@ -48,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "mixing": inspection.mixing,
         "doctor": inspection.doctor,
         "figures": inspection.figures,
+        "report": inspection.report,
+        "compare": inspection.compare,
         "reproduce": _reproduce,
     }
     if args[:1] == ["--version"]:
@@ -104,6 +109,7 @@ def _train(args: list[str]) -> None:
     defaults = TrainOptions(**{f.name: getattr(preset, f.name) for f in fields(RunConfig)})
     options = parse(TrainOptions, rest, f"grbm train {name}", default=defaults, description=PRESETS[name].summary)
     config = _settle(RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)}), preset)
+    config = replace(config, command=shlex.join(["grbm", "train", *args]))
     folder = options.out or Path("runs") / name
     _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
 
@@ -164,8 +170,10 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
     )
     if figures:
         from grbm.drawing import draw
+        from grbm.page import report
 
-        for path in draw(runs.read(folder)):
+        run = runs.read(folder)
+        for path in [*draw(run), report(run)]:
             print(f"  {path}")
     print(f"Next: grbm evaluate {folder}")
 

@@ -270,6 +270,7 @@ class RunConfig:
     """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one."""
     preset: Annotated[str, tyro.conf.Suppress] = ""
     about: Annotated[str, tyro.conf.Suppress] = ""
+    command: Annotated[str, tyro.conf.Suppress] = ""
 
     def check(self) -> None:
         """Raise UserError for what no run can mean."""
@@ -328,7 +329,7 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
-        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about")
+        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
         return dict(_flatten({name: value for name, value in asdict(self).items() if name not in aside}))
 
     @classmethod

@@ -14,11 +14,13 @@ import tyro
 from grbm.config import SamplingConfig
 from grbm.errors import UserError
 from grbm.options import (
+    CompareOptions,
     DoctorOptions,
     EncodeOptions,
     EvaluateOptions,
     FiguresOptions,
     MixingOptions,
+    ReportOptions,
     SampleOptions,
     Which,
 )
@@ -258,6 +260,28 @@ def figures(args: list[str]) -> None:
     options = parse(FiguresOptions, args, "grbm figures")
     for path in draw(_read(options.run, options.data_dir, options.data), seed=options.seed):
         print(f"  {path}")
+
+
+def report(args: list[str]) -> None:
+    from grbm.page import report
+
+    options = parse(ReportOptions, args, "grbm report")
+    print(f"  {report(_read(options.run, options.data_dir, options.data), seed=options.seed)}")
+
+
+def compare(args: list[str]) -> None:
+    from grbm.page import compare
+
+    options = parse(CompareOptions, args, "grbm compare")
+    if len(options.runs) < 2:
+        raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
+    if options.out.exists() and not options.overwrite:
+        raise UserError(f"{options.out} already exists; choose another with --out, or add --overwrite.")
+    table = compare([_read(folder, None, None) for folder in options.runs], options.out, seed=options.seed)
+    widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
+    for row in table:
+        print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    print(f"  {options.out}")
 
 
 def _read(folder: Path, data_dir: Path | None, data: Path | None, which: Which = "model") -> Any:

@@ -180,6 +180,33 @@ class FiguresOptions:
 
 
 @dataclass(frozen=True)
+class ReportOptions:
+    """Write RUN/report.html, one page that needs no network: samples and the way to them, filters, learning curves,
+    scores, the doctor's findings, settings."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Put runs side by side: settings that differ, scores, samples and learning curves."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of two runs or more."""
+    out: Path = Path("compare.html")
+    """The page to write."""
+    seed: int = 1
+    overwrite: bool = False
+    """Replace a page that is already there."""
+
+
+@dataclass(frozen=True)
 class PaperOptions:
     """Run what is missing of a table or figure of the paper, go on with what was interrupted, score and draw.
 

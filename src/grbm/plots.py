@@ -18,6 +18,7 @@ from grbm.evaluate.mixing import Mixing, Trace
 
 ImageShape = tuple[int, int, int]
 INK, RUST = "#1f4e79", "#c0504d"
+COLOURS = (INK, RUST, "#5b8c5a", "#c9a227", "#7a5c99", "#4aa3a2", "#8a8a8a")
 
 
 def tile(images: Tensor, shape: ImageShape, columns: int, gap: int = 1) -> np.ndarray:
@@ -111,6 +112,34 @@ def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
         axes.set_xlabel("update", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: bool = False) -> Figure:
+    """One number of the records of one or several runs, by label, over updates."""
+    figure = Figure(figsize=(4.4, 2.9), layout="constrained")
+    axes = figure.subplots()
+    for k, (label, metrics) in enumerate(several.items()):
+        axes.plot([m["update"] for m in metrics], column(metrics, name), color=COLOURS[k % len(COLOURS)], label=label)
+    if log:
+        axes.set_yscale("log", nonpositive="mask")  # an unbiased distance can be below 0
+    if len(several) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("update", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def cloud(v: Tensor, data: Tensor | None, limits: "Limits") -> Figure:
+    """First two columns of samples (n, N), over data where they are at hand."""
+    figure = Figure(figsize=(4.6, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for x, colour in ((data, "#c4c4c4"), (v, INK)):
+        if x is not None:
+            axes.scatter(x[:, 0].cpu(), x[:, min(1, x.shape[1] - 1)].cpu(), s=5, alpha=0.5, lw=0, color=colour)
+    _frame(axes, "", limits)
     return figure
 
 

@@ -104,8 +104,15 @@ class Recorder:
         """The weights, and how training ended; all processes leave together."""
         if self.share.leads:
             runs.save_model(self.folder, self.state.model, self.state.average)
-            runs.save_status(self.folder, self.state.update, message)
+            runs.save_status(self.folder, self.state.update, message, self._machine())
         self.share.from_leader()
+
+    def _machine(self) -> str:
+        device = self.state.model.W.device
+        cuda = device.type == "cuda"
+        what = torch.cuda.get_device_name(device) if cuda else f"CPU, {_counted(torch.get_num_threads(), 'thread')}"
+        share = f", {self.share.world} processes" if self.share.world > 1 else ""
+        return f"{what}{share}; PyTorch {torch.__version__}, chains in {self.notes['engine']} code"
 
     def _keep_model(self, metrics: StepMetrics) -> None:
         """The model as it is now, where its chains and those of the last one kept would rarely swap."""
@@ -139,6 +146,10 @@ class Recorder:
         energy = self.state.model.freeze()
         mean = energy.visible_mean(energy.hidden_logits(chains[:64]).sigmoid())
         self.log.image("chains", paint(mean), self.state.update)
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 @torch.no_grad()

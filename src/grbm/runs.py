@@ -31,6 +31,7 @@ FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "check
 TRAJECTORY, CODES = "trajectory", "codes"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
+REPORT = "report.html"
 Which = Literal["model", "raw", "best"]
 
 
@@ -58,7 +59,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         if not overwrite:
             how = "go on with --resume" if read_status(folder) != "" else "it is finished"
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
-        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, STATUS, JOB):
+        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
         for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY, CODES):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -112,7 +113,7 @@ def is_claimed(folder: Path) -> bool:
 
 def clean(folder: Path) -> None:
     """Remove what a kill left of files that were being replaced."""
-    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, STATUS, JOB):
+    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 
@@ -125,9 +126,9 @@ def save_data(
     write_tensors(folder / DATA, tensors | ({"image_shape": torch.tensor(image_shape)} if image_shape else {}))
 
 
-def save_status(folder: Path, update: int, message: str = "") -> None:
-    """How training ended; an empty message means that it finished."""
-    write_text(folder / STATUS, json.dumps({"update": update, "message": message}) + "\n")
+def save_status(folder: Path, update: int, message: str = "", machine: str = "") -> None:
+    """How training ended, an empty message where it finished, and on what."""
+    write_text(folder / STATUS, json.dumps({"update": update, "message": message, "machine": machine}) + "\n")
 
 
 def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
@@ -238,6 +239,14 @@ def read_status(folder: Path) -> str | None:
         return str(json.loads((folder / STATUS).read_text(encoding="utf-8"))["message"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / STATUS} is damaged ({error}); train again or restore the file.") from error
+
+
+def machine(folder: Path) -> str:
+    """What a run was trained on, as far as it says so."""
+    try:
+        return str(json.loads((folder / STATUS).read_text(encoding="utf-8")).get("machine", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def pick_device(name: str) -> torch.device:

@@ -17,7 +17,7 @@ from grbm.data.loading import load, load_for
 from grbm.data.rows import spread
 from grbm.errors import UserError
 from grbm.evaluate.features import Features
-from grbm.evaluate.images import score_images
+from grbm.evaluate.images import cells, score_images
 from grbm.generate import generate, trajectory
 from grbm.paper import EXPERIMENTS, Dynamics, configure
 
@@ -88,6 +88,8 @@ def _config(name: str, options: Options) -> RunConfig:
     config = options.changes(configure(name, options.dynamics, options.scale))
     where = options.celeba if EXPERIMENTS[name].dataset == "celeba" else None
     config = replace(config, data_dir=options.data_dir, data=where, seed=options.seed, log=LogConfig(tensorboard=False))
+    command = f"grbm train {name} --dynamics {options.dynamics} --scale {options.scale:g} --seed {options.seed}"
+    config = replace(config, command=command)
     config.check()
     return config
 
@@ -112,21 +114,22 @@ def _table(
         table = score_images(run, dataset, network, n=n_images)
         own, *others = table.rows
         rows[name], references, protocol = table.rows[own], {k: table.rows[k] for k in others}, table.protocol
-    columns = [column for column in next(iter(rows.values())) if column not in ("density", "coverage")]
+    shown = {name: cells(row) for name, row in (rows | references).items()}
+    columns = {c: max(len(c), *(len(row[c]) for row in shown.values())) for c in next(iter(shown.values()))}
+    columns = {name: w for name, w in columns.items() if name not in ("density", "coverage")}
     titles = {name: _title(name) for name in rows}
     width = max(map(len, [*titles.values(), *references]))
 
-    def line(title: str, printed: float | None, row: dict[str, float], end: str = "") -> str:
-        numbers = "".join(f"  {row[column]:>{max(9, len(column))}.4g}" for column in columns)
-        return f"{title:<{width}}  {'' if printed is None else f'{printed:.2f}':>9}{numbers}{end}"
+    def line(title: str, printed: float | None, row: dict[str, str]) -> str:
+        number = "" if printed is None else f"{printed:.2f}"
+        return f"{title:<{width}}  {number:>9}" + "".join(f"  {row[c]:>{w}}" for c, w in columns.items())
 
-    head = f"{what.capitalize()} of the paper, its FID (2048 features, full scale) beside ours"
-    yield from (head, f"{'':<{width}}  {'paper FID':>9}" + "".join(f"  {c:>{max(9, len(c))}}" for c in columns))
-    for name, row in rows.items():
-        stopped = "  stopped early" if done[name].status else ""
-        yield line(titles[name], EXPERIMENTS[name].fid, row, stopped)
-    for title, row in references.items():
-        yield line(title, None, row)
+    yield f"{what.capitalize()} of the paper, its FID (2048 features, full scale) beside ours"
+    yield f"{'':<{width}}  {'paper FID':>9}" + "".join(f"  {c:>{w}}" for c, w in columns.items())
+    for name in rows:
+        yield line(titles[name], EXPERIMENTS[name].fid, shown[name]) + ("  stopped" if done[name].status else "")
+    for name in references:
+        yield line(name, None, shown[name])
     for column in (c for c in columns if c.startswith(("FID", "Fréchet"))):
         yield _order(column, rows, titles)
     yield from ("", *protocol, *_notes(done))

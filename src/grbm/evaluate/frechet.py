@@ -42,6 +42,18 @@ class Estimate(NamedTuple):
     error: float
 
 
+def frechet_estimate(real: Statistics, generated: Tensor, *, n_groups: int = 10) -> Estimate:
+    """The Fréchet distance of ``generated`` features (n, d) to ``real``, and its standard error.
+
+    The error is what other draws of as many images would vary by, found by leaving out a tenth at a time (the grouped
+    jackknife). The distance's bias, which fades as 1/n, is not in it.
+    """
+    group = torch.arange(len(generated)) % n_groups
+    without = torch.tensor([frechet(real, Statistics.of(generated[group != k])) for k in range(n_groups)])
+    error = float(((n_groups - 1) * without.var(correction=0)).sqrt())
+    return Estimate(frechet(real, Statistics.of(generated)), error)
+
+
 def kernel_distance(a: Tensor, b: Tensor, *, n_subsets: int = 100, size: int = 1000, seed: int = 0) -> Estimate:
     """KID: the unbiased squared MMD with kernel (x·y/d + 1)³, averaged over random subsets (Binkowski et al. 2018).
 

@@ -14,7 +14,7 @@ from grbm.data.loading import Dataset
 from grbm.data.rows import spread
 from grbm.evaluate import references
 from grbm.evaluate.features import Features, classifier
-from grbm.evaluate.frechet import Statistics, frechet, kernel_distance, neighbours
+from grbm.evaluate.frechet import Statistics, frechet_estimate, kernel_distance, neighbours
 from grbm.files import cache_folder, read_tensors, write_tensors, write_text
 from grbm.generate import generate
 from grbm.runs import FID, Run
@@ -30,12 +30,21 @@ class Table(NamedTuple):
     settings: dict[str, Any]  # equal for equal tables: numbers of images, weights, judges, seed
 
     def lines(self) -> Iterator[str]:
-        columns = list(next(iter(self.rows.values())))
-        width = max(map(len, self.rows))
-        yield " " * width + "".join(f"  {name:>10}" for name in columns)
-        for name, row in self.rows.items():
-            yield f"{name:<{width}}" + "".join(f"  {row[column]:>10.4g}" for column in columns)
+        shown = {name: cells(row) for name, row in self.rows.items()}
+        width = max(map(len, shown))
+        columns = {c: max(len(c), *(len(row[c]) for row in shown.values())) for c in next(iter(shown.values()))}
+        yield " " * width + "".join(f"  {name:>{w}}" for name, w in columns.items())
+        for name, row in shown.items():
+            yield f"{name:<{width}}" + "".join(f"  {row[column]:>{w}}" for column, w in columns.items())
         yield from self.protocol
+
+
+def cells(row: dict[str, float]) -> dict[str, str]:
+    """Numbers by column as text, with their standard errors, which are the columns that end in ±."""
+    numbers = {name: x for name, x in row.items() if not name.endswith("±")}
+    return {
+        name: f"{x:.4g} ± {row[f'{name} ±']:.2g}" if f"{name} ±" in row else f"{x:.3f}" for name, x in numbers.items()
+    }
 
 
 def score_images(
@@ -118,6 +127,9 @@ def score_images(
             f"Held-out images: {len(dataset.test):,} only, and a Fréchet distance rises where there are fewer."
         ]
     protocol += [f"{judge.label}: {judge.protocol}." for judge in judges]
+    protocol += [
+        "Errors: of Fréchet distances what other draws would vary by; of kernel distances over random subsets."
+    ]
     table = Table(rows, protocol, settings)
     write_text(run.folder / FID, json.dumps(table._asdict(), indent=2) + "\n")
     return table
@@ -145,11 +157,11 @@ def _key(*what: object) -> str:
 
 
 def _compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:
+    distance = frechet_estimate(Statistics.of(real), found)
     kernel = kernel_distance(real, found, seed=seed)
-    scores = {
-        judge.label: frechet(Statistics.of(real), Statistics.of(found)),
-        f"{judge.label.replace('FID', 'KID').replace('Fréchet', 'kernel')} x1000": 1000 * kernel.mean,
-    }
+    other = judge.label.replace("FID", "KID").replace("Fréchet", "kernel") + " x1000"
+    scores = {judge.label: distance.mean, f"{judge.label} ±": distance.error}
+    scores |= {other: 1000 * kernel.mean, f"{other} ±": 1000 * kernel.error}
     if judge.name.startswith("classifier"):
         k = min(NEIGHBOURS, len(real), len(found))
         around = neighbours(real[spread(len(real), k)], found[spread(len(found), k)])

@@ -1,0 +1,320 @@
+"""`report.html` and `compare.html`: what a run is and how good, on one page that needs nothing but a browser."""
+
+import base64
+import io
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from grbm import plots, runs
+from grbm.data.loading import Dataset, load_for
+from grbm.errors import UserError
+from grbm.evaluate.doctor import diagnose
+from grbm.evaluate.images import cells, read_table
+from grbm.files import write_text
+from grbm.generate import generate, on_device, trajectory, tuned_sampler
+from grbm.runs import Run
+
+N_FRAMES = 40
+SCORES = {  # of evaluation.json, with what they are called on a page
+    "log_likelihood_test": "log-likelihood, held out, nats",
+    "log_likelihood_train": "log-likelihood, training, nats",
+    "bits_per_dimension_test": "bits per dimension, held out",
+    "bits_per_dimension_train": "bits per dimension, training",
+    "log_z": "log Z, nats",
+    "kl_data_model": "KL(data || model), nats",
+    "within_3_deviations": "samples within 3 deviations of a mode",
+    "reconstruction_test": "reconstruction error, held out",
+}
+MIXED = {
+    "rhat_max": "worst R-hat",
+    "ess_bulk_min": "least bulk effective sample size",
+    "steps_per_independent": "steps per independent draw",
+}
+
+
+def report(run: Run, *, seed: int = 1, dataset: Dataset | None = None) -> Path:
+    """Write report.html into the run's folder, from its files; returns its path.
+
+    Samples and the way to them are drawn anew; scores are those that ``grbm evaluate`` and ``grbm mixing`` left.
+    """
+    try:
+        dataset = dataset or load_for(run.config, run.model.n_visible)
+    except UserError:
+        dataset = None
+    body = [
+        _head(run, dataset),
+        _section("Samples", f'<div class="grid">{"".join(_samples(run, dataset, seed))}</div>'),
+        _section("What was learned", *_learned(run)),
+        _section("Scores", *_scored(run)),
+        _section("The doctor's findings", _findings(run, dataset, seed)),
+        _section("Settings", _settings(run)),
+    ]
+    path = run.folder / runs.REPORT
+    write_text(path, _page(_name(run), body))
+    return path
+
+
+def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[str, ...]]:
+    """Write runs side by side to ``path``; returns the table of settings that differ and scores, with its head."""
+    names = _names(several)
+    table: list[tuple[str, ...]] = [("", *names)]
+    table += _differences(several)
+    found = [dict(_scores(run)) for run in several]
+    for label in dict.fromkeys(label for scores in found for label in scores):
+        table.append((label, *(scores.get(label, "–") for scores in found)))
+    curves = [_curve(dict(zip(names, several, strict=True)), *which) for which in CURVES]
+    panels = [
+        f"<div><h3>{escape(name)}</h3>{''.join(_samples(run, None, seed))}</div>"
+        for name, run in zip(names, several, strict=True)
+    ]
+    body = [
+        f"<h1>{len(several)} runs side by side</h1>",
+        _section("Settings that differ, and scores", _table(table[1:], table[0])),
+        _section("Samples", f'<div class="grid">{"".join(panels)}</div>'),
+        _section("Learning", f'<div class="grid">{"".join(filter(None, curves))}</div>'),
+    ]
+    write_text(path, _page("Runs side by side", body))
+    return table
+
+
+def _page(title: str, body: Sequence[str]) -> str:
+    """One file without any address: the policy forbids the browser to fetch anything."""
+    css, js = ((resources("grbm") / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)} · grbm</title>
+<link rel="icon" href="data:,">
+<style>
+{css}</style>
+</head>
+<body>
+<main>
+{chr(10).join(body)}
+</main>
+<script>
+{js}</script>
+</body>
+</html>
+"""
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{chr(10).join(parts)}\n</section>"
+
+
+def _table(rows: Sequence[Sequence[str]], head: Sequence[str], own: str = "") -> str:
+    """Rows of text; the one whose first cell is ``own`` stands out."""
+
+    def line(kind: str, row: Sequence[str]) -> str:
+        rest = "".join(f"<{kind}{' class=wrap' if len(x) > 40 else ''}>{escape(x)}</{kind}>" for x in row[1:])
+        return f"<tr{' class=own' if row[0] == own else ''}><th scope=row>{escape(row[0])}</th>{rest}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f'<div class="scroll"><table><thead>{line("th", head)}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _head(run: Run, dataset: Dataset | None) -> str:
+    config, seconds = run.config, (run.metrics[-1]["seconds"] if run.metrics else 0.0)
+    shape = "" if run.image_shape is None else f" ({' x '.join(str(n) for n in run.image_shape)})"
+    rows = "" if dataset is None else f"{len(dataset.train):,} rows of "
+    held = "" if dataset is None or not len(dataset.test) else f"; {len(dataset.test):,} held out"
+    train, objective = config.train, config.objective
+    done = run.metrics[-1]["update"] if run.metrics else 0
+    facts = {
+        "Data": f"{config.dataset.name}: {rows}{run.model.n_visible:,} visible units{shape}{held}",
+        "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
+        "Training": f"{done:,} of {train.n_updates:,} updates of {train.batch_size:,} rows; {objective.name}, "
+        f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}",
+        "Time": f"{_duration(seconds)}{'; ' if runs.machine(run.folder) else ''}{runs.machine(run.folder)}",
+        "Seed": str(config.seed),
+    }
+    lines = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
+    if config.command:
+        lines += f"<dt>Command</dt><dd><code>{escape(config.command)}</code></dd>"
+    about = f'<p class="muted">{escape(config.about)}</p>' if config.about else ""
+    status = f"<p><strong>{escape(run.status)}</strong></p>" if run.status else ""
+    return f"<h1>{escape(_name(run))}</h1>\n{about}{status}\n<dl>{lines}</dl>"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = divmod(round(seconds), 60), divmod(round(seconds / 60), 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes[0]} min {minutes[1]} s" if seconds < 3600 else f"{hours[0]} h {hours[1]} min"
+
+
+def _samples(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
+    """A sheet of samples, and the way from noise to some of them."""
+    sampling, shape = run.config.sampling, run.image_shape
+    sampler = tuned_sampler(run, sampling.sampler, on_device(run))
+    what = "conditional means of the last states" if sampling.mean else "last states"
+    how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise; {what}"
+    states, steps = trajectory(run, 32 if shape else 1000, n_states=N_FRAMES, sampler=sampler, seed=seed)
+    if shape is not None:
+        sheet = plots.tile(generate(run, 100, sampler=sampler, seed=seed), shape, 10)
+        yield _figure(_png(sheet), f"{how}.", "100 samples", "pixels")
+        frames = [_png(plots.tile(state, shape, 8)) for state in states]
+        caption = "The same chains from noise on."
+    else:
+        data, limits = (
+            None if dataset is None else dataset.train[:1000],
+            plots.limits_of(states[-1][:, [0, min(1, run.model.n_visible - 1)]], 0.3),
+        )
+        frames = [_raster(plots.cloud(state, data, limits)) for state in states]
+        over = "" if data is None else ", over 1,000 rows of data in grey"
+        caption = f"1,000 chains{over}; first two columns. {how}."
+    pictures = "".join(
+        f'<img src="{frame}" data-step="{step}" alt="the chains at step {step}"'
+        f"{' class=pixels' if shape else ''}{'' if k == len(frames) - 1 else ' hidden'}>"
+        for k, (frame, step) in enumerate(zip(frames, steps, strict=True))
+    )
+    last = len(frames) - 1
+    yield (
+        f'<figure class="player">{pictures}<div class="controls"><button type="button">Play</button>'
+        f'<input type="range" min="0" max="{last}" value="{last}" aria-label="step of the chains">'
+        f"<output>step {steps[-1]}</output></div><figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+CURVES = (
+    ("log_var_mean", "log σ², mean over visible units", False),
+    ("reconstruction", "reconstruction error, mean square", False),
+    ("grad_norm", "gradient norm before clipping", True),
+    ("energy_distance", "energy distance of chains and data", True),
+)
+
+
+def _learned(run: Run) -> Iterator[str]:
+    if run.image_shape is not None:
+        sheet = plots.filter_sheet(run.model.W, run.image_shape, 100)
+        caption = "Weights of the hidden units of largest norm, each on its own scale; 0 is mid-grey."
+        yield _figure(_png(sheet), caption, "filters", "pixels", "max-width: 34rem")
+    elif (run.folder / runs.FIGURES / "density.png").is_file():
+        picture = base64.b64encode((run.folder / runs.FIGURES / "density.png").read_bytes()).decode()
+        yield _figure(f"data:image/png;base64,{picture}", "", "data, learned density and samples")
+    curves = [_curve({"": run}, *which) for which in CURVES]
+    yield f'<div class="grid">{"".join(filter(None, curves))}</div>'
+
+
+def _curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
+    metrics = {label: run.metrics for label, run in several.items() if run.metrics}
+    return _figure(_svg(plots.curve(metrics, name, title, log)), "", title) if metrics else ""
+
+
+def _scores(run: Run) -> Iterator[tuple[str, str]]:
+    """What ``grbm evaluate`` and ``grbm mixing`` found, with errors where they are known."""
+    found = _json(run.folder / runs.EVALUATION)
+    for name, label in SCORES.items():
+        if isinstance(found.get(name), float):
+            error = found.get(f"{name}_error")
+            yield label, f"{found[name]:.3f}" + (f" ± {error:.2g}" if error else "")
+    if found.get("log_z_verdict"):
+        yield "log Z", str(found["log_z_verdict"])
+    table = read_table(run)
+    if table is not None:
+        yield from cells(table.rows["this run"]).items()
+    mixed = _json(run.folder / runs.MIXING)
+    for name, label in MIXED.items():
+        if isinstance(mixed.get(name), float):
+            yield f"{label} ({mixed.get('sampler', '')})", f"{mixed[name]:.3g}"
+
+
+def _scored(run: Run) -> Iterator[str]:
+    rows = list(_scores(run))
+    table = read_table(run)
+    if table is not None:
+        shown = {name: cells(row) for name, row in table.rows.items()}
+        rows = [row for row in rows if row[0] not in next(iter(shown.values()))]
+        head = ["", *next(iter(shown.values()))]
+        yield _table([[name, *row.values()] for name, row in shown.items()], head, "this run")
+        yield "".join(f'<p class="muted">{escape(line)}</p>' for line in table.protocol)
+    if rows:
+        yield _table(rows, ("", "± standard error"))
+    commands = {runs.EVALUATION: "evaluate {} --log-likelihood", runs.MIXING: "mixing {}"}
+    if run.image_shape is not None:
+        commands[runs.FID] = "evaluate {} --fid"
+    left = [f"<code>grbm {c.format(run.folder)}</code>" for f, c in commands.items() if not (run.folder / f).is_file()]
+    if left:
+        again = f"<code>grbm report {run.folder}</code>"
+        yield f'<p class="muted">Not measured yet: {", ".join(left)}; then {again} puts it here.</p>'
+
+
+def _findings(run: Run, dataset: Dataset | None, seed: int) -> str:
+    items = "".join(
+        f'<li class="{level}"><span class="level">{level}</span><strong>{escape(about)}</strong>: {escape(text)}</li>'
+        for level, about, text in diagnose(run, dataset, seed=seed)
+    )
+    return f'<ul class="findings">{items}</ul>'
+
+
+def _settings(run: Run) -> str:
+    rows = [(name, str(value)) for name, value in run.config.identity().items() if value is not None]
+    return f"<details><summary>All {len(rows)} that decide the numbers</summary>{_table(rows, ('', ''))}</details>"
+
+
+def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
+    """Settings that are not the same in all runs, updates done, and seconds."""
+    settings = [run.config.identity() for run in several]
+    keys = [key for key in settings[0] if len({str(s.get(key)) for s in settings}) > 1]
+    rows = [(key, *("–" if s.get(key) is None else str(s[key]) for s in settings)) for key in keys]
+    last = [run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0} for run in several]
+    rows.append(("updates done", *(f"{record['update']:,}" for record in last)))
+    rows.append(("time", *(_duration(record["seconds"]) for record in last)))
+    return rows
+
+
+def _names(several: Sequence[Run]) -> list[str]:
+    names = [run.folder.resolve().name for run in several]
+    return names if len(set(names)) == len(names) else [str(run.folder) for run in several]
+
+
+def _name(run: Run) -> str:
+    return run.config.preset or run.folder.resolve().name
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+    except (OSError, ValueError):
+        return {}
+
+
+def _figure(source: str, caption: str, alt: str, kind: str = "", style: str = "") -> str:
+    words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    look = (f' class="{kind}"' if kind else "") + (f' style="{style}"' if style else "")
+    return f'<figure><img src="{source}" alt="{escape(alt)}"{look}>{words}</figure>'
+
+
+def _png(array: np.ndarray) -> str:
+    """An array (H, W, 3) in [0, 1] as the address of a picture that is its own content."""
+    content = io.BytesIO()
+    pixels = (array * 255).round().astype(np.uint8)
+    grey = (pixels == pixels[..., :1]).all()
+    Image.fromarray(pixels[..., 0] if grey else pixels).save(content, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+
+
+def _raster(figure: Figure) -> str:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=100)
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+
+
+def _svg(figure: Figure) -> str:
+    content = io.BytesIO()
+    figure.savefig(content, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(content.getvalue()).decode()

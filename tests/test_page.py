@@ -1,0 +1,153 @@
+"""report.html and compare.html: what they say, and that a real browser shows it and plays it."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from grbm import cli, runs
+from grbm.page import compare, report
+
+QUIET = ["--train.n-updates", "40", "--log.no-tensorboard", "--no-figures"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of images with scores beside it, one of the plane, one of an array."""
+    folder = tmp_path_factory.mktemp("runs")
+    np.save(folder / "array.npy", np.random.default_rng(0).normal(size=(200, 5)))
+    for name, options in (
+        ("digits", ["--train.learning-rate", "0.04"]),
+        ("isotropic", []),
+        ("array", ["--data", str(folder / "array.npy")]),
+    ):
+        assert cli.main(["train", name, *options, *QUIET, "--out", str(folder / name)]) == 0
+    assert cli.main(["train", "digits", *QUIET, "--out", str(folder / "other"), "--model.n-hidden", "32"]) == 0
+    scores = {"log_likelihood_test": -12.3456, "log_likelihood_test_error": 0.25, "log_z": 1.5, "log_z_error": 0.0}
+    (folder / "digits" / runs.EVALUATION).write_text(json.dumps(scores))
+    rows = {
+        name: {"Fréchet": x, "Fréchet ±": 0.5, "precision": 0.9} for name, x in (("this run", 7.0), ("one <b>", 9.0))
+    }
+    (folder / "digits" / runs.FID).write_text(json.dumps({"rows": rows, "protocol": ["100 images."], "settings": {}}))
+    return folder
+
+
+def text_of(path):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8").partition("<main>")[2]))
+
+
+def test_a_report_says_what_was_done_and_how_good_it_is(trained):
+    text = text_of(report(runs.read(trained / "digits")))
+    assert "1,618 rows of 64 visible units (1 x 8 x 8); 179 held out" in text
+    assert "40 of 40 updates of 256 rows; pcd, 10 steps of gibbs; sgd, rate 0.04" in text
+    assert "grbm train digits --train.learning-rate 0.04" in text
+    assert "PyTorch" in text
+    assert "log-likelihood, held out, nats -12.346 ± 0.25" in text
+    assert "7 ± 0.5" in text
+    assert "one &lt;b&gt;" in text
+    assert "100 images." in text
+    assert "grbm mixing" in text  # what is missing is named
+    assert "--fid" not in text
+    assert "Finished all 40 updates" in text
+    assert "train.learning_rate 0.04" in text
+
+
+def test_a_page_holds_no_address_and_every_picture(trained):
+    for name in ("digits", "isotropic", "array"):
+        page = report(runs.read(trained / name)).read_text(encoding="utf-8")
+        sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+        assert len(sources) > 30
+        assert all(source.startswith("data:") for source in sources)
+        assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", page)
+
+
+def test_damaged_files_do_not_spoil_a_report(trained, tmp_path):
+    """Of a killed run: half a table, no scores, no data."""
+    shutil.copytree(trained / "array", tmp_path / "run")
+    (tmp_path / "run" / runs.EVALUATION).write_text("{")
+    (tmp_path / "run" / runs.STATUS).unlink()
+    config = json.loads((tmp_path / "run" / runs.CONFIG).read_text())
+    (tmp_path / "run" / runs.CONFIG).write_text(json.dumps(config | {"data": str(tmp_path / "gone.npy")}))
+    assert cli.main(["report", str(tmp_path / "run")]) == 0
+    text = text_of(tmp_path / "run" / runs.REPORT)
+    assert "training has not ended" in text
+    assert "Not at hand" in text
+
+
+def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys):
+    table = compare([runs.read(trained / name) for name in ("digits", "other")], tmp_path / "page.html")
+    rows = {row[0]: row[1:] for row in table}
+    assert rows[""] == ("digits", "other")
+    assert rows["model.n_hidden"] == ("256", "32")
+    assert rows["train.learning_rate"] == ("0.04", "0.05")
+    assert rows["log-likelihood, held out, nats"] == ("-12.346 ± 0.25", "–")
+    assert rows["updates done"] == ("40", "40")
+    assert "train.batch_size" not in rows
+    command = ["compare", str(trained / "digits"), str(trained / "isotropic"), "--out", str(tmp_path / "two.html")]
+    assert cli.main(command) == 0
+    assert "dataset.name" in capsys.readouterr().out
+    assert cli.main(command) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert cli.main(["compare", str(trained / "digits")]) == 2
+    assert "two runs or more" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("no browser: install chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+    flags += f"disable-component-update disable-sync user-data-dir={tmp_path_factory.mktemp('profile')}"
+    for flag in flags.split():
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    window = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield window
+    window.quit()
+
+
+@pytest.mark.parametrize("name", ["digits", "isotropic", "compare"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_browser_shows_and_plays_it(name, width, browser, trained, tmp_path):
+    """No complaint on the console, every picture decoded, nothing wider than the window, the scrubber scrubs."""
+    if name == "compare":
+        path = tmp_path / "page.html"
+        compare([runs.read(trained / run) for run in ("digits", "isotropic")], path)
+    else:
+        path = report(runs.read(trained / name))
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    browser.get(path.as_uri())
+    assert browser.get_log("browser") == []
+    sizes = browser.execute_script("return [...document.images].map(i => i.complete ? i.naturalWidth : 0)")
+    assert len(sizes) > 30
+    assert min(sizes) > 0
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    (player, *_) = browser.find_elements("css selector", ".player")
+    slider, label = (player.find_element("css selector", tag) for tag in ("input", "output"))
+
+    def shown():
+        return [f.get_attribute("data-step") for f in player.find_elements("css selector", "img") if f.is_displayed()]
+
+    last = shown()
+    assert len(last) == 1
+    assert label.text == f"step {last[0]}"
+    browser.execute_script("arguments[0].value = 0; arguments[0].dispatchEvent(new Event('input'))", slider)
+    assert shown() == ["0"]
+    assert label.text == "step 0"
+    button = player.find_element("css selector", "button")
+    browser.execute_script("arguments[0].click()", button)
+    assert button.text == "Pause"
+    browser.execute_async_script("setTimeout(arguments[0], 500)")
+    assert int(shown()[0]) > 0
+    browser.execute_script("arguments[0].click()", button)
+    assert button.text == "Play"
+    assert browser.get_log("browser") == []

@@ -48,6 +48,7 @@ def test_train_writes_a_whole_run(digits):
         "figures",
         "checkpoints",
         "tensorboard",
+        "report.html",
     }
     figures = {p.name for p in (digits / "figures").iterdir()}
     assert figures == {"samples.png", "chains.png", "chains.gif", "filters.png", "learning.png"}

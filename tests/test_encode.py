@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from grbm import cli, encode, runs
+from grbm.data.images import load_digits
 from grbm.data.loading import load_for
 
 
@@ -62,3 +64,36 @@ def test_files_are_encoded_and_wrong_ones_refused(digits, tmp_path, capsys):
         assert cli.main(["encode", str(digits), str(tmp_path / what)]) == 2
         assert sentence in capsys.readouterr().err
     assert not (digits / "codes" / "hole.npy").exists()
+
+
+def test_pictures_are_made_like_those_that_were_learned(digits, tmp_path, capsys):
+    """A grey model encodes colour pictures of any size, and one picture by itself."""
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8), dtype=np.uint8)
+    (tmp_path / "pictures").mkdir()
+    for k, image in enumerate(images):
+        Image.fromarray(image).convert("RGB").save(tmp_path / "pictures" / f"{k}.png")
+    assert cli.main(["encode", str(digits), str(tmp_path / "pictures")]) == 0
+    assert cli.main(["encode", str(digits), str(tmp_path / "pictures" / "1.png")]) == 0
+    codes = np.load(digits / "codes" / "pictures.npy")
+    run = runs.read(digits)
+    with torch.no_grad():
+        expected = run.model(run.standardizer(torch.from_numpy(images.reshape(3, 64) / 255))).numpy()
+    np.testing.assert_allclose(codes, expected, atol=1e-5)
+    np.testing.assert_array_equal(np.load(digits / "codes" / "1.npy"), codes[1:2])
+    assert "Note" not in capsys.readouterr().err
+
+
+def test_other_units_are_noticed_and_rows_can_be_found_again(digits, tmp_path, capsys):
+    run = runs.read(digits)
+    dataset = load_for(run.config, 64)
+    np.save(tmp_path / "levels.npy", 16 * dataset.test.numpy())  # 0 to 16, as scikit-learn has them
+    assert cli.main(["encode", str(digits), str(tmp_path / "levels.npy")]) == 0
+    assert "the same units?" in capsys.readouterr().err
+    assert cli.main(["encode", str(digits), "test", "--out", str(tmp_path / "test.npy")]) == 0
+    out, err = capsys.readouterr()
+    assert "same units" not in err
+    assert "test.rows.npy" in out
+    numbers = np.load(tmp_path / "test.rows.npy")
+    assert torch.equal(load_digits()[0][numbers], dataset.test)
+    assert cli.main(["encode", str(digits), "test", "--out", str(tmp_path / "codes.txt")]) == 2
+    assert "--out must end in .npy" in capsys.readouterr().err

@@ -194,7 +194,7 @@ def test_pictures_train_and_draw(tmp_path, capsys):
     assert "--data FOLDER" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert cli.main(["train", "images", "--data", str(tmp_path / "empty"), *TINY, "--out", str(tmp_path / "x")]) == 2
-    assert "holds 0 pictures" in capsys.readouterr().err
+    assert "holds no pictures" in capsys.readouterr().err
 
 
 def test_hugging_face_data_sets(tmp_path, capsys):
@@ -259,7 +259,7 @@ def test_a_zip_file_of_pictures_is_its_folder(tmp_path, monkeypatch):
         open_pictures(tmp_path / "flipped.zip", Look(size=9))
     with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
         archive.writestr("notes.txt", "nothing")
-    with pytest.raises(UserError, match="holds 0 pictures"):
+    with pytest.raises(UserError, match="holds no pictures"):
         open_pictures(tmp_path / "empty.zip", look)
 
 

@@ -8,9 +8,9 @@ import torch
 
 from grbm.config import RunConfig
 from grbm.data.arrays import open_array
-from grbm.data.folders import Look, is_arrow, open_arrow, open_pictures
-from grbm.data.loading import load_for
-from grbm.data.rows import Table
+from grbm.data.folders import SUFFIXES, Look, open_arrow, open_pictures
+from grbm.data.loading import CELEBA_CROP, load_for
+from grbm.data.rows import Table, spread
 from grbm.errors import UserError
 from grbm.files import replacing
 from grbm.generate import on_device
@@ -33,14 +33,35 @@ def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
             raise UserError(f"{run.folder} kept no rows from training; encode train, or a file.")
         return rows
     path, key = Path(what), key or config.dataset.key
-    if path.is_dir() and not (is_arrow(path) and run.image_shape is None):
-        look = Look(config.dataset.crop, config.dataset.size, config.dataset.grey)
-        rows = open_pictures(path, look, key)[0]
+    pictures = path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)
+    if pictures and run.image_shape is not None:
+        rows = open_pictures(path, _look(run), key)[0]
+    elif path.suffix.lower() in SUFFIXES:
+        raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
         rows = open_arrow(path, key) if path.is_dir() else open_array(path, key)
     if rows.shape[1] != run.model.n_visible:
         raise UserError(f"{path} has {rows.shape[1]} columns, but the model has {run.model.n_visible} visible units.")
     return rows
+
+
+def _look(run: Run) -> Look:
+    """Pictures made like those that the run learned from: cropped as they were, of their size, grey if they were."""
+    assert run.image_shape is not None
+    dataset, (channels, height, width) = run.config.dataset, run.image_shape
+    crop = CELEBA_CROP if dataset.name == "celeba" else dataset.crop
+    return Look(crop, dataset.size or (height if height == width else None), dataset.grey or channels == 1)
+
+
+def strangeness(run: Run, rows: Table) -> float:
+    """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
+    return float(run.standardizer(rows[spread(len(rows), CHUNK)]).square().mean().sqrt())
+
+
+def row_numbers(run: Run, what: str) -> np.ndarray | None:
+    """Which rows of the file that was split "train" or "test" are; None for what was never split."""
+    numbers = load_for(run.config, run.model.n_visible).numbers if what in ("train", "test") else None
+    return None if numbers is None else numbers[what == "test"].numpy()
 
 
 @torch.no_grad()

@@ -80,8 +80,10 @@ def sample(args: list[str]) -> None:
 
 
 def encode(args: list[str]) -> None:
-    from grbm import runs
-    from grbm.encode import rows_to_encode, write_codes
+    import numpy as np
+
+    from grbm import files, runs
+    from grbm.encode import row_numbers, rows_to_encode, strangeness, write_codes
 
     options = parse(EncodeOptions, args, "grbm encode")
     run = _read(options.run, options.data_dir, options.data, options.weights)
@@ -89,9 +91,23 @@ def encode(args: list[str]) -> None:
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}.npy"
     if path.exists() and not options.overwrite:
         raise UserError(f"{path} already exists; add --overwrite to replace it.")
+    if path.suffix != ".npy":
+        raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
+    far = strangeness(run, rows)
+    if far > 3:
+        print(
+            f"Note: these rows lie {far:.0f} times as far from the training mean as the training data do; are they in "
+            f"the same units?",
+            file=sys.stderr,
+        )
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
+    numbers = row_numbers(run, options.what)
+    if numbers is not None:
+        with files.replacing(path.with_suffix(".rows.npy")) as temporary, temporary.open("wb") as file:
+            np.save(file, numbers, allow_pickle=False)
+        print(f"  which rows of the data they are: {path.with_suffix('.rows.npy')}")
 
 
 def evaluate(args: list[str]) -> None:

@@ -47,8 +47,6 @@ def rows_of(array: "Mapped | np.ndarray", where: str) -> Rows:
         raise UserError(f"{where} is of type {dtype}; --data needs one array of real numbers.")
     if len(shape) < 2 or 0 in shape:
         raise UserError(f"{where} has shape {shape}; --data needs rows of samples, (n, N) with n, N >= 1.")
-    if shape[0] < 2:
-        raise UserError(f"{where} holds a single row; --data needs at least 2.")
     n_columns = int(np.prod(shape[1:]))
     return Rows(lambda index: array[index].reshape(len(index), n_columns), torch.arange(shape[0]), n_columns)
 

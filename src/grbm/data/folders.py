@@ -40,15 +40,17 @@ def is_arrow(folder: Path) -> bool:
 
 
 def open_pictures(folder: Path, look: Look, key: str | None = None) -> tuple[Rows, ImageShape]:
-    """Pictures of a folder and the folders in it, of a zip file, or of a Hugging Face data set, with values in [0, 1].
+    """One picture, those of a folder and the folders in it, a zip file, or a Hugging Face data set, in [0, 1].
 
     Returns rows (n, channels · height · width) in channel-major order, and their image shape.
     """
     if folder.is_file() and zipfile.is_zipfile(folder):
         return _open_zip(folder, look)
-    if not folder.is_dir():
+    if folder.is_file() and folder.suffix.lower() in SUFFIXES:
+        paths = [folder]
+    elif not folder.is_dir():
         raise UserError(f"{folder} is neither a folder nor a zip file; give --data one of pictures.")
-    if is_arrow(folder):
+    elif is_arrow(folder):
         table, column = _load_arrow(folder, key)
         if type(table.features[column]).__name__ != "Image":
             raise UserError(
@@ -56,7 +58,8 @@ def open_pictures(folder: Path, look: Look, key: str | None = None) -> tuple[Row
             )
         name = f"{folder.resolve()} {table._fingerprint} {column}"
         return _cached(name, look, len(table), lambda k: (str(k), table[k][column]), folder)
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    else:
+        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     _enough(len(paths), folder)
     stamps = [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
     name = f"{folder.resolve()} {json.dumps(stamps)}"
@@ -90,8 +93,8 @@ def _open_zip(path: Path, look: Look) -> tuple[Rows, ImageShape]:
 
 
 def _enough(count: int, where: Path) -> None:
-    if count < 2:
-        raise UserError(f"{where} holds {count} pictures ({', '.join(SUFFIXES)}); training needs at least 2.")
+    if count == 0:
+        raise UserError(f"{where} holds no pictures ({', '.join(SUFFIXES)}).")
 
 
 def open_arrow(folder: Path, key: str | None = None) -> Rows:
@@ -110,8 +113,6 @@ def open_arrow(folder: Path, key: str | None = None) -> Rows:
             )
         return read_rows.reshape(len(index), first.size)
 
-    if len(rows) < 2:
-        raise UserError(f"{folder} holds {len(rows)} rows; training needs at least 2.")
     return Rows(read, torch.arange(len(rows)), first.size)
 
 

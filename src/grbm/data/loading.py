@@ -25,6 +25,7 @@ class Dataset(NamedTuple):
     image_shape: tuple[int, int, int] | None = None  # channels, height, width
     mixture: Mixture | None = None  # the true density, if known
     levels: int | None = None  # where numbers are k/(levels − 1): how many different ones there are
+    numbers: tuple[Tensor, Tensor] | None = None  # of the rows of train and test in the file that was split
 
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
@@ -44,18 +45,18 @@ def load(config: RunConfig) -> Dataset:
         assert config.data is not None
         key = config.dataset.key
         rows = open_arrow(config.data, key) if is_arrow(config.data) else open_array(config.data, key)
-        return Dataset(*_split(rows, config))
+        return _split(rows, config)
     if name == "images":
         assert config.data is not None
         look = Look(config.dataset.crop, config.dataset.size, config.dataset.grey)
         rows, shape = open_pictures(config.data, look, config.dataset.key)
-        return Dataset(*_split(rows, config), image_shape=shape, levels=LEVELS[name])
+        return _split(rows, config)._replace(image_shape=shape, levels=LEVELS[name])
     if name == "celeba":
         look = Look(CELEBA_CROP, config.dataset.size or 32, config.dataset.grey)
         rows, shape = open_pictures(config.data or _find_celeba(config.data_dir), look)
-        return Dataset(*_split(rows, config), image_shape=shape, levels=LEVELS[name])
+        return _split(rows, config)._replace(image_shape=shape, levels=LEVELS[name])
     if name == "digits":
-        return Dataset(*_split(load_digits()[0], config), image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
+        return _split(load_digits()[0], config)._replace(image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
     train, test = (load_idx(name, config.data_dir, train=part)[0] for part in (True, False))
     return Dataset(train, test, image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
 
@@ -98,16 +99,19 @@ def standardizer(config: RunConfig, dataset: Dataset, stats: Statistics) -> Stan
     return Standardizer.fit(stats, config.dataset.standardise, n_channels=channels, floor=floor)
 
 
-def _split(rows: Table, config: RunConfig) -> tuple[Table, Table]:
+def _split(rows: Table, config: RunConfig) -> Dataset:
     """Rows to train on and rows held out, each in their own order, in memory where they fit into ``config.memory``."""
+    if len(rows) < 2:
+        what = "picture" if config.dataset.name in ("images", "celeba") else "row"
+        raise UserError(f"{config.data} holds a single {what}; training needs at least 2.")
     order = torch.randperm(len(rows), generator=generator(config.seed, "split"))[: config.dataset.subset]
     n_test = int(len(order) * config.dataset.held_out)
-    parts = [order[n_test:].sort().values, order[:n_test].sort().values]
+    parts = order[n_test:].sort().values, order[:n_test].sort().values
     if isinstance(rows, Tensor):
-        return rows[parts[0]], rows[parts[1]]
+        return Dataset(rows[parts[0]], rows[parts[1]], numbers=parts)
     if len(order) * rows.n_columns * 4 > config.memory << 20:
-        return rows.take(parts[0]), rows.take(parts[1])
+        return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=parts)
     held = [rows[part] for part in parts]
     for part, numbers in zip(held, parts, strict=True):
         refuse_not_finite(part.numpy(), numbers, str(config.data))
-    return held[0], held[1]
+    return Dataset(held[0], held[1], numbers=parts)

@@ -1,17 +1,18 @@
 """`grbm doctor`: each disease is found and named, with a remedy; health is called health."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
-from grbm import GRBM, Base, cli
+from grbm import GRBM, Base, TrainState, checkpoint, cli
 from grbm.config import DatasetConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
 from grbm.data import Standardizer
 from grbm.data.loading import Dataset
 from grbm.evaluate.distance import energy_distance
 from grbm.evaluate.doctor import Finding, diagnose
-from grbm.runs import Run
+from grbm.runs import CHECKPOINTS, MIXING, Run
 from grbm.samplers import Gibbs, sample
 from tests.conftest import exact_chains, random_model
 
@@ -77,8 +78,16 @@ def test_diseases_of_the_record(tmp_path):
         assert finding.level == level
         assert word in finding.text
     assert "clip-norm" in found("gradients", metrics=[record(k, clipped=1.0) for k in range(1, 101)]).text
-    worse = [record(k, energy_distance=0.05 + 0.01 * max(0, k - 50)) for k in range(1, 101)]
-    assert "--weights best" in found("later is worse", metrics=worse).text
+    worse = [record(k, energy_distance=0.05 + 0.01 * abs(k - 50)) for k in range(1, 101)]
+    finding = found("later is worse", metrics=worse)
+    assert "around update 5" in finding.text
+    assert "No checkpoint of then was kept" in finding.text
+    for update, kept in ((90, False), (47, True)):  # a best checkpoint from elsewhere is no help
+        model = GRBM(N, M)
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01), seed=0)
+        state.update = update
+        checkpoint.save(tmp_path / CHECKPOINTS, state, run="x", notes={"score": 1.0 - update / 1000 - kept})
+        assert ("Use --weights best" in found("later is worse", metrics=worse).text) == kept
 
 
 def test_diseases_of_the_variances(tmp_path):
@@ -149,6 +158,27 @@ def test_an_energy_gap_between_data_and_chains(tmp_path):
     finding = named(diagnose(slow, data), "energy gap")
     assert finding.level == "wrong"
     assert "not come down" in finding.text
+
+
+def test_a_gap_that_more_steps_cannot_close_is_not_given_more_steps(tmp_path):
+    """The data are all at the top of a mode, where samples of the model rarely are; chains from both starts agree."""
+    wide = random_model(30, 2, 1, dtype=torch.float32, strength=0.1)
+    run, data = healthy(tmp_path, wide)
+    top = data.train.mean(0) + 0.1 * (data.train - data.train.mean(0))
+    findings = diagnose(run, Dataset(top, top[:100]))
+    assert named(findings, "memory").level == "fine"
+    finding = named(findings, "energy gap")
+    assert finding.level == "wrong"
+    assert "more steps change nothing" in finding.text
+    assert "--sampling.n-steps" not in finding.text
+
+
+def test_what_longer_chains_said_is_repeated(tmp_path):
+    run, data = healthy(tmp_path)
+    for mixed, level in ((True, "fine"), (False, "wrong")):
+        found = {"mixed": mixed, "sampler": "gibbs", "verdict": "They said so."}
+        (tmp_path / MIXING).write_text(json.dumps(found))
+        assert named(diagnose(run, data), "mixing of gibbs") == Finding(level, "mixing of gibbs", "They said so.")
 
 
 def test_overfitting(tmp_path):

@@ -110,6 +110,10 @@ def test_reference_models_are_fitted_to_the_images():
     several = references.mixture(images, 2000, n_components=5)
     truth = Statistics.of(images)
     assert frechet(truth, Statistics.of(several)) < 0.5
+    with pytest.MonkeyPatch.context() as patch:  # as if there were too many columns for full covariances
+        patch.setattr(references, "LARGEST", 60)
+        patch.setattr(references, "COMPONENTS", 20)
+        assert frechet(truth, Statistics.of(references.mixture(images, 2000, n_components=5))) < 0.5
     made = references.autoencoder(images, 500, epochs=60)
     assert ((made >= 0) & (made <= 1)).all()
     torch.testing.assert_close(made.mean(0), mean, atol=0.15, rtol=0)

@@ -1,5 +1,6 @@
 """`grbm doctor`: what a run's record, weights and chains say about its health, in plain words."""
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -7,12 +8,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm import checkpoint
 from grbm.config import RunConfig
 from grbm.data.loading import Dataset
 from grbm.data.rows import spread
 from grbm.evaluate.distance import energy_distance
 from grbm.generate import on_device, tuned_sampler
-from grbm.runs import Run
+from grbm.runs import CHECKPOINTS, MIXING, Run
 from grbm.samplers import sample
 
 Level = Literal["fine", "note", "wrong"]
@@ -40,7 +42,7 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
         ]
     rows = run.standardizer(dataset.train[spread(len(dataset.train), 2000)])
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
-    return [*findings, *_chains(run, rows, n_chains, seed)]
+    return [*findings, *_chains(run, rows, n_chains, seed), *_mixing(run)]
 
 
 def _late(run: Run, name: str) -> list[float]:
@@ -69,11 +71,14 @@ def _training(run: Run) -> Iterator[Finding]:
         best = min(range(len(means)), key=means.__getitem__)
         if means[-1] > 2 * means[best] and means[-1] - means[best] > 0.01 * math.sqrt(run.model.n_visible):
             where = distances[best + window // 2][1]
+            kept = checkpoint.best(run.folder / CHECKPOINTS)
+            near = kept is not None and abs(checkpoint.read_record(kept)["update"] - where) <= last / 10
+            remedy = "Use --weights best, stop" if near else "No checkpoint of then was kept: stop"
             yield Finding(
                 "wrong",
                 "later is worse",
                 f"The chains were nearest to the data around update {where:,} (energy distance {means[best]:.3g}) and "
-                f"ended at {means[-1]:.3g}. Use --weights best, stop sooner, or lower the learning rate.",
+                f"ended at {means[-1]:.3g}. {remedy} sooner (--train.n-updates), or lower the learning rate.",
             )
         else:
             text = f"Energy distance of chains to data {distances[0][0]:.3g} at first, {means[-1]:.3g} at the end."
@@ -221,31 +226,34 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
         text = f"{steps} steps from noise end in NaN or infinite numbers. Lower --sampling.sampler.step-size."
         yield Finding("wrong", "chains", text)
         return
+    met = None
+    if not sampler.anneals:
+        other = sample(model, sampler, n_steps=steps, v0=data.to(model.W), seed=seed + 1).v.cpu()
+        distance, p = _differ(noise, other, seed)
+        met = not (p < 0.01 and distance > 0.01)
     energies = {name: run.model.free_energy(x).double() for name, x in (("data", data), ("noise", noise))}
     gap, width = float(energies["noise"].mean() - energies["data"].mean()), float(energies["data"].std())
     where = f"After {steps} steps from noise the chains lie {gap:+.3g} nats from the data in free energy"
     if not abs(gap) <= 2 * width:  # also where it is NaN
         pcd = run.config.objective.name == "pcd"
-        remedy = (
-            f"they have not come down to where the data are: more --sampling.n-steps, or train with more "
-            f"--objective.n-steps{'' if pcd else ' or with --objective.name pcd'} or --train.n-updates"
-            if gap > 0
-            else "they sit where the model is deeper than at the data: lower --train.learning-rate, or train with more "
-            "chains or tempering (--sampler.name parallel-tempering)"
-        )
+        if gap < 0:
+            remedy = "they sit where the model is deeper than at the data: lower --train.learning-rate, or train with "
+            remedy += "more chains or tempering (--sampler.name parallel-tempering)"
+        elif met:
+            remedy = "and so do chains from the data: it is where the model puts its mass, and more steps change "
+            remedy += "nothing; train with more --train.n-updates or a lower --train.learning-rate"
+        else:
+            remedy = "they have not come down to where the data are: more --sampling.n-steps, or train with more "
+            remedy += f"--objective.n-steps{'' if pcd else ' or with --objective.name pcd'} or --train.n-updates"
         text = f"{where}, more than twice the data's own standard deviation of {width:.3g}; {remedy}."
         yield Finding("wrong", "energy gap", text)
     else:
         text = f"{where}, within twice the data's own standard deviation of {width:.3g}."
         yield Finding("fine", "energy gap", text)
-    if sampler.anneals:
-        yield Finding(
-            "note", "memory", "Annealed chains start from their base alone, so two starts cannot be compared."
-        )
-        return
-    other = sample(model, sampler, n_steps=steps, v0=data.to(model.W), seed=seed + 1).v.cpu()
-    distance, p = _differ(noise, other, seed)
-    if p < 0.01 and distance > 0.01:
+    if met is None:
+        text = "Annealed chains start from their base alone, so two starts cannot be compared."
+        yield Finding("note", "memory", text)
+    elif not met:
         yield Finding(
             "wrong",
             "memory",
@@ -256,6 +264,15 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
     else:
         how = f"energy distance {max(0.0, distance):.1%} of their width, p = {p:.2f}; below 1 % does not matter"
         yield Finding("fine", "memory", f"After {steps} steps chains from noise and from the data have met ({how}).")
+
+
+def _mixing(run: Run) -> Iterator[Finding]:
+    """What `grbm mixing` said of longer chains, if it was asked."""
+    try:
+        found = json.loads((run.folder / MIXING).read_text(encoding="utf-8"))
+        yield Finding("fine" if found["mixed"] else "wrong", f"mixing of {found['sampler']}", found["verdict"])
+    except (OSError, ValueError, KeyError):
+        return
 
 
 def _differ(x: Tensor, y: Tensor, seed: int, n_permutations: int = 199) -> tuple[float, float]:

@@ -126,6 +126,8 @@ def score_images(
         protocol += [
             f"Held-out images: {len(dataset.test):,} only, and a Fréchet distance rises where there are fewer."
         ]
+    if with_references and whole.shape[1] > references.LARGEST:
+        protocol += [f"Mixture of 20: of {references.COMPONENTS} principal components; the others one Gaussian."]
     protocol += [f"{judge.label}: {judge.protocol}." for judge in judges]
     protocol += [
         "Errors: of Fréchet distances what other draws would vary by; of kernel distances over random subsets."

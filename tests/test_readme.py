@@ -23,11 +23,13 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 def test_commands_exist(capsys):
-    lines = [
-        line.split("#")[0] for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()
-    ]
-    commands = [shlex.split(line.split("uv run grbm")[1]) for line in lines if "uv run grbm" in line]
-    assert len(commands) >= 7
+    """Every line of a shell block, in the README and all pages, that begins with grbm: command and flags are known."""
+    commands = []
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            lines = (line.split("#")[0].split("&&")[-1].strip().removeprefix("uv run ") for line in block.splitlines())
+            commands += [shlex.split(line)[1:] for line in lines if line.startswith("grbm ")]
+    assert len(commands) >= 20
     for command in commands:
         if command[0] == "train" and len(command) > 1:
             assert command[1] in PRESETS

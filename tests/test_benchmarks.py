@@ -1,4 +1,4 @@
-"""The benchmark on natural images: its densities integrate to one, its baselines step as published."""
+"""Benchmarks: densities on natural images integrate to one, baselines step as published, probes read what is there."""
 
 import io
 import zipfile
@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import natural_patches
+from benchmarks import linear_probe, natural_patches
 from grbm import GRBM
 
 
@@ -110,3 +110,16 @@ def test_a_quick_look_runs_and_takes_up_what_is_there(photographs, tmp_path, mon
     natural_patches.main()
     again = [line for line in first.splitlines() if "on validation" not in line]
     assert capsys.readouterr().out.splitlines() == again
+
+
+def test_a_linear_probe_reads_what_is_there_and_no_more():
+    """Labels by a hyperplane are read, at any scale of the features; labels at random are guessed, within 4 errors."""
+    rng = np.random.default_rng(0)
+    x, direction = rng.normal(size=(1600, 5)) * [1e-3, 1, 1, 1, 1e3], np.array([1e3, 1, -1, 0, 1e-3])
+    labels = (x @ direction > 0).astype(int)
+    found = linear_probe.probe(x[:1200], labels[:1200], x[1200:], labels[1200:])
+    assert found.accuracy > 0.97
+    noise = rng.integers(0, 2, 1600)
+    found = linear_probe.probe(x[:1200], noise[:1200], x[1200:], noise[1200:])
+    assert abs(found.accuracy - 0.5) < 4 * found.error
+    assert found.error == pytest.approx(0.025, rel=0.05)

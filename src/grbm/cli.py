@@ -232,7 +232,7 @@ def _paper(what: str, args: list[str]) -> None:
         if number is not None and number < least:
             raise UserError(f"--{name} must be at least {least}, got {number}.")
     device = pick_device("auto")
-    scale = options.scale if options.scale is not None else 1.0 if device.type == "cuda" else 0.0002
+    scale = options.scale if options.scale is not None else 1.0 if device.type == "cuda" else 0.0001
     made = tables.Options(
         options.out or Path("runs") / f"{options.dynamics}-{scale:g}",
         options.dynamics,

@@ -216,7 +216,7 @@ class PaperOptions:
     dynamics: Dynamics = "paper"
     """paper: the equations as printed, temperature 1. published-program: what the authors' program computes."""
     scale: float | None = None
-    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU and 0.0002 on a CPU."""
+    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU and 0.0001 on a CPU."""
     out: Path | None = None
     """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE."""
     data_dir: Path = Path("data")

@@ -119,5 +119,5 @@ PRESETS: dict[str, Preset] = {
         "Fig. 1, rows 3-4, with Gibbs (--sampler.name for the others)",
         paper("anisotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
     ),
-} | {name: Preset(f"{e.title}; --scale 0.0002 for a CPU", configure(name)) for name, e in EXPERIMENTS.items()}
+} | {name: Preset(f"{e.title}; --scale 0.0001 for a CPU", configure(name)) for name, e in EXPERIMENTS.items()}
 PRESETS = {name: Preset(p.summary, replace(p.config, preset=name)) for name, p in PRESETS.items()}

@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 
 from grbm import UserError, runs
 from grbm.data.images import IDX_FOLDERS, load_digits, load_idx
+from grbm.data.loading import load
 from grbm.encode import codes
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn: the inverse of the penalty
@@ -64,7 +65,9 @@ def main() -> None:
     config = replace(run.config, data_dir=options.data_dir or run.config.data_dir)
     if config.dataset.name == "digits":
         images, labels = load_digits()
-        sets = [(images[:1500], labels[:1500]), (images[1500:], labels[1500:])]
+        numbers = load(config).numbers  # the run's own split: what it held out it has never seen
+        assert numbers is not None
+        sets = [(images[part], labels[part]) for part in numbers]
     elif config.dataset.name in IDX_FOLDERS:
         sets = [load_idx(config.dataset.name, config.data_dir, train=part) for part in (True, False)]
     else:

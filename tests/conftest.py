@@ -1,8 +1,11 @@
 """Small random models, exact chains and the shared data folder."""
 
+import atexit
 import gzip
 import os
+import shutil
 import struct
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,9 @@ from grbm.randomness import generator
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # and in the processes that tests start
+if "GRBM_CACHE_DIR" not in os.environ:  # what other versions of the program left in the user's cache must not be found
+    os.environ["GRBM_CACHE_DIR"] = tempfile.mkdtemp(prefix="grbm-tests-")
+    atexit.register(shutil.rmtree, os.environ["GRBM_CACHE_DIR"], ignore_errors=True)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # CUDA kernels on the CPU; read when Triton is imported
 
@@ -60,7 +66,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """Folders laid out as the real ones: 60 images of MNIST and Fashion-MNIST, 2,000 faces."""
+    """Folders laid out as the real ones: 60 images each of MNIST, Fashion-MNIST and CelebA."""
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
     for name in ("MNIST", "FashionMNIST"):

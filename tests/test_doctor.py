@@ -12,7 +12,7 @@ from grbm.data import Standardizer
 from grbm.data.loading import Dataset
 from grbm.evaluate.distance import energy_distance
 from grbm.evaluate.doctor import Finding, diagnose
-from grbm.runs import CHECKPOINTS, MIXING, Run
+from grbm.runs import CHECKPOINTS, MIXING, Run, model_digest
 from grbm.samplers import Gibbs, sample
 from tests.conftest import exact_chains, random_model
 
@@ -176,9 +176,12 @@ def test_a_gap_that_more_steps_cannot_close_is_not_given_more_steps(tmp_path):
 def test_what_longer_chains_said_is_repeated(tmp_path):
     run, data = healthy(tmp_path)
     for mixed, level in ((True, "fine"), (False, "wrong")):
-        found = {"mixed": mixed, "sampler": "gibbs", "verdict": "They said so."}
+        found = {"mixed": mixed, "sampler": "gibbs", "verdict": "They said so.", "model": model_digest(run.model)}
         (tmp_path / MIXING).write_text(json.dumps(found))
         assert named(diagnose(run, data), "mixing of gibbs") == Finding(level, "mixing of gibbs", "They said so.")
+    with torch.no_grad():
+        run.model.b += 1  # trained further since
+    assert not any(finding.about == "mixing of gibbs" for finding in diagnose(run, data))
 
 
 def test_overfitting(tmp_path):

@@ -3,11 +3,14 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from grbm import cli, runs
+from grbm.config import SamplerConfig
 from grbm.page import compare, report
 
 QUIET = ["--train.n-updates", "40", "--log.no-tensorboard", "--no-figures"]
@@ -26,11 +29,13 @@ def trained(tmp_path_factory):
         assert cli.main(["train", name, *options, *QUIET, "--out", str(folder / name)]) == 0
     assert cli.main(["train", "digits", *QUIET, "--out", str(folder / "other"), "--model.n-hidden", "32"]) == 0
     scores = {"log_likelihood_test": -12.3456, "log_likelihood_test_error": 0.25, "log_z": 1.5, "log_z_error": 0.0}
-    (folder / "digits" / runs.EVALUATION).write_text(json.dumps(scores))
+    model = {"model": runs.model_digest(runs.read(folder / "digits").model)}
+    (folder / "digits" / runs.EVALUATION).write_text(json.dumps(scores | model))
     rows = {
         name: {"Fréchet": x, "Fréchet ±": 0.5, "precision": 0.9} for name, x in (("this run", 7.0), ("one <b>", 9.0))
     }
-    (folder / "digits" / runs.FID).write_text(json.dumps({"rows": rows, "protocol": ["100 images."], "settings": {}}))
+    table = {"rows": rows, "protocol": ["100 images."], "settings": model | {"n": 100}}
+    (folder / "digits" / runs.FID).write_text(json.dumps(table))
     return folder
 
 
@@ -76,6 +81,44 @@ def test_damaged_files_do_not_spoil_a_report(trained, tmp_path):
     assert "Not at hand" in text
 
 
+def test_scores_of_other_weights_are_not_shown(trained, tmp_path):
+    """As after more training, or of --weights best; and what is no table at all."""
+    shutil.copytree(trained / "digits", tmp_path / "a <b> & c")
+    run = runs.read(tmp_path / "a <b> & c")
+    assert "-12.346" in text_of(report(run))
+    with torch.no_grad():
+        run.model.b += 1
+    page = report(run).read_text(encoding="utf-8")
+    assert "-12.346" not in page
+    assert "100 images." not in page
+    assert "<b> & c" not in page
+    assert "a &lt;b&gt; &amp; c" in page
+    for name in (runs.EVALUATION, runs.FID, runs.MIXING):
+        (run.folder / name).write_text("[]")
+    report(run)
+
+
+def test_training_on_forgets_what_was_measured_before(tmp_path):
+    folder = tmp_path / "run"
+    assert cli.main(["train", "digits", *QUIET, "--checkpoint.updates", "20", "--out", str(folder)]) == 0
+    names = (runs.EVALUATION, runs.FID, runs.MIXING, runs.REPORT)
+    for name in names:
+        (folder / name).write_text("{}")
+    assert cli.main(["resume", str(folder), "--no-figures"]) == 0  # finished: nothing is trained, nothing forgotten
+    assert all((folder / name).is_file() for name in names)
+    (folder / runs.STATUS).unlink()
+    assert cli.main(["resume", str(folder), "--no-figures"]) == 0
+    assert not any((folder / name).is_file() for name in names)
+
+
+def test_chains_that_leave_the_finite_numbers_have_a_page_that_says_so(trained, tmp_path):
+    for name in ("isotropic", "digits"):
+        run = runs.read(trained / name)
+        config = replace(run.config.sampling, sampler=SamplerConfig("langevin", step_size=1e30))
+        run = run._replace(folder=tmp_path, config=replace(run.config, sampling=config))
+        assert "end in NaN or infinite numbers" in text_of(report(run))
+
+
 def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys):
     table = compare([runs.read(trained / name) for name in ("digits", "other")], tmp_path / "page.html")
     rows = {row[0]: row[1:] for row in table}
@@ -84,6 +127,7 @@ def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys):
     assert rows["train.learning_rate"] == ("0.04", "0.05")
     assert rows["log-likelihood, held out, nats"] == ("-12.346 ± 0.25", "–")
     assert rows["updates done"] == ("40", "40")
+    assert rows["images scored"] == ("100", "–")
     assert "train.batch_size" not in rows
     command = ["compare", str(trained / "digits"), str(trained / "isotropic"), "--out", str(tmp_path / "two.html")]
     assert cli.main(command) == 0

@@ -338,6 +338,12 @@ def test_contract(sampler, dtype):
 
 def test_sample_keeps_intermediate_states_and_can_finish_on_the_mean():
     model = random_model(3, 4, 7)
+    every = sample(model, Gibbs(), n_chains=5, n_steps=10, keep_every=1, seed=0)
+    some = sample(model, Gibbs(), n_chains=5, n_steps=10, keep_at=[1, 4, 10], seed=0)
+    assert torch.equal(some.v, every.v[[0, 3, 9]])
+    for wrong in ([], [3, 3], [4, 11], [-1, 2]):
+        with pytest.raises(ValueError, match="keep_at must rise"):
+            sample(model, Gibbs(), n_chains=5, n_steps=10, keep_at=wrong)
     kept = sample(model, Gibbs(), n_chains=5, n_steps=10, burn_in=2, keep_every=4, seed=0)
     assert kept.v.shape == (2, 5, 3)
     last = sample(model, Gibbs(), n_chains=5, n_steps=10, seed=0)

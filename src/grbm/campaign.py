@@ -1,10 +1,14 @@
 """Several runs side by side: those that are missing are trained, those that were interrupted go on."""
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +27,12 @@ class Job(NamedTuple):
     config: RunConfig
 
 
+class _Worker(NamedTuple):
+    job: Job
+    process: SpawnProcess
+    answer: Connection  # a sentence, or the exception that ended it
+
+
 def train_missing(
     jobs: Sequence[Job], folder: Path, *, at_once: int, threads: int | None = None, seconds: float = 60.0
 ) -> None:
@@ -36,28 +46,40 @@ def train_missing(
     UserError
         For a run of other settings in ``folder``, or bad input.
     StoppedError
-        After SIGINT or SIGTERM; each run has written its checkpoint then.
+        After SIGINT or SIGTERM; each run has written its checkpoint then, and no process is left.
     """
     if at_once == 1 and threads is None:
         for job in jobs:
             print(job.name, flush=True)
             with Progress(job.config.train.n_updates) as progress:
-                _train(job.config, folder / job.name, on_start=progress.start, on_update=progress.update)
+                text = _train(job.config, folder / job.name, on_start=progress.start, on_update=progress.update)
+            print(f"  {text}", flush=True)
         return
     threads = threads or max(1, (os.cpu_count() or 1) // at_once)
-    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
-        pending = {pool.submit(_train_alone, job.config, folder / job.name, threads): job for job in jobs}
-        try:
-            while pending:
-                done, _ = wait(pending, timeout=seconds, return_when=FIRST_COMPLETED)
-                for future in done:
-                    _report(pending.pop(future), future)
-                if not done:
-                    print("  " + "; ".join(filter(None, (_progress(job, folder) for job in pending.values()))))
-                sys.stdout.flush()
-        except BaseException:  # nothing queued behind a failure, or behind Ctrl-C, should start any more
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    waiting = list(jobs)
+    workers: list[_Worker] = []
+    failure: BaseException | None = None
+    with _told_to_stop(workers) as asked:
+        while workers or (waiting and not asked and failure is None):
+            while waiting and len(workers) < at_once and not asked and failure is None:
+                workers.append(_start(waiting.pop(0), folder, threads))
+            ready = wait([worker.answer for worker in workers], timeout=seconds)
+            for worker in [worker for worker in workers if worker.answer in ready]:
+                workers.remove(worker)
+                found = _answer(worker)
+                if isinstance(found, str):
+                    print(f"  {worker.job.name}: {found}")
+                elif failure is None:
+                    failure = found
+                    for other in workers:  # their runs can go on later
+                        other.process.terminate()
+            if not ready:
+                print("  " + "; ".join(filter(None, (_progress(worker.job, folder) for worker in workers))))
+            sys.stdout.flush()
+    if asked:
+        raise StoppedError("stopped, with checkpoints written; to go on, give the same command again.", asked[0])
+    if failure is not None:
+        raise failure
 
 
 def missing(jobs: Sequence[Job], folder: Path) -> list[Job]:
@@ -79,6 +101,57 @@ def _finished(folder: Path, config: RunConfig) -> bool:
     return status is not None and not status.startswith("interrupted") and (folder / runs.WEIGHTS).is_file()
 
 
+@contextmanager
+def _told_to_stop(workers: list[_Worker]) -> Iterator[list[int]]:
+    """Pass SIGTERM on to the workers; a terminal sends its SIGINT to all of them itself. Yields the signals heard."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def stop(number: int, frame: object) -> None:
+        heard.append(number)
+        for worker in workers:
+            if number == signal.SIGTERM:
+                worker.process.terminate()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(job: Job, folder: Path, threads: int) -> _Worker:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(job.config, folder / job.name, threads, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(job, process, ours)
+
+
+def _answer(worker: _Worker) -> "str | BaseException":
+    try:
+        found: str | BaseException = worker.answer.recv()
+    except EOFError:  # it died without a word, such as for memory
+        worker.process.join()
+        found = UserError(
+            f"The process of {worker.job.name} ended with code {worker.process.exitcode}; start it again."
+        )
+    worker.process.join()
+    return found
+
+
+def _work(config: RunConfig, folder: Path, threads: int, answer: Connection) -> None:
+    torch.set_num_threads(threads)
+    try:
+        answer.send(_train(config, folder))
+    except (UserError, StoppedError, OSError) as error:
+        answer.send(error)
+
+
 def _train(config: RunConfig, folder: Path, **told: Any) -> str:
     from grbm import experiment
 
@@ -87,19 +160,6 @@ def _train(config: RunConfig, folder: Path, **told: Any) -> str:
     except DivergenceError as error:
         return str(error)
     return f"{runs.read_metrics(folder)[-1]['seconds']:.0f} s"
-
-
-def _train_alone(config: RunConfig, folder: Path, threads: int) -> str:
-    torch.set_num_threads(threads)
-    return _train(config, folder)
-
-
-def _report(job: Job, future: "Future[str]") -> None:
-    try:
-        print(f"  {job.name}: {future.result()}")
-    except StoppedError as error:
-        where = error.message.partition(" and ")[0]
-        raise StoppedError(f"{job.name} {where}; give the same command to go on", error.signal) from error
 
 
 def _progress(job: Job, folder: Path) -> str:

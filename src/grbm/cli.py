@@ -18,7 +18,7 @@ from grbm.options import (
     ResumeOptions,
     TrainOptions,
 )
-from grbm.paper import EXPERIMENTS, Dynamics, configure
+from grbm.paper import EXPERIMENTS, Dynamics, changed_by_hand, configure
 from grbm.presets import PRESETS
 
 USAGE = """\
@@ -105,11 +105,14 @@ def _train(args: list[str]) -> None:
         except ValueError as error:
             raise UserError(f"--scale must be a number, not {scale!r}.") from error
         preset = configure(name, dynamics, factor)  # type: ignore[arg-type]
-        print(preset.about)
     defaults = TrainOptions(**{f.name: getattr(preset, f.name) for f in fields(RunConfig)})
     options = parse(TrainOptions, rest, f"grbm train {name}", default=defaults, description=PRESETS[name].summary)
     config = _settle(RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)}), preset)
+    if name in EXPERIMENTS:
+        config = changed_by_hand(preset, config)
     config = replace(config, command=shlex.join(["grbm", "train", *args]))
+    if config.about:
+        print(config.about)
     folder = options.out or Path("runs") / name
     _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
 
@@ -173,6 +176,7 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
         from grbm.page import report
 
         run = runs.read(folder)
+        run = run._replace(config=replace(run.config, data_dir=config.data_dir, data=config.data))
         for path in [*draw(run), report(run)]:
             print(f"  {path}")
     print(f"Next: grbm evaluate {folder}")

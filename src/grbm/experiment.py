@@ -26,6 +26,7 @@ from grbm.logs import Log, Record
 from grbm.logs import check as check_log
 from grbm.model import GRBM, Base
 from grbm.objectives import Objective
+from grbm.paper import with_rows
 from grbm.recorder import Recorder
 from grbm.samplers.run import engine
 from grbm.training import TrainState, fit
@@ -97,6 +98,7 @@ def _train(
         return
     resume = share.from_leader(resume and (folder / runs.CONFIG).is_file())
     dataset = share.lead(lambda: load(config)) or load(config)  # the leader first: a download happens once
+    config = with_rows(config, len(dataset.train))
     scale, base = share.from_leader(share.lead(lambda: _statistics(config, dataset, folder, resume)))
     torch_device = runs.pick_device(device or config.device)
     data = _standardised(dataset, scale, torch_device)
@@ -228,7 +230,8 @@ def _painter(scale: Standardizer, dataset: Dataset) -> Callable[[Tensor], np.nda
 def _open(folder: Path, config: RunConfig, update: int, scale: Standardizer, base: Base, dataset: Dataset) -> Log:
     runs.clean(folder)
     runs.save_data(folder, scale, base, dataset.image_shape)
-    (folder / runs.STATUS).unlink(missing_ok=True)
+    for name in (runs.STATUS, runs.EVALUATION, runs.MIXING, runs.TRACE, runs.FID, runs.REPORT):
+        (folder / name).unlink(missing_ok=True)  # of weights that will not be the run's
     return Log(folder, config, update)
 
 

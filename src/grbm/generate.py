@@ -33,9 +33,9 @@ def trajectory(
     """
     sampling = run.config.sampling
     noise = _sample(run, replace(sampling, n_steps=0, mean=False), n_chains, seed, sampler)
-    kept = _sample(run, sampling, n_chains, seed, sampler, keep_every=1)
-    steps = sorted({0, *(round(sampling.n_steps ** (k / (n_states - 2))) for k in range(n_states - 1))})
-    states = torch.stack([noise.v if step == 0 else kept.v[step - 1] for step in steps])
+    steps = sorted({round(sampling.n_steps ** (k / (n_states - 2))) for k in range(n_states - 1)})
+    kept = _sample(run, sampling, n_chains, seed, sampler, keep_at=steps)
+    states, steps = torch.cat([noise.v[None], kept.v]), [0, *steps]
     return run.standardizer.inverse(states.cpu()), steps
 
 
@@ -61,7 +61,7 @@ def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
 
 @torch.no_grad()
 def _sample(
-    run: Run, sampling: SamplingConfig, n: int, seed: int, sampler: Sampler | None, keep_every: int | None = None
+    run: Run, sampling: SamplingConfig, n: int, seed: int, sampler: Sampler | None, keep_at: list[int] | None = None
 ) -> Chains:
     model = on_device(run)
     return sample(
@@ -70,7 +70,7 @@ def _sample(
         n_steps=sampling.n_steps,
         n_chains=n,
         seed=seed,
-        keep_every=keep_every,
+        keep_at=keep_at,
         mean=sampling.mean,
         precision=run.config.precision,
     )

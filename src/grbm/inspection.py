@@ -133,6 +133,7 @@ def evaluate(args: list[str]) -> None:
         ais_steps=options.ais_steps,
         ais_chains=options.ais_chains,
     )
+    scores["model"] = runs.model_digest(run.model)
     files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
     width = max(map(len, scores))
     for name, score in scores.items():
@@ -236,6 +237,7 @@ def mixing(args: list[str]) -> None:
         raise UserError(f"The chains were refused: {flags.get(first, first)} {rest}") from error
     found = mixing.diagnose(trace)
     settings = {"sampler": named.name, "weights": options.weights, "seed": options.seed, "chains": options.chains}
+    settings |= {"model": runs.model_digest(run.model)}
     settings |= {"draws": options.draws, "every": options.every, "burn_in": options.burn_in}
     print(f"{options.chains} chains of {named.name}, {trace.n_from_data} of them from data, the others from noise;")
     print(f"{options.draws} states of each, every {options.every} steps after {options.burn_in}.\n")

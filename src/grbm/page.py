@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files as resources
@@ -15,9 +16,10 @@ from PIL import Image
 
 from grbm import plots, runs
 from grbm.data.loading import Dataset, load_for
+from grbm.data.rows import spread
 from grbm.errors import UserError
 from grbm.evaluate.doctor import diagnose
-from grbm.evaluate.images import cells, read_table
+from grbm.evaluate.images import OWN, Table, cells, read_table, widths
 from grbm.files import write_text
 from grbm.generate import generate, on_device, trajectory, tuned_sampler
 from grbm.runs import Run
@@ -158,24 +160,27 @@ def _duration(seconds: float) -> str:
 
 def _samples(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
     """A sheet of samples, and the way from noise to some of them."""
-    sampling, shape = run.config.sampling, run.image_shape
+    sampling, shape, size = run.config.sampling, run.image_shape, run.model.n_visible + 2 * run.model.n_hidden
     sampler = tuned_sampler(run, sampling.sampler, on_device(run))
     what = "conditional means of the last states" if sampling.mean else "last states"
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise; {what}"
-    states, steps = trajectory(run, 32 if shape else 1000, n_states=N_FRAMES, sampler=sampler, seed=seed)
+    # few enough that a page of large pictures can be mailed, and that all states fit into memory
+    n_chains = (32 if run.model.n_visible <= 1024 else 8) if shape else max(100, min(1000, 1_000_000 // size))
+    states, steps = trajectory(run, n_chains, n_states=N_FRAMES, sampler=sampler, seed=seed)
+    if not states.isfinite().all():
+        yield f"<p><strong>{sampling.n_steps} steps from noise end in NaN or infinite numbers.</strong></p>"
+        return
     if shape is not None:
         sheet = plots.tile(generate(run, 100, sampler=sampler, seed=seed), shape, 10)
-        yield _figure(_png(sheet), f"{how}.", "100 samples", "pixels")
-        frames = [_png(plots.tile(state, shape, 8)) for state in states]
+        yield _figure(_picture(sheet), f"{how}.", "100 samples", "pixels")
+        frames = [_picture(plots.tile(state, shape, min(8, n_chains // 2))) for state in states]
         caption = "The same chains from noise on."
     else:
-        data, limits = (
-            None if dataset is None else dataset.train[:1000],
-            plots.limits_of(states[-1][:, [0, min(1, run.model.n_visible - 1)]], 0.3),
-        )
+        data = None if dataset is None else dataset.train[spread(len(dataset.train), 1000)]
+        limits = plots.limits_of(states[-1][:, [0, min(1, run.model.n_visible - 1)]], 0.3)
         frames = [_raster(plots.cloud(state, data, limits)) for state in states]
-        over = "" if data is None else ", over 1,000 rows of data in grey"
-        caption = f"1,000 chains{over}; first two columns. {how}."
+        over = "" if data is None else f", over {len(data):,} rows of data in grey"
+        caption = f"{n_chains:,} chains{over}; first two columns. {how}."
     pictures = "".join(
         f'<img src="{frame}" data-step="{step}" alt="the chains at step {step}"'
         f"{' class=pixels' if shape else ''}{'' if k == len(frames) - 1 else ' hidden'}>"
@@ -201,7 +206,7 @@ def _learned(run: Run) -> Iterator[str]:
     if run.image_shape is not None:
         sheet = plots.filter_sheet(run.model.W, run.image_shape, 100)
         caption = "Weights of the hidden units of largest norm, each on its own scale; 0 is mid-grey."
-        yield _figure(_png(sheet), caption, "filters", "pixels", "max-width: 34rem")
+        yield _figure(_picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
     elif (run.folder / runs.FIGURES / "density.png").is_file():
         picture = base64.b64encode((run.folder / runs.FIGURES / "density.png").read_bytes()).decode()
         yield _figure(f"data:image/png;base64,{picture}", "", "data, learned density and samples")
@@ -215,18 +220,21 @@ def _curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
 
 
 def _scores(run: Run) -> Iterator[tuple[str, str]]:
-    """What ``grbm evaluate`` and ``grbm mixing`` found, with errors where they are known."""
-    found = _json(run.folder / runs.EVALUATION)
+    """What ``grbm evaluate`` and ``grbm mixing`` found of these very weights, with errors where they are known."""
+    found = _measured(run, runs.EVALUATION)
+    verdict = str(found.get("log_z_verdict", ""))
     for name, label in SCORES.items():
         if isinstance(found.get(name), float):
             error = found.get(f"{name}_error")
-            yield label, f"{found[name]:.3f}" + (f" ± {error:.2g}" if error else "")
-    if found.get("log_z_verdict"):
-        yield "log Z", str(found["log_z_verdict"])
-    table = read_table(run)
+            doubt = " (log Z not converged)" if verdict.startswith("Not") and name.startswith(("log_", "bits")) else ""
+            yield label, f"{found[name]:.3f}" + (f" ± {error:.2g}" if error else "") + doubt
+    if verdict:
+        yield "log Z", verdict
+    table = _images(run)
     if table is not None:
-        yield from cells(table.rows["this run"]).items()
-    mixed = _json(run.folder / runs.MIXING)
+        yield from cells(table.rows[OWN]).items()
+        yield "images scored", f"{table.settings.get('n', 0):,}"
+    mixed = _measured(run, runs.MIXING)
     for name, label in MIXED.items():
         if isinstance(mixed.get(name), float):
             yield f"{label} ({mixed.get('sampler', '')})", f"{mixed[name]:.3g}"
@@ -234,22 +242,37 @@ def _scores(run: Run) -> Iterator[tuple[str, str]]:
 
 def _scored(run: Run) -> Iterator[str]:
     rows = list(_scores(run))
-    table = read_table(run)
+    table = _images(run)
     if table is not None:
-        shown = {name: cells(row) for name, row in table.rows.items()}
-        rows = [row for row in rows if row[0] not in next(iter(shown.values()))]
-        head = ["", *next(iter(shown.values()))]
-        yield _table([[name, *row.values()] for name, row in shown.items()], head, "this run")
+        columns = widths(table.rows)
+        rows = [row for row in rows if row[0] not in columns and row[0] != "images scored"]
+        body = [[name, *(cells(row).get(column, "–") for column in columns)] for name, row in table.rows.items()]
+        yield _table(body, ["", *columns], OWN)
         yield "".join(f'<p class="muted">{escape(line)}</p>' for line in table.protocol)
     if rows:
-        yield _table(rows, ("", "± standard error"))
-    commands = {runs.EVALUATION: "evaluate {} --log-likelihood", runs.MIXING: "mixing {}"}
-    if run.image_shape is not None:
-        commands[runs.FID] = "evaluate {} --fid"
-    left = [f"<code>grbm {c.format(run.folder)}</code>" for f, c in commands.items() if not (run.folder / f).is_file()]
+        yield _table(rows, ("", "± standard error, where it is known"))
+    likelihood = "log_likelihood_train_error" in _measured(run, runs.EVALUATION)
+    left = [] if likelihood else ["evaluate {} --log-likelihood"]
+    left += [] if _measured(run, runs.MIXING) else ["mixing {}"]
+    left += [] if run.image_shape is None or table is not None else ["evaluate {} --fid"]
     if left:
-        again = f"<code>grbm report {run.folder}</code>"
-        yield f'<p class="muted">Not measured yet: {", ".join(left)}; then {again} puts it here.</p>'
+        folder = shlex.quote(str(run.folder))
+        commands = [f"<code>{escape(f'grbm {command.format(folder)}')}</code>" for command in [*left, "report {}"]]
+        yield f'<p class="muted">Not measured yet: {", ".join(commands[:-1])}; then {commands[-1]} puts it here.</p>'
+
+
+def _measured(run: Run, name: str) -> dict[str, Any]:
+    """What a command wrote beside the run, if it was of the weights that the run has now."""
+    try:
+        content = json.loads((run.folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and content.get("model") == runs.model_digest(run.model) else {}
+
+
+def _images(run: Run) -> Table | None:
+    table = read_table(run)
+    return table if table is not None and table.settings.get("model") == runs.model_digest(run.model) else None
 
 
 def _findings(run: Run, dataset: Dataset | None, seed: int) -> str:
@@ -266,14 +289,16 @@ def _settings(run: Run) -> str:
 
 
 def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
-    """Settings that are not the same in all runs, updates done, and seconds."""
-    settings = [run.config.identity() for run in several]
-    keys = [key for key in settings[0] if len({str(s.get(key)) for s in settings}) > 1]
-    rows = [(key, *("–" if s.get(key) is None else str(s[key]) for s in settings)) for key in keys]
-    last = [run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0} for run in several]
-    rows.append(("updates done", *(f"{record['update']:,}" for record in last)))
-    rows.append(("time", *(_duration(record["seconds"]) for record in last)))
-    return rows
+    """What was run, where it is not the same: experiments, data, settings, updates, time and machine."""
+    rows = []
+    for run in several:
+        last = run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0}
+        row = {"what": run.config.about, "data": str(run.config.data or "")} | run.config.identity()
+        row |= {"updates done": f"{last['update']:,}", "time": _duration(last["seconds"])}
+        rows.append(row | {"machine": runs.machine(run.folder)})
+    always = ("updates done", "time")
+    keys = [key for key in rows[0] if key in always or len({str(row.get(key)) for row in rows}) > 1]
+    return [(key, *("–" if row.get(key) in (None, "") else str(row[key]) for row in rows)) for key in keys]
 
 
 def _names(several: Sequence[Run]) -> list[str]:
@@ -285,27 +310,23 @@ def _name(run: Run) -> str:
     return run.config.preset or run.folder.resolve().name
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return content
-    except (OSError, ValueError):
-        return {}
-
-
 def _figure(source: str, caption: str, alt: str, kind: str = "", style: str = "") -> str:
     words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     look = (f' class="{kind}"' if kind else "") + (f' style="{style}"' if style else "")
     return f'<figure><img src="{source}" alt="{escape(alt)}"{look}>{words}</figure>'
 
 
-def _png(array: np.ndarray) -> str:
+def _picture(array: np.ndarray) -> str:
     """An array (H, W, 3) in [0, 1] as the address of a picture that is its own content."""
     content = io.BytesIO()
     pixels = (array * 255).round().astype(np.uint8)
-    grey = (pixels == pixels[..., :1]).all()
-    Image.fromarray(pixels[..., 0] if grey else pixels).save(content, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+    if (pixels == pixels[..., :1]).all():
+        Image.fromarray(pixels[..., 0]).save(content, "PNG", optimize=True)
+        kind = "png"
+    else:  # noise in colour does not shrink without loss
+        Image.fromarray(pixels).save(content, "JPEG", quality=90, subsampling=0)
+        kind = "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 def _raster(figure: Figure) -> str:

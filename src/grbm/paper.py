@@ -121,3 +121,18 @@ def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> Ru
         about=about,
         preset=name,
     )
+
+
+def changed_by_hand(preset: RunConfig, config: RunConfig) -> RunConfig:
+    """``config`` with what was changed of an experiment's preset in its ``about``: it is the paper's row no more."""
+    before, now = preset.identity(), config.identity()
+    changed = [f"{name} = {now[name]}" for name in now if now[name] != before.get(name) and name != "seed"]
+    return replace(config, about=f"{preset.about}; changed: {', '.join(changed)}" if changed else preset.about)
+
+
+def with_rows(config: RunConfig, n_rows: int) -> RunConfig:
+    """``config`` with the number of its training rows in its ``about``, where the paper had others."""
+    e = EXPERIMENTS.get(config.preset)
+    if e is None or n_rows == e.n_rows or " training images" in config.about:
+        return config
+    return replace(config, about=f"{config.about}; {n_rows:,} training images, {e.n_rows:,} in the paper")

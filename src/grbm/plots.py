@@ -120,8 +120,9 @@ def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: 
     figure = Figure(figsize=(4.4, 2.9), layout="constrained")
     axes = figure.subplots()
     for k, (label, metrics) in enumerate(several.items()):
-        axes.plot([m["update"] for m in metrics], column(metrics, name), color=COLOURS[k % len(COLOURS)], label=label)
-    if log:
+        plain = label.replace("$", r"\$")  # not mathematics
+        axes.plot([m["update"] for m in metrics], column(metrics, name), color=COLOURS[k % len(COLOURS)], label=plain)
+    if log and any(y > 0 for metrics in several.values() for y in column(metrics, name)):
         axes.set_yscale("log", nonpositive="mask")  # an unbiased distance can be below 0
     if len(several) > 1:
         axes.legend(frameon=False, fontsize=8)

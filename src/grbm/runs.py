@@ -1,5 +1,6 @@
 """The run folder: what training writes and every other command reads."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -239,6 +240,14 @@ def read_status(folder: Path) -> str | None:
         return str(json.loads((folder / STATUS).read_text(encoding="utf-8"))["message"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / STATUS} is damaged ({error}); train again or restore the file.") from error
+
+
+def model_digest(model: GRBM) -> str:
+    """Of the weights: what was measured of others does not belong to a run any more."""
+    digest = hashlib.blake2b(digest_size=16)
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def machine(folder: Path) -> str:

@@ -1,6 +1,8 @@
 """`grbm reproduce table1` to `fig9`: the paper's image experiments, trained where missing, scored and drawn."""
 
 import json
+import math
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,8 +19,9 @@ from grbm.data.loading import load, load_for
 from grbm.data.rows import spread
 from grbm.errors import UserError
 from grbm.evaluate.features import Features
-from grbm.evaluate.images import cells, score_images
+from grbm.evaluate.images import OWN, cells, score_images, widths
 from grbm.generate import generate, trajectory
+from grbm.page import report
 from grbm.paper import EXPERIMENTS, Dynamics, configure
 
 BEST = "table1-gibbs-langevin"
@@ -75,21 +78,35 @@ def reproduce(what: str, options: Options, judge: Callable[[str], Features | Non
     print(f"{what}: {len(jobs)} runs, {len(todo)} to train, in {options.folder}", flush=True)
     campaign.train_missing(todo, options.folder, at_once=options.jobs)
     done = {job.name: runs.read(options.folder / job.name) for job in jobs}
-    done = {name: run._replace(config=_config(name, options)) for name, run in done.items()}
+    where = {name: _config(name, options) for name in done}  # the data may have moved since
+    for name, run in done.items():
+        config = replace(run.config, data_dir=where[name].data_dir, data=where[name].data)
+        done[name] = run._replace(config=config)
     if what in TABLES:
-        return "\n".join(_table(what, done, options, network, n_images))
+        text = "\n".join(_table(what, done, options, network, n_images))
+        _pages(done)
+        return text
+    _pages(done)
     path = options.folder / f"{what}.png"
     with files.replacing(path) as temporary:
         _draw(what, done).savefig(temporary, dpi=150)
     return "\n".join([*_notes(done), f"Figure: {path}"])
 
 
+def _pages(done: dict[str, runs.Run]) -> None:
+    """A report.html in every run's folder; after scores, so that they are on it."""
+    for run in done.values():
+        print(f"  {report(run)}", flush=True)
+
+
 def _config(name: str, options: Options) -> RunConfig:
     config = options.changes(configure(name, options.dynamics, options.scale))
     where = options.celeba if EXPERIMENTS[name].dataset == "celeba" else None
     config = replace(config, data_dir=options.data_dir, data=where, seed=options.seed, log=LogConfig(tensorboard=False))
-    command = f"grbm train {name} --dynamics {options.dynamics} --scale {options.scale:g} --seed {options.seed}"
-    config = replace(config, command=command)
+    words = ["grbm", "train", name, "--dynamics", options.dynamics, "--scale", f"{options.scale:g}"]
+    words += ["--seed", str(options.seed), "--data-dir", str(options.data_dir), "--out", str(options.folder / name)]
+    words += [] if where is None else ["--data", str(where)]
+    config = replace(config, command=shlex.join(words))
     config.check()
     return config
 
@@ -112,17 +129,16 @@ def _table(
         dataset = dataset or load_for(run.config, run.model.n_visible)
         print(f"  scoring {name} ...", flush=True)
         table = score_images(run, dataset, network, n=n_images)
-        own, *others = table.rows
-        rows[name], references, protocol = table.rows[own], {k: table.rows[k] for k in others}, table.protocol
+        rows[name], protocol = table.rows[OWN], table.protocol
+        references = {k: row for k, row in table.rows.items() if k != OWN}
     shown = {name: cells(row) for name, row in (rows | references).items()}
-    columns = {c: max(len(c), *(len(row[c]) for row in shown.values())) for c in next(iter(shown.values()))}
-    columns = {name: w for name, w in columns.items() if name not in ("density", "coverage")}
+    columns = {name: w for name, w in widths(rows | references).items() if name not in ("density", "coverage")}
     titles = {name: _title(name) for name in rows}
     width = max(map(len, [*titles.values(), *references]))
 
     def line(title: str, printed: float | None, row: dict[str, str]) -> str:
         number = "" if printed is None else f"{printed:.2f}"
-        return f"{title:<{width}}  {number:>9}" + "".join(f"  {row[c]:>{w}}" for c, w in columns.items())
+        return f"{title:<{width}}  {number:>9}" + "".join(f"  {row.get(c, '–'):>{w}}" for c, w in columns.items())
 
     yield f"{what.capitalize()} of the paper, its FID (2048 features, full scale) beside ours"
     yield f"{'':<{width}}  {'paper FID':>9}" + "".join(f"  {c:>{w}}" for c, w in columns.items())
@@ -149,11 +165,16 @@ def _title(name: str) -> str:
 
 
 def _order(column: str, rows: dict[str, dict[str, float]], titles: dict[str, str]) -> str:
-    """How many pairs stand in the order of the paper, and which do not."""
-    names = sorted(rows, key=lambda name: EXPERIMENTS[name].fid or 0.0)
+    """How many pairs stand in the order of the paper, how many cannot be told apart, and which stand the other way."""
+    scored = [name for name in rows if column in rows[name]]
+    names = sorted(scored, key=lambda name: EXPERIMENTS[name].fid or 0.0)
     pairs = [(a, b) for k, a in enumerate(names) for b in names[k + 1 :]]
-    wrong = [(a, b) for a, b in pairs if not rows[a][column] < rows[b][column]]
-    text = f"{column}: {len(pairs) - len(wrong)} of {len(pairs)} pairs stand in the paper's order"
+    gaps = [rows[b][column] - rows[a][column] for a, b in pairs]
+    errors = [math.hypot(rows[a].get(f"{column} ±", 0.0), rows[b].get(f"{column} ±", 0.0)) for a, b in pairs]
+    right = sum(gap > 2 * error for gap, error in zip(gaps, errors, strict=True))
+    wrong = [pair for pair, gap, error in zip(pairs, gaps, errors, strict=True) if gap < -2 * error]
+    text = f"{column}: {right} of {len(pairs)} pairs stand in the paper's order by more than two standard errors, "
+    text += f"{len(wrong)} the other way round"
     text += "".join(f"; {titles[b]} is better than {titles[a]} here" for a, b in wrong) + "."
     return textwrap.fill(text, 110, subsequent_indent="  ")
 

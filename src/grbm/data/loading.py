@@ -103,7 +103,7 @@ def _split(rows: Table, config: RunConfig) -> Dataset:
     """Rows to train on and rows held out, each in their own order, in memory where they fit into ``config.memory``."""
     if len(rows) < 2:
         what = "picture" if config.dataset.name in ("images", "celeba") else "row"
-        raise UserError(f"{config.data} holds a single {what}; training needs at least 2.")
+        raise UserError(f"{config.data or config.data_dir} holds a single {what}; training needs at least 2.")
     order = torch.randperm(len(rows), generator=generator(config.seed, "split"))[: config.dataset.subset]
     n_test = int(len(order) * config.dataset.held_out)
     parts = order[n_test:].sort().values, order[:n_test].sort().values

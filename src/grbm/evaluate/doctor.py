@@ -14,7 +14,7 @@ from grbm.data.loading import Dataset
 from grbm.data.rows import spread
 from grbm.evaluate.distance import energy_distance
 from grbm.generate import on_device, tuned_sampler
-from grbm.runs import CHECKPOINTS, MIXING, Run
+from grbm.runs import CHECKPOINTS, MIXING, Run, model_digest
 from grbm.samplers import sample
 
 Level = Literal["fine", "note", "wrong"]
@@ -270,8 +270,9 @@ def _mixing(run: Run) -> Iterator[Finding]:
     """What `grbm mixing` said of longer chains, if it was asked."""
     try:
         found = json.loads((run.folder / MIXING).read_text(encoding="utf-8"))
-        yield Finding("fine" if found["mixed"] else "wrong", f"mixing of {found['sampler']}", found["verdict"])
-    except (OSError, ValueError, KeyError):
+        if found["model"] == model_digest(run.model):
+            yield Finding("fine" if found["mixed"] else "wrong", f"mixing of {found['sampler']}", found["verdict"])
+    except (OSError, ValueError, KeyError, TypeError):
         return
 
 

@@ -1,6 +1,7 @@
 """Features of images: the published Inception network as far as it is at hand, and a small classifier of digits."""
 
 import hashlib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,7 +198,19 @@ class Classifier(nn.Module):
 def train_classifier(
     images: Tensor, labels: Tensor, shape: tuple[int, int], *, epochs: int = 3, seed: int = 0
 ) -> Classifier:
-    """A classifier of images (n, H · W) in [0, 1], by Adam; everything random follows from ``seed``."""
+    """A classifier of images (n, H · W) in [0, 1], by Adam; everything random follows from ``seed``.
+
+    On one thread, so that its numbers do not depend on how many there are.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train_classifier(images, labels, shape, epochs, seed)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train_classifier(images: Tensor, labels: Tensor, shape: tuple[int, int], epochs: int, seed: int) -> Classifier:
     model = Classifier(*shape)
     rng = generator(seed, "classifier")
     with torch.no_grad():
@@ -221,12 +234,14 @@ def classifier(
     name: str, known: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], shape: tuple[int, int]
 ) -> Features:
     """The 128 features of `Classifier`, trained once on ``known`` images and labels and kept in the user's cache."""
-    source = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=6).hexdigest()
-    path = cache_folder() / f"classifier-{name}-{len(known[0])}-{source}.safetensors"
+    program = "".join(inspect.getsource(part) for part in (Classifier, _train_classifier))
+    source = hashlib.blake2b(program.encode(), digest_size=6).hexdigest()
+    data = hashlib.blake2b(known[0].numpy().tobytes() + known[1].numpy().tobytes(), digest_size=6).hexdigest()
+    path = cache_folder() / f"classifier-{name}-{data}-{source}.safetensors"
     model = Classifier(*shape)
-    if path.is_file():
+    try:
         model.load_state_dict(read_tensors(path))
-    else:
+    except (UserError, RuntimeError):  # not there, or damaged
         model = train_classifier(*known, shape, epochs=3 if len(known[0]) > 10_000 else 30)
         write_tensors(path, model.state_dict())
     model.eval()

@@ -1,9 +1,10 @@
 """How near generated images are to real ones: one table of distances, with reference points and its protocol."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -12,31 +13,42 @@ from grbm.config import RunConfig
 from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import Dataset
 from grbm.data.rows import spread
-from grbm.evaluate import references
+from grbm.errors import UserError
+from grbm.evaluate import features, references
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import Statistics, frechet_estimate, kernel_distance, neighbours
 from grbm.files import cache_folder, read_tensors, write_tensors, write_text
 from grbm.generate import generate
-from grbm.runs import FID, Run
+from grbm.runs import FID, Run, model_digest
 
+FEWEST = 50  # images that distances are taken of
 NEIGHBOURS = 5000  # images that precision, recall, density and coverage are taken over
+OWN = "this run"
 
 
 class Table(NamedTuple):
-    """Rows of numbers by column name, and how they were made."""
+    """Rows of numbers by column name, and how they were made; a row is empty where images were not finite."""
 
     rows: dict[str, dict[str, float]]
     protocol: list[str]
-    settings: dict[str, Any]  # equal for equal tables: numbers of images, weights, judges, seed
+    settings: dict[str, Any]  # equal for equal tables: numbers of images, weights, data, judges, seed, program
 
     def lines(self) -> Iterator[str]:
-        shown = {name: cells(row) for name, row in self.rows.items()}
-        width = max(map(len, shown))
-        columns = {c: max(len(c), *(len(row[c]) for row in shown.values())) for c in next(iter(shown.values()))}
+        width, columns = max(map(len, self.rows)), widths(self.rows)
         yield " " * width + "".join(f"  {name:>{w}}" for name, w in columns.items())
-        for name, row in shown.items():
-            yield f"{name:<{width}}" + "".join(f"  {row[column]:>{w}}" for column, w in columns.items())
+        for name, row in self.rows.items():
+            shown = cells(row)
+            yield f"{name:<{width}}" + "".join(f"  {shown.get(column, '–'):>{w}}" for column, w in columns.items())
         yield from self.protocol
+
+
+def widths(rows: dict[str, dict[str, float]]) -> dict[str, int]:
+    """The columns of a table, and how wide they are as text."""
+    found: dict[str, int] = {}
+    for row in rows.values():
+        for name, text in cells(row).items():
+            found[name] = max(found.get(name, len(name)), len(text))
+    return found
 
 
 def cells(row: dict[str, float]) -> dict[str, str]:
@@ -59,7 +71,7 @@ def score_images(
 ) -> Table:
     """Score ``n`` images drawn from noise against ``n`` training images, and reference points in the same way.
 
-    The table is written to fid.json in the run's folder; where it holds the very same table that is returned.
+    The table is written to fid.json in the run's folder; where that holds the very same table already, it is returned.
 
     Parameters
     ----------
@@ -71,76 +83,90 @@ def score_images(
         Also held-out images, one Gaussian, a mixture of 20 and a small variational autoencoder of the training images.
     say : callable
         Told what is going on.
+
+    Raises
+    ------
+    UserError
+        For fewer than `FEWEST` training images.
     """
     shape = dataset.image_shape
     if shape is None:
         raise ValueError(f"{run.folder} is not a run on images.")
     n = min(n, len(dataset.train))
+    if n < FEWEST:
+        raise UserError(f"{run.folder} has {len(dataset.train)} training images; distances need at least {FEWEST}.")
     judges = [f for f in (_own(run.config, shape), inception) if f is not None]
-    model = _digest(*(p.detach() for p in run.model.parameters()))
-    settings = {"n": n, "seed": seed, "references": with_references, "model": model}
-    settings |= {"judges": [f"{judge.name} {judge.key}" for judge in judges]}
+    real, whole = (dataset.train[spread(len(dataset.train), k)].float() for k in (n, 60_000))
+    data, program = _digest(real, whole, dataset.test[:]), _program()
+    settings = {"n": n, "seed": seed, "references": with_references, "model": model_digest(run.model), "data": data}
+    settings |= {"judges": [f"{judge.name} {judge.key}" for judge in judges], "program": program}
     before = read_table(run)
     if before is not None and before.settings == settings:
         return before
-    real, whole = (dataset.train[spread(len(dataset.train), k)].float() for k in (n, 60_000))
-    sets: dict[str, Callable[[], Tensor]] = {"this run": lambda: generate(run, n, seed=seed)}
+    sets: dict[str, Callable[[], Tensor]] = {OWN: lambda: generate(run, n, seed=seed)}
     if with_references:
-        if len(dataset.test):
+        if len(dataset.test) >= FEWEST:
             sets["held-out images"] = lambda: dataset.test[spread(len(dataset.test), n)]
         sets["one Gaussian"] = lambda: references.gaussian(whole, n, seed)
         sets["mixture of 20"] = lambda: references.mixture(whole, n, seed)
         sets["autoencoder"] = lambda: references.autoencoder(whole, n, seed)
-    known = _digest(real, whole, dataset.test[:])
 
-    def features(name: str, make: Callable[[], Tensor]) -> dict[str, Tensor]:
+    def features_of(name: str, make: Callable[[], Tensor]) -> dict[str, Tensor]:
         """By judge; those of sets that depend on the data alone are made once and kept in the user's cache."""
         images = None
         found = {}
         for judge in judges:
-            key = _key(name, known, n, seed, shape, judge.name, judge.key)
-            path = cache_folder() / "features" / f"{key}.safetensors"
-            if name != "this run" and path.is_file():
-                found[judge.name] = read_tensors(path)["features"]
-                continue
+            what = (name, data, n, seed, shape, judge.name, judge.key, program)
+            digest = hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+            path = cache_folder() / "features" / f"{digest}.safetensors"
+            if name != OWN and path.is_file():
+                with suppress(UserError):  # a damaged file is made anew
+                    found[judge.name] = read_tensors(path)["features"]
+                    continue
             images = make().float().clamp(0, 1).view(-1, *shape) if images is None else images
+            if not images.isfinite().all():
+                return {}
             found[judge.name] = judge.extract(images)
-            if name != "this run":
+            if name != OWN:
                 write_tensors(path, {"features": found[judge.name]})
         return found
 
     say("training images")
-    truth = features("training images", lambda: real)
+    truth = features_of("training images", lambda: real)
     rows: dict[str, dict[str, float]] = {}
     for name, make in sets.items():
         say(name)
-        found = features(name, make)
+        found = features_of(name, make)
         rows[name] = {}
-        for judge in judges:
+        for judge in judges if found else ():
             rows[name] |= _compare(judge, truth[judge.name], found[judge.name], seed)
+    table = Table(rows, list(_protocol(run, dataset, judges, n, rows)), settings)
+    write_text(run.folder / FID, json.dumps(table._asdict(), indent=2) + "\n")
+    return table
+
+
+def _protocol(
+    run: Run, dataset: Dataset, judges: list[Features], n: int, rows: dict[str, dict[str, float]]
+) -> Iterator[str]:
     sampling = run.config.sampling
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise"
     how += ", conditional means of the last states" if sampling.mean else ""
-    protocol = [f"This run: {n:,} images, {how}, against {n:,} training images, evenly spaced."]
-    if with_references and 0 < len(dataset.test) < n:
-        protocol += [
-            f"Held-out images: {len(dataset.test):,} only, and a Fréchet distance rises where there are fewer."
-        ]
-    if with_references and whole.shape[1] > references.LARGEST:
-        protocol += [f"Mixture of 20: of {references.COMPONENTS} principal components; the others one Gaussian."]
-    protocol += [f"{judge.label}: {judge.protocol}." for judge in judges]
-    protocol += [
-        "Errors: of Fréchet distances what other draws would vary by; of kernel distances over random subsets."
-    ]
-    table = Table(rows, protocol, settings)
-    write_text(run.folder / FID, json.dumps(table._asdict(), indent=2) + "\n")
-    return table
+    yield f"This run: {n:,} images, {how}, against {n:,} training images, evenly spaced."
+    if not rows[OWN]:
+        yield "This run: its chains leave the finite numbers, so there are no distances."
+    if "held-out images" in rows and len(dataset.test) < n:
+        yield f"Held-out images: {len(dataset.test):,} only, and a Fréchet distance rises where there are fewer."
+    if "mixture of 20" in rows and dataset.train.shape[1] > references.LARGEST:
+        yield f"Mixture of 20: of {references.COMPONENTS} principal components; the others one Gaussian."
+    yield from (f"{judge.label}: {judge.protocol}." for judge in judges)
+    yield "Errors: what other draws of as many images would vary by."
 
 
 def read_table(run: Run) -> Table | None:
     """The table that `score_images` wrote into the run's folder, if there is one that can be read."""
     try:
-        return Table(**json.loads((run.folder / FID).read_text(encoding="utf-8")))
+        table = Table(**json.loads((run.folder / FID).read_text(encoding="utf-8")))
+        return table if OWN in table.rows else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -152,10 +178,11 @@ def _digest(*images: Tensor) -> str:
     return digest.hexdigest()
 
 
-def _key(*what: object) -> str:
-    """Of what is remembered: other data, another judge or another program of the references is another key."""
-    source = Path(references.__file__).read_bytes()
-    return hashlib.blake2b(repr(what).encode() + source, digest_size=16).hexdigest()
+def _program() -> str:
+    """Of the code that makes reference images and features: what another program made is not remembered."""
+    parts: list[Any] = [references, features.inception_768, features.inception_2048, features._partial_inception]
+    text = "".join(inspect.getsource(part) for part in parts)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:

@@ -118,6 +118,7 @@ def sample(
     v0: Tensor | None = None,
     seed: int = 0,
     keep_every: int | None = None,
+    keep_at: Sequence[int] | None = None,
     burn_in: int = 0,
     mean: bool = False,
     precision: Precision = "highest",
@@ -138,6 +139,8 @@ def sample(
         Equal seeds give equal chains on the same device.
     keep_every : int, optional
         Return every ``keep_every``-th state after ``burn_in`` steps, stacked along a new first axis.
+    keep_at : sequence of int, optional
+        Return the states after these numbers of steps, rising, stacked along a new first axis; not with ``keep_every``.
     burn_in : int
         Steps that are never kept.
     mean : bool
@@ -148,7 +151,7 @@ def sample(
     Returns
     -------
     Chains
-        v (C, N), h (C, M), h_prob (C, M); with ``keep_every`` (S, C, ·).
+        v (C, N), h (C, M), h_prob (C, M); with ``keep_every`` or ``keep_at`` (S, C, ·).
 
     Raises
     ------
@@ -168,14 +171,22 @@ def sample(
         v0 = sampler.noise(energy, n_chains, rng)
     elif v0.shape[-1] != energy.n_visible:
         raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
-    stops = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
+    stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
+    if keep_at is not None:
+        stops = list(keep_at)
+        if keep_every or not stops or stops != sorted(set(stops)) or not 0 <= stops[0] <= stops[-1] <= n_steps:
+            raise ValueError(f"keep_at must rise from 0 or more to at most n_steps={n_steps}, got {stops}.")
     if not stops:
         raise ValueError(f"keep_every={keep_every} keeps nothing of {n_steps - burn_in} steps after burn-in.")
     kept = [
         chains._replace(v=energy.visible_mean(chains.h)) if mean else chains
         for chains in _at(stops, energy, sampler, v0.to(energy.W), n_steps, rng)
     ]
-    return Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3])) if keep_every else kept[0]
+    return (
+        Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3]))
+        if keep_every or keep_at is not None
+        else kept[0]
+    )
 
 
 def _at(stops: Sequence[int], energy: Energy, sampler: Sampler, v: Tensor, n_steps: int, rng: Rng) -> Iterator[Chains]:

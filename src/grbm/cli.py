@@ -236,9 +236,9 @@ def _paper(what: str, args: list[str]) -> None:
         if number is not None and number < least:
             raise UserError(f"--{name} must be at least {least}, got {number}.")
     device = pick_device("auto")
-    scale = options.scale if options.scale is not None else 1.0 if device.type == "cuda" else 0.0001
+    scale = 1.0 if options.scale is None and device.type == "cuda" else options.scale
     made = tables.Options(
-        options.out or Path("runs") / f"{options.dynamics}-{scale:g}",
+        options.out or Path("runs") / f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}",
         options.dynamics,
         scale,
         options.data_dir,

@@ -216,9 +216,10 @@ class PaperOptions:
     dynamics: Dynamics = "paper"
     """paper: the equations as printed, temperature 1. published-program: what the authors' program computes."""
     scale: float | None = None
-    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU and 0.0001 on a CPU."""
+    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, a
+    quarter of an hour of one core for each."""
     out: Path | None = None
-    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE."""
+    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE, or runs/DYNAMICS-cpu."""
     data_dir: Path = Path("data")
     """Folder of MNIST, Fashion-MNIST and CelebA."""
     data: Path | None = None

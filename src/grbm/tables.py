@@ -52,7 +52,7 @@ class Options(NamedTuple):
 
     folder: Path
     dynamics: Dynamics
-    scale: float
+    scale: float | None  # None: what each experiment has for a CPU
     data_dir: Path
     celeba: Path | None = None
     seed: int = 0
@@ -100,10 +100,11 @@ def _pages(done: dict[str, runs.Run]) -> None:
 
 
 def _config(name: str, options: Options) -> RunConfig:
-    config = options.changes(configure(name, options.dynamics, options.scale))
+    scale = EXPERIMENTS[name].cpu_scale if options.scale is None else options.scale
+    config = options.changes(configure(name, options.dynamics, scale))
     where = options.celeba if EXPERIMENTS[name].dataset == "celeba" else None
     config = replace(config, data_dir=options.data_dir, data=where, seed=options.seed, log=LogConfig(tensorboard=False))
-    words = ["grbm", "train", name, "--dynamics", options.dynamics, "--scale", f"{options.scale:g}"]
+    words = ["grbm", "train", name, "--dynamics", options.dynamics, "--scale", f"{scale:g}"]
     words += ["--seed", str(options.seed), "--data-dir", str(options.data_dir), "--out", str(options.folder / name)]
     words += [] if where is None else ["--data", str(where)]
     config = replace(config, command=shlex.join(words))

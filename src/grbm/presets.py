@@ -92,6 +92,7 @@ PAPER_SAMPLERS = {
 PRESETS: dict[str, Preset] = {
     "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.05)),
     "mnist-small": Preset("MNIST on two CPU cores", _images("mnist", 512, 6000, 0.1)),
+    "mnist-medium": Preset("MNIST on two CPU cores, an hour", _images("mnist", 2048, 6000, 0.1)),
     "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, 6000, 0.1)),
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),
@@ -119,5 +120,8 @@ PRESETS: dict[str, Preset] = {
         "Fig. 1, rows 3-4, with Gibbs (--sampler.name for the others)",
         paper("anisotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
     ),
-} | {name: Preset(f"{e.title}; --scale 0.0001 for a CPU", configure(name)) for name, e in EXPERIMENTS.items()}
+} | {
+    name: Preset(f"{e.title}; --scale {f'{e.cpu_scale:f}'.rstrip('0')} for a CPU", configure(name))
+    for name, e in EXPERIMENTS.items()
+}
 PRESETS = {name: Preset(p.summary, replace(p.config, preset=name)) for name, p in PRESETS.items()}

@@ -245,6 +245,7 @@ def _paper(what: str, args: list[str]) -> None:
         options.data,
         options.seed,
         options.jobs or (1 if device.type == "cuda" else 2),
+        options.mean,
     )
 
     def judge(dataset: str) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -340,6 +340,11 @@ class RunConfig:
             return config
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
+
+
+def showing(config: RunConfig, mean: bool) -> RunConfig:
+    """``config`` with conditional means μ + W h, or states v, as what is shown and scored."""
+    return replace(config, sampling=replace(config.sampling, mean=mean))
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -148,12 +148,15 @@ def evaluate(args: list[str]) -> None:
 def _fid(run: Any, options: EvaluateOptions) -> None:
     """The table of image distances; the network is optional where there is a classifier of one's own."""
     from grbm import runs
+    from grbm.config import showing
     from grbm.data.loading import load_for
     from grbm.evaluate.features import inception
     from grbm.evaluate.images import score_images
 
     if run.image_shape is None:
         raise UserError(f"{options.run} is not a run on images, which --fid needs.")
+    if options.fid_mean is not None:
+        run = run._replace(config=showing(run.config, options.fid_mean))
     if options.fid_samples < 100:
         raise UserError(f"--fid-samples must be at least 100, got {options.fid_samples}.")
     weights, device = options.fid_weights, runs.pick_device("auto")

@@ -113,6 +113,8 @@ class EvaluateOptions:
     """Images on either side."""
     fid_references: bool = True
     """Also held-out images, one Gaussian, a mixture of 20 and a small autoencoder, in the same table."""
+    fid_mean: bool | None = None
+    """Images: score conditional means μ + W h in place of v; by default as the run says."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1
@@ -228,6 +230,8 @@ class PaperOptions:
     """As in grbm evaluate --fid."""
     fid_samples: int = 10_000
     """As in grbm evaluate --fid."""
+    mean: bool | None = None
+    """Show and score conditional means μ + W h in place of v; by default only with the dynamics of the program."""
     jobs: int | None = None
     """Runs at a time; by default 1 on a GPU and 2 on a CPU."""
     seed: int = 0

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from grbm import campaign, files, plots, runs
-from grbm.config import LogConfig, RunConfig
+from grbm.config import LogConfig, RunConfig, showing
 from grbm.data.loading import load, load_for
 from grbm.data.rows import spread
 from grbm.errors import UserError
@@ -57,6 +57,7 @@ class Options(NamedTuple):
     celeba: Path | None = None
     seed: int = 0
     jobs: int = 1
+    mean: bool | None = None  # conditional means in place of v; None: as each run says
     changes: Callable[[RunConfig], RunConfig] = lambda config: config
 
 
@@ -81,6 +82,7 @@ def reproduce(what: str, options: Options, judge: Callable[[str], Features | Non
     where = {name: _config(name, options) for name in done}  # the data may have moved since
     for name, run in done.items():
         config = replace(run.config, data_dir=where[name].data_dir, data=where[name].data)
+        config = config if options.mean is None else showing(config, options.mean)
         done[name] = run._replace(config=config)
     if what in TABLES:
         text = "\n".join(_table(what, done, options, network, n_images))
@@ -115,7 +117,7 @@ def _config(name: str, options: Options) -> RunConfig:
 def _notes(done: dict[str, runs.Run]) -> Iterator[str]:
     """What each run is, and how it ended where that was early."""
     for name, run in done.items():
-        yield from textwrap.wrap(f"{name}: {run.config.about}", 110, subsequent_indent="  ")
+        yield from textwrap.wrap(f"{name}: {_about(run)}", 110, subsequent_indent="  ")
         if run.status:
             yield f"  {run.status}"
 
@@ -185,7 +187,7 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
     first = next(iter(done.values()))
     if what == "fig2":
         states, steps = trajectory(first, 10, n_states=13)
-        return plots.chain_grid(states, _shape(first), steps, _wrap(first.config.about, 8 * len(steps)))
+        return plots.chain_grid(states, _shape(first), steps, _wrap(_about(first), 8 * len(steps)))
     if what == "fig3":
         figure = Figure(figsize=(11.5, 4.0), layout="constrained")
         curve, middle, right = figure.subplots(1, 3)
@@ -203,15 +205,19 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
             sheet = plots.tile(data.train[spread(len(data.train), 100)], _shape(first), 10)
             plots.show(panels[-1], sheet, "training images")
         if what == "fig4":
-            figure.suptitle("\n".join(_wrap(run.config.about, 150) for run in done.values()), fontsize=8)
+            figure.suptitle("\n".join(_wrap(_about(run), 150) for run in done.values()), fontsize=8)
             return figure
     else:
         figure = Figure(figsize=(11.5, 6.2), layout="constrained")
         images = generate(first, 512)
         for axes, part in zip(figure.subplots(1, 2), torch.split(images, 256), strict=True):
             plots.show(axes, plots.tile(part, _shape(first), 16), "")
-    figure.suptitle(_wrap(first.config.about, 150), fontsize=8)
+    figure.suptitle(_wrap(_about(first), 150), fontsize=8)
     return figure
+
+
+def _about(run: runs.Run) -> str:
+    return f"{run.config.about}; {'conditional means' if run.config.sampling.mean else 'states v'} shown"
 
 
 def _samples(run: runs.Run, n: int, columns: int) -> np.ndarray:

@@ -5,6 +5,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -99,6 +100,7 @@ def score_images(
     real, whole = (dataset.train[spread(len(dataset.train), k)].float() for k in (n, 60_000))
     data, program = _digest(real, whole, dataset.test[:]), _program()
     settings = {"n": n, "seed": seed, "references": with_references, "model": model_digest(run.model), "data": data}
+    settings |= {"sampling": asdict(run.config.sampling)}
     settings |= {"judges": [f"{judge.name} {judge.key}" for judge in judges], "program": program}
     before = read_table(run)
     if before is not None and before.settings == settings:

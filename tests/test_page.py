@@ -49,8 +49,8 @@ def test_a_report_says_what_was_done_and_how_good_it_is(trained):
     assert "40 of 40 updates of 256 rows; pcd, 10 steps of gibbs; sgd, rate 0.04" in text
     assert "grbm train digits --train.learning-rate 0.04" in text
     assert "PyTorch" in text
-    assert "log-likelihood, held out, nats -12.346 ± 0.25" in text
-    assert "7 ± 0.5" in text
+    assert "log-likelihood, held out, nats -12.35 ± 0.25" in text
+    assert "7.00 ± 0.50" in text
     assert "one &lt;b&gt;" in text
     assert "100 images." in text
     assert "grbm mixing" in text  # what is missing is named
@@ -85,11 +85,11 @@ def test_scores_of_other_weights_are_not_shown(trained, tmp_path):
     """As after more training, or of --weights best; and what is no table at all."""
     shutil.copytree(trained / "digits", tmp_path / "a <b> & c")
     run = runs.read(tmp_path / "a <b> & c")
-    assert "-12.346" in text_of(report(run))
+    assert "-12.35" in text_of(report(run))
     with torch.no_grad():
         run.model.b += 1
     page = report(run).read_text(encoding="utf-8")
-    assert "-12.346" not in page
+    assert "-12.35" not in page
     assert "100 images." not in page
     assert "<b> & c" not in page
     assert "a &lt;b&gt; &amp; c" in page
@@ -125,7 +125,7 @@ def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys):
     assert rows[""] == ("digits", "other")
     assert rows["model.n_hidden"] == ("256", "32")
     assert rows["train.learning_rate"] == ("0.04", "0.05")
-    assert rows["log-likelihood, held out, nats"] == ("-12.346 ± 0.25", "–")
+    assert rows["log-likelihood, held out, nats"] == ("-12.35 ± 0.25", "–")
     assert rows["updates done"] == ("40", "40")
     assert rows["images scored"] == ("100", "–")
     assert "train.batch_size" not in rows

@@ -1,7 +1,6 @@
 """The commands that read a run: parse, call, print. No mathematics here."""
 
 import json
-import math
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -176,6 +175,8 @@ def _fid(run: Any, options: EvaluateOptions) -> None:
 
 def _likelihoods(scores: dict[str, Any]) -> Iterator[str]:
     """The log-likelihoods among ``scores`` as a small table, and what they mean."""
+    from grbm.evaluate.images import with_error
+
     bits = "bits_per_dimension_train" in scores
     yield "\nLog-likelihood, nats per sample" + (
         "; dequantised, nats per sample and bits per dimension:" if bits else ":"
@@ -184,7 +185,7 @@ def _likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         if f"rows_{name}" not in scores:
             continue
         kinds = ("log_likelihood", *(("dequantised", "bits_per_dimension") if bits else ()))
-        columns = [_with_error(scores[f"{kind}_{name}"], scores[f"{kind}_{name}_error"]) for kind in kinds]
+        columns = [with_error(scores[f"{kind}_{name}"], scores[f"{kind}_{name}_error"]) for kind in kinds]
         yield f"  {label:<9}{scores[f'rows_{name}']:>8,} rows   " + "   ".join(columns)
     yield f"log Z = {scores['log_z']:.3f} ± {scores['log_z_error']:.2g} ({scores['log_z_method']})"
     verdict = scores.get("log_z_verdict", "")
@@ -199,12 +200,6 @@ def _likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         )
         text += "noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
     yield textwrap.fill(text, 100)
-
-
-def _with_error(mean: float, error: float) -> str:
-    """A number to the digits that its error allows: two of those that are uncertain."""
-    decimals = max(0, 1 - math.floor(math.log10(error))) if error > 0 else 4
-    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
 
 
 def mixing(args: list[str]) -> None:

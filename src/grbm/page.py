@@ -19,7 +19,7 @@ from grbm.data.loading import Dataset, load_for
 from grbm.data.rows import spread
 from grbm.errors import UserError
 from grbm.evaluate.doctor import diagnose
-from grbm.evaluate.images import OWN, Table, cells, read_table, widths
+from grbm.evaluate.images import OWN, Table, cells, read_table, widths, with_error
 from grbm.files import write_text
 from grbm.generate import generate, on_device, trajectory, tuned_sampler
 from grbm.runs import Run
@@ -227,7 +227,7 @@ def _scores(run: Run) -> Iterator[tuple[str, str]]:
         if isinstance(found.get(name), float):
             error = found.get(f"{name}_error")
             doubt = " (log Z not converged)" if verdict.startswith("Not") and name.startswith(("log_", "bits")) else ""
-            yield label, f"{found[name]:.3f}" + (f" ± {error:.2g}" if error else "") + doubt
+            yield label, (with_error(found[name], error) if error else f"{found[name]:.3f}") + doubt
     if verdict:
         yield "log Z", verdict
     table = _images(run)

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -55,9 +56,13 @@ def widths(rows: dict[str, dict[str, float]]) -> dict[str, int]:
 def cells(row: dict[str, float]) -> dict[str, str]:
     """Numbers by column as text, with their standard errors, which are the columns that end in ±."""
     numbers = {name: x for name, x in row.items() if not name.endswith("±")}
-    return {
-        name: f"{x:.4g} ± {row[f'{name} ±']:.2g}" if f"{name} ±" in row else f"{x:.3f}" for name, x in numbers.items()
-    }
+    return {name: with_error(x, row[f"{name} ±"]) if f"{name} ±" in row else f"{x:.3f}" for name, x in numbers.items()}
+
+
+def with_error(mean: float, error: float) -> str:
+    """A number to the digits that its standard error allows: two of those that are uncertain."""
+    decimals = max(0, 1 - math.floor(math.log10(error))) if error > 0 else 4
+    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
 
 
 def score_images(

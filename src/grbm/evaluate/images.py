@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import Dataset
 from grbm.data.rows import spread
 from grbm.errors import UserError
-from grbm.evaluate import features, references
+from grbm.evaluate import features, frechet, references
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import Statistics, frechet_estimate, kernel_distance, neighbours
 from grbm.files import cache_folder, read_tensors, write_tensors, write_text
@@ -123,9 +124,7 @@ def score_images(
         images = None
         found = {}
         for judge in judges:
-            what = (name, data, n, seed, shape, judge.name, judge.key, program)
-            digest = hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
-            path = cache_folder() / "features" / f"{digest}.safetensors"
+            path = _remembered((name, data, n, seed, shape, judge.name, judge.key, program), "safetensors")
             if name != OWN and path.is_file():
                 with suppress(UserError):  # a damaged file is made anew
                     found[judge.name] = read_tensors(path)["features"]
@@ -143,10 +142,16 @@ def score_images(
     rows: dict[str, dict[str, float]] = {}
     for name, make in sets.items():
         say(name)
+        path = _remembered((name, data, n, seed, shape, str(settings["judges"]), program, _scorer()), "json")
+        if name != OWN and path.is_file():
+            rows[name] = json.loads(path.read_text(encoding="utf-8"))
+            continue
         found = features_of(name, make)
         rows[name] = {}
         for judge in judges if found else ():
             rows[name] |= _compare(judge, truth[judge.name], found[judge.name], seed)
+        if name != OWN:
+            write_text(path, json.dumps(rows[name]) + "\n")
     table = Table(rows, list(_protocol(run, dataset, judges, n, rows)), settings)
     write_text(run.folder / FID, json.dumps(table._asdict(), indent=2) + "\n")
     return table
@@ -178,6 +183,12 @@ def read_table(run: Run) -> Table | None:
         return None
 
 
+def _remembered(what: tuple[object, ...], kind: str) -> Path:
+    """Where the user's cache keeps what was made of ``what``."""
+    digest = hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+    return cache_folder() / "features" / f"{digest}.{kind}"
+
+
 def _digest(*images: Tensor) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for x in images:
@@ -190,6 +201,11 @@ def _program() -> str:
     parts: list[Any] = [references, features.inception_768, features.inception_2048, features._partial_inception]
     text = "".join(inspect.getsource(part) for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _scorer() -> str:
+    """Of the code that makes numbers of features."""
+    return "".join(map(inspect.getsource, (frechet, _compare)))  # type: ignore[arg-type]
 
 
 def _compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:

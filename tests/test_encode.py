@@ -39,6 +39,9 @@ def test_bits_have_their_probabilities_and_pack(digits, tmp_path):
     assert set(np.unique(b)) == {0, 1}
     assert abs((b - p).sum()) < 4 * np.sqrt((p * (1 - p)).sum())
     assert abs(((b - p) * (p - 0.5)).sum()) < 4 * np.sqrt((p * (1 - p) * (p - 0.5) ** 2).sum())
+    for flags, name in ((["--bits"], "test.bits.npy"), (["--packed"], "test.packed.npy"), ([], "test.npy")):
+        assert cli.main(["encode", str(digits), "test", *flags]) == 0  # forms do not replace each other
+        assert (digits / "codes" / name).is_file()
     folded = np.load(packed)
     assert folded.shape == (len(p), 32)
     np.testing.assert_array_equal(np.unpackbits(folded, axis=1), b)

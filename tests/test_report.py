@@ -1,12 +1,13 @@
 """`grbm evaluate` against likelihoods that are known."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from grbm import GRBM, Base
+from grbm import GRBM, Base, cli
 from grbm.config import DatasetConfig, ModelConfig, RunConfig, SamplerConfig, SamplingConfig
 from grbm.data import Standardizer
 from grbm.data.loading import Dataset
@@ -96,3 +97,20 @@ def test_whole_tables_are_scored_chunk_by_chunk(tmp_path, monkeypatch):
     assert numbers["log_likelihood_train"] == pytest.approx(scores["log_likelihood_train"])
     assert not any("bits" in name for name in numbers)
     assert "rows_train" not in evaluate(run, n_samples=10, dataset=images)
+
+
+def test_what_took_longer_is_not_thrown_away(tmp_path):
+    """A plain evaluation keeps what --log-likelihood found of the same weights, and only of those."""
+    run = str(tmp_path / "run")
+    assert cli.main(["train", "digits", "--out", run, "--train.n-updates", "20", "--no-figures"]) == 0
+    few = ["--samples", "50", "--ais-steps", "20", "--ais-chains", "10"]
+    assert cli.main(["evaluate", run, "--log-likelihood", *few]) == 0
+    first = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert cli.main(["evaluate", run, *few, "--seed", "2"]) == 0
+    second = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    kept = [name for name in first if name.startswith(("log_likelihood", "bits", "log_z", "rows"))]
+    assert len(kept) > 8
+    assert all(second[name] == first[name] for name in kept)
+    assert second["free_energy_samples"] != first["free_energy_samples"]
+    assert cli.main(["evaluate", run, *few, "--weights", "raw"]) == 0
+    assert "rows_train" not in json.loads((tmp_path / "run" / "evaluation.json").read_text())

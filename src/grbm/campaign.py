@@ -19,6 +19,8 @@ from grbm.config import RunConfig
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.progress import Progress
 
+STOPPED = "stopped, with checkpoints written; to go on, give the same command again."
+
 
 class Job(NamedTuple):
     """A run to be had, in a folder of its name."""
@@ -52,7 +54,10 @@ def train_missing(
         for job in jobs:
             print(job.name, flush=True)
             with Progress(job.config.train.n_updates) as progress:
-                text = _train(job.config, folder / job.name, on_start=progress.start, on_update=progress.update)
+                try:
+                    text = _train(job.config, folder / job.name, on_start=progress.start, on_update=progress.update)
+                except StoppedError as error:
+                    raise StoppedError(STOPPED, error.signal) from error
             print(f"  {text}", flush=True)
         return
     threads = threads or max(1, (os.cpu_count() or 1) // at_once)
@@ -77,7 +82,7 @@ def train_missing(
                 print("  " + "; ".join(filter(None, (_progress(worker.job, folder) for worker in workers))))
             sys.stdout.flush()
     if asked:
-        raise StoppedError("stopped, with checkpoints written; to go on, give the same command again.", asked[0])
+        raise StoppedError(STOPPED, asked[0])
     if failure is not None:
         raise failure
 

@@ -175,6 +175,7 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
         from grbm.drawing import draw
         from grbm.page import report
 
+        print("Drawing figures and the page ...", flush=True)
         run = runs.read(folder)
         run = run._replace(config=replace(run.config, data_dir=config.data_dir, data=config.data))
         for path in [*draw(run), report(run)]:
@@ -202,11 +203,13 @@ def _settle(config: RunConfig, preset: RunConfig) -> RunConfig:
 
 
 def _reproduce(args: list[str]) -> None:
-    from grbm.tables import TARGETS
+    from grbm.tables import ABOUT, TARGETS
 
     names = ", ".join(["fig1", *sorted(TARGETS)])
     if not args or args[0] in ("-h", "--help"):
-        print(f"usage: grbm reproduce WHAT [options]\n\nWHAT is one of {names}; grbm reproduce WHAT --help says more.")
+        print("usage: grbm reproduce WHAT [options]\n\nWHAT, each explained by grbm reproduce WHAT --help, is")
+        print("  fig1    five samplers on two mixtures: density and samples")
+        print("\n".join(f"  {name:<6}  {text}" for name, text in sorted(ABOUT.items())))
         return
     if args[0] == "fig1":
         _figure1(args[1:])

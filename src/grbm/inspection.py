@@ -87,9 +87,10 @@ def encode(args: list[str]) -> None:
     options = parse(EncodeOptions, args, "grbm encode")
     run = _read(options.run, options.data_dir, options.data, options.weights)
     rows = rows_to_encode(run, options.what, options.key)
-    path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}.npy"
+    form = ".packed" if options.packed else ".bits" if options.bits else ""
+    path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
     if path.exists() and not options.overwrite:
-        raise UserError(f"{path} already exists; add --overwrite to replace it.")
+        raise UserError(f"{path} already exists; add --overwrite to replace it, or choose another with --out.")
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
     far = strangeness(run, rows)
@@ -133,6 +134,8 @@ def evaluate(args: list[str]) -> None:
         ais_chains=options.ais_chains,
     )
     scores["model"] = runs.model_digest(run.model)
+    if not options.log_likelihood:
+        scores |= _dearer(options.run / runs.EVALUATION, scores["model"])
     files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
     width = max(map(len, scores))
     for name, score in scores.items():
@@ -142,6 +145,17 @@ def evaluate(args: list[str]) -> None:
     print("Nats per sample; log-likelihoods are those of the data in their own units.")
     if options.log_likelihood:
         print("\n".join(_likelihoods(scores)))
+
+
+def _dearer(path: Path, model: str) -> dict[str, Any]:
+    """What ``--log-likelihood`` found of the same weights before: it took longer, and is not thrown away."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        known = before.get("model") == model and "rows_train" in before
+    except (OSError, ValueError, AttributeError):
+        return {}
+    kinds = ("log_likelihood", "dequantised", "bits_per_dimension", "rows_", "log_z")
+    return {name: x for name, x in before.items() if known and name.startswith(kinds)}
 
 
 def _fid(run: Any, options: EvaluateOptions) -> None:

@@ -71,7 +71,7 @@ class EncodeOptions:
     what: tyro.conf.Positional[str]
     """train or test (the run's own rows), a .npy or .npz file, or a folder of pictures."""
     out: Path | None = None
-    """The .npy file to write; by default RUN/codes/WHAT.npy."""
+    """The .npy file to write; by default RUN/codes/WHAT.npy, .bits.npy or .packed.npy."""
     bits: bool = False
     """Bits drawn from the probabilities, one a byte, in place of the probabilities."""
     packed: bool = False

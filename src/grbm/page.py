@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -47,10 +48,7 @@ def report(run: Run, *, seed: int = 1, dataset: Dataset | None = None) -> Path:
 
     Samples and the way to them are drawn anew; scores are those that ``grbm evaluate`` and ``grbm mixing`` left.
     """
-    try:
-        dataset = dataset or load_for(run.config, run.model.n_visible)
-    except UserError:
-        dataset = None
+    dataset = dataset or _data(run)
     body = [
         _head(run, dataset),
         _section("Samples", f'<div class="grid">{"".join(_samples(run, dataset, seed))}</div>'),
@@ -74,7 +72,7 @@ def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[
         table.append((label, *(scores.get(label, "–") for scores in found)))
     curves = [_curve(dict(zip(names, several, strict=True)), *which) for which in CURVES]
     panels = [
-        f"<div><h3>{escape(name)}</h3>{''.join(_samples(run, None, seed))}</div>"
+        f"<div><h3>{escape(name)}</h3>{''.join(_samples(run, _data(run), seed))}</div>"
         for name, run in zip(names, several, strict=True)
     ]
     body = [
@@ -85,6 +83,14 @@ def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[
     ]
     write_text(path, _page("Runs side by side", body))
     return table
+
+
+def _data(run: Run) -> Dataset | None:
+    """The run's data, if they are where they were."""
+    try:
+        return load_for(run.config, run.model.n_visible)
+    except UserError:
+        return None
 
 
 def _page(title: str, body: Sequence[str]) -> str:
@@ -175,12 +181,16 @@ def _samples(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
         yield _figure(_picture(sheet), f"{how}.", "100 samples", "pixels")
         frames = [_picture(plots.tile(state, shape, min(8, n_chains // 2))) for state in states]
         caption = "The same chains from noise on."
+        if dataset is not None:
+            real = plots.tile(dataset.train[spread(len(dataset.train), 100)], shape, 10)
+            yield _figure(_picture(real), "Training images.", "100 training images", "pixels")
     else:
         data = None if dataset is None else dataset.train[spread(len(dataset.train), 1000)]
-        limits = plots.limits_of(states[-1][:, [0, min(1, run.model.n_visible - 1)]], 0.3)
+        seen = states[-1] if data is None else torch.cat([states[-1], data.to(states)])
+        limits = plots.limits_of(seen[:, [0, min(1, run.model.n_visible - 1)]], 0.1)
         frames = [_raster(plots.cloud(state, data, limits)) for state in states]
-        over = "" if data is None else f", over {len(data):,} rows of data in grey"
-        caption = f"{n_chains:,} chains{over}; first two columns. {how}."
+        beside = "" if data is None else f", beside {len(data):,} rows of data"
+        caption = f"{n_chains:,} chains{beside}; first two columns. {how}."
     pictures = "".join(
         f'<img src="{frame}" data-step="{step}" alt="the chains at step {step}"'
         f"{' class=pixels' if shape else ''}{'' if k == len(frames) - 1 else ' hidden'}>"
@@ -229,7 +239,7 @@ def _scores(run: Run) -> Iterator[tuple[str, str]]:
             doubt = " (log Z not converged)" if verdict.startswith("Not") and name.startswith(("log_", "bits")) else ""
             yield label, (with_error(found[name], error) if error else f"{found[name]:.3f}") + doubt
     if verdict:
-        yield "log Z", verdict
+        yield "log Z, verdict", verdict
     table = _images(run)
     if table is not None:
         yield from cells(table.rows[OWN]).items()
@@ -251,7 +261,7 @@ def _scored(run: Run) -> Iterator[str]:
         yield "".join(f'<p class="muted">{escape(line)}</p>' for line in table.protocol)
     if rows:
         yield _table(rows, ("", "± standard error, where it is known"))
-    likelihood = "log_likelihood_train_error" in _measured(run, runs.EVALUATION)
+    likelihood = "rows_train" in _measured(run, runs.EVALUATION)
     left = [] if likelihood else ["evaluate {} --log-likelihood"]
     left += [] if _measured(run, runs.MIXING) else ["mixing {}"]
     left += [] if run.image_shape is None or table is not None else ["evaluate {} --fid"]

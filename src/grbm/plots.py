@@ -134,13 +134,17 @@ def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: 
 
 
 def cloud(v: Tensor, data: Tensor | None, limits: "Limits") -> Figure:
-    """First two columns of samples (n, N), over data where they are at hand."""
-    figure = Figure(figsize=(4.6, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for x, colour in ((data, "#c4c4c4"), (v, INK)):
-        if x is not None:
-            axes.scatter(x[:, 0].cpu(), x[:, min(1, x.shape[1] - 1)].cpu(), s=5, alpha=0.5, lw=0, color=colour)
-    _frame(axes, "", limits)
+    """First two columns of samples (n, N), beside data where they are at hand."""
+    figure = Figure(figsize=(4.6 if data is None else 8, 4.2), layout="constrained")
+    shown = [("samples", v, INK)] if data is None else [("data", data, RUST), ("samples", v, INK)]
+    second = min(1, v.shape[1] - 1)
+    for axes, (title, x, colour) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        axes.scatter(x[:, 0].cpu(), x[:, second].cpu(), s=5, alpha=0.5, lw=0, color=colour)
+        _frame(axes, "", limits)
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel("column 0", fontsize=10)
+        axes.set_ylabel(f"column {second}", fontsize=10)
+        axes.tick_params(labelsize=9)
     return figure
 
 

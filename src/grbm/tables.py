@@ -45,6 +45,19 @@ FIGURES = {
     "fig9": FACES[1:],
 }
 TARGETS = TABLES | FIGURES
+ABOUT = {
+    "table1": "five samplers on MNIST",
+    "table2": "hidden units and CD steps on MNIST",
+    "table3": "inner steps, step sizes and adjustment on MNIST",
+    "fig2": "from noise to digits",
+    "fig3": "variances, filters and samples on MNIST",
+    "fig4": "samples of Fashion-MNIST, CelebA at 32 x 32, and 2,000 pictures of it at 64 x 64",
+    "fig5": "samples of the five samplers on MNIST",
+    "fig6": "more digits",
+    "fig7": "more of Fashion-MNIST",
+    "fig8": "more of CelebA at 32 x 32",
+    "fig9": "more of CelebA at 64 x 64",
+}
 
 
 class Options(NamedTuple):
@@ -185,9 +198,10 @@ def _order(column: str, rows: dict[str, dict[str, float]], titles: dict[str, str
 def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
     """In the paper's layout, with what was run as the title."""
     first = next(iter(done.values()))
+    head = f"Figure {what.removeprefix('fig')}: {ABOUT[what]}"
     if what == "fig2":
         states, steps = trajectory(first, 10, n_states=13)
-        return plots.chain_grid(states, _shape(first), steps, _wrap(_about(first), 8 * len(steps)))
+        return plots.chain_grid(states, _shape(first), steps, _wrap(f"{head}; {_about(first)}", 8 * len(steps)))
     if what == "fig3":
         figure = Figure(figsize=(11.5, 4.0), layout="constrained")
         curve, middle, right = figure.subplots(1, 3)
@@ -205,14 +219,15 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
             sheet = plots.tile(data.train[spread(len(data.train), 100)], _shape(first), 10)
             plots.show(panels[-1], sheet, "training images")
         if what == "fig4":
-            figure.suptitle("\n".join(_wrap(_about(run), 150) for run in done.values()), fontsize=8)
+            figure.suptitle("\n".join([head, *(_wrap(_about(run), 150) for run in done.values())]), fontsize=8)
             return figure
     else:
         figure = Figure(figsize=(11.5, 6.2), layout="constrained")
         images = generate(first, 512)
         for axes, part in zip(figure.subplots(1, 2), torch.split(images, 256), strict=True):
             plots.show(axes, plots.tile(part, _shape(first), 16), "")
-    figure.suptitle(_wrap(_about(first), 150), fontsize=8)
+    made = _about(first) if len(done) == 1 else _about(first).partition("; ")[2]  # what all of them have in common
+    figure.suptitle(_wrap(f"{head}; {made}", 130), fontsize=10)
     return figure
 
 

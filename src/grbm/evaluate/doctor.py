@@ -133,8 +133,8 @@ def _gradients(run: Run) -> Iterator[Finding]:
         yield Finding(
             "note",
             "gradients",
-            f"All are clipped to {clip:g}, so the learning rate alone sets the length of a step. That is how the "
-            f"paper trains; if progress was slow, raise --train.clip-norm or --train.learning-rate.",
+            f"In the last quarter all were clipped to {clip:g}, so the learning rate alone set the length of a step. "
+            f"That is how the paper trains; if progress was slow, raise --train.clip-norm or --train.learning-rate.",
         )
     else:
         yield Finding("fine", "gradients", f"{share:.0%} clipped in the last quarter of training.")

@@ -1,5 +1,6 @@
 """`grbm evaluate`: the numbers that a run's data allow."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -57,8 +58,11 @@ def evaluate(
                 continue
             z = scale(rows[:10_000])
             mean = model.visible_mean(model(z))
-            scores[f"free_energy_{name}"] = float(model.free_energy(z).double().mean())
+            free_energy = model.free_energy(z).double()
+            scores[f"free_energy_{name}"] = float(free_energy.mean())
             scores[f"log_likelihood_{name}"] = -scores[f"free_energy_{name}"] - log_z - log_scale
+            error = float(free_energy.std() / len(z) ** 0.5) if len(z) > 1 else 0.0
+            scores[f"log_likelihood_{name}_error"] = math.hypot(error, scores["log_z_error"])
             scores[f"reconstruction_{name}"] = float((z - mean).square().mean())
             if whole:
                 scores |= _whole(run, dataset, rows, name, log_z, scores["log_z_error"], seed)

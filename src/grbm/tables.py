@@ -145,7 +145,9 @@ def _table(
         dataset = dataset or load_for(run.config, run.model.n_visible)
         print(f"  scoring {name} ...", flush=True)
         table = score_images(run, dataset, network, n=n_images)
-        rows[name], protocol = table.rows[OWN], table.protocol
+        rows[name] = table.rows[OWN]
+        protocol = [f"{table.settings['n']:,} images from noise each, against as many training images, evenly spaced."]
+        protocol += [line for line in table.protocol if not line.startswith("This run")]
         references = {k: row for k, row in table.rows.items() if k != OWN}
     shown = {name: cells(row) for name, row in (rows | references).items()}
     columns = {name: w for name, w in widths(rows | references).items() if name not in ("density", "coverage")}
@@ -156,7 +158,7 @@ def _table(
         number = "" if printed is None else f"{printed:.2f}"
         return f"{title:<{width}}  {number:>9}" + "".join(f"  {row.get(c, '–'):>{w}}" for c, w in columns.items())
 
-    yield f"{what.capitalize()} of the paper, its FID (2048 features, full scale) beside ours"
+    yield f"Table {what.removeprefix('table')} of the paper, its FID (2048 features, full scale) beside ours"
     yield f"{'':<{width}}  {'paper FID':>9}" + "".join(f"  {c:>{w}}" for c, w in columns.items())
     for name in rows:
         yield line(titles[name], EXPERIMENTS[name].fid, shown[name]) + ("  stopped" if done[name].status else "")

@@ -236,3 +236,16 @@ def test_errors_of_distances_are_deviations_over_draws(n):
     ):
         assert np.mean([f.error for f in found]) == pytest.approx(np.std([f.mean for f in found]), rel=0.25)
     assert frechet_estimate(exact, draws[0]).mean == frechet(exact, Statistics.of(draws[0]))
+
+
+def test_the_error_of_a_kernel_distance_is_the_jackknife_of_the_distance_itself():
+    """Each tenth left out in turn, and the unbiased distance of all that is left computed anew."""
+    real, found = features(31, 4, 1), features(43, 4, 2, shift=0.3)
+    left = [found[torch.arange(43) % 10 != k] for k in range(10)]
+    without = []
+    for x in left:
+        size = len(x)
+        xx, xy = ((x.double() @ y.double().T / 4 + 1) ** 3 for y in (x, real))
+        without.append(float((xx.sum() - xx.trace()) / (size * (size - 1)) - 2 * xy.mean()))
+    expected = np.sqrt(9 / 10 * np.square(np.array(without) - np.mean(without)).sum())
+    assert kernel_distance(real, found, n_subsets=1).error == pytest.approx(expected)

@@ -95,13 +95,9 @@ def missing(jobs: Sequence[Job], folder: Path) -> list[Job]:
 def _finished(folder: Path, config: RunConfig) -> bool:
     if not (folder / runs.CONFIG).is_file():
         return False
-    before, now = (c.identity() for c in (RunConfig.read(folder / runs.CONFIG), config))
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise UserError(
-                f"{folder} holds a run with other settings ({name} = {before.get(name)}, not {value}); choose another "
-                f"folder with --out."
-            )
+    other = RunConfig.read(folder / runs.CONFIG).difference(config)
+    if other is not None:
+        raise UserError(f"{folder} holds a run with other settings ({other}); choose another folder with --out.")
     status = runs.read_status(folder)
     return status is not None and not status.startswith("interrupted") and (folder / runs.WEIGHTS).is_file()
 

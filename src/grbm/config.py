@@ -332,6 +332,11 @@ class RunConfig:
         aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
         return dict(_flatten({name: value for name, value in asdict(self).items() if name not in aside}))
 
+    def difference(self, other: "RunConfig") -> str | None:
+        """The first thing that decides what is learned and is not the same, as "name = mine, not the other's"."""
+        mine, others = self.identity(), other.identity()
+        return next((f"{k} = {mine.get(k)}, not {x}" for k, x in others.items() if mine.get(k) != x), None)
+
     @classmethod
     def read(cls, path: Path) -> "RunConfig":
         """Read back a file of `to_json`; raises UserError where it is not one."""

@@ -257,13 +257,11 @@ def _is_finished(folder: Path, config: RunConfig) -> bool:
     """Whether there is nothing left to resume; raises UserError where the run cannot be, or is not, this one."""
     if not (folder / runs.CONFIG).is_file():
         return False
-    before, now = (c.identity() for c in (RunConfig.read(folder / runs.CONFIG), config))
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise UserError(
-                f"{folder} was begun with {name} = {before.get(name)}, not {value}; go on with: grbm resume {folder}, "
-                f"or choose another folder with --out."
-            )
+    other = RunConfig.read(folder / runs.CONFIG).difference(config)
+    if other is not None:
+        raise UserError(
+            f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."
+        )
     status = runs.read_status(folder)
     if status is not None and status and not status.startswith("interrupted"):
         raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")

@@ -16,6 +16,7 @@ LAYERS = [
     ["initialise", "objectives"],
     ["training"],
     ["checkpoint"],
+    ["conditional"],
     ["__init__", "compat", "data.mixtures", "data.rows", "data.images"],
     ["data.standardise", "data.arrays", "data.__init__"],
     ["data.folders"],

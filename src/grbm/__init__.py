@@ -3,6 +3,7 @@
 The package imports with torch, numpy and safetensors alone; heavier things are imported where they are used.
 """
 
+from grbm.conditional import Conditional, Imputed, impute
 from grbm.errors import DivergenceError, UserError
 from grbm.initialise import anchored_, paper_, sparse_
 from grbm.model import GRBM, Base, Energy
@@ -30,10 +31,12 @@ __all__ = [
     "Annealed",
     "Base",
     "Chains",
+    "Conditional",
     "DivergenceError",
     "Energy",
     "Gibbs",
     "GibbsLangevin",
+    "Imputed",
     "Langevin",
     "ModifiedCD",
     "Moments",
@@ -47,6 +50,7 @@ __all__ = [
     "anchored_",
     "fit",
     "gradient",
+    "impute",
     "paper_",
     "sample",
     "sparse_",

@@ -114,6 +114,23 @@ def mixture(model: GRBM) -> GaussianMixture:
 
 
 @torch.no_grad()
+def posterior(model: GRBM, observed: Tensor, noise_var: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Mean and variance of p(v | y), (n, N) each, for y (n, N) measured with errors of variance ``noise_var``.
+
+    NaN in y is what was not measured. By enumeration: each component of the mixture, weighed by how well it explains y.
+    """
+    parts, y = mixture(model), observed.double()[:, None]
+    missing = y.isnan()
+    log_fit = -0.5 * ((y - parts.means).square() / (parts.var + noise_var)).masked_fill(missing, 0.0).sum(-1)
+    weight = (parts.log_weights + log_fit).softmax(-1)[..., None]
+    gain = (parts.var / (parts.var + noise_var)).expand_as(y).masked_fill(missing, 0.0)
+    mean = parts.means + gain * (y.nan_to_num() - parts.means)
+    average = (weight * mean).sum(1)
+    variance = (weight * (mean - average[:, None]).square()).sum(1)
+    return average, variance + ((1 - gain) * parts.var)[:, 0]
+
+
+@torch.no_grad()
 def log_likelihood_gradient(model: GRBM, data: Tensor) -> dict[str, Tensor]:
     """Exact gradient of the mean log-likelihood of ``data`` (n, N), by parameter name."""
     energy = _energy(model)

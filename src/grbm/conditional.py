@@ -1,0 +1,150 @@
+"""What a model says of visible units that were not measured, or not exactly: inpainting, imputation, denoising.
+
+A measurement y_i = v_i + noise of variance s_i² (0: exact, ∞: missing) changes the conditional of v alone:
+v_i | h, y ~ N(m_i + g_i (y_i − m_i), (1 − g_i) σ_i²) with m = μ + W h and g_i = σ_i²/(σ_i² + s_i²), while h | v stays
+as it is. Block Gibbs between the two leaves p(v, h | y) unchanged: nothing to tune, nothing to reject.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.model import GRBM, Energy
+from grbm.ops import draw_noise, hidden_update
+from grbm.randomness import Blocks, Rng, seed_of
+from grbm.samplers import Chains, Sampler, Step, StepInfo, walk
+
+CHUNK = 8192  # chains at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Conditional(Sampler):
+    """Block Gibbs on p(v, h | y): chain c moves under what was measured in row c.
+
+    ``grbm.sample(model, Conditional(y), n_chains=len(y), n_steps=200)`` draws the rest of every row.
+
+    Parameters
+    ----------
+    observed : Tensor
+        y (C, N) in the model's units; NaN where nothing was measured.
+    noise_var : Tensor or float
+        s², broadcast against ``observed``: the variance of the measurements' errors. 0 keeps v at y.
+    """
+
+    observed: Tensor
+    noise_var: Tensor | float = 0.0
+    exact = True  # it leaves p(v, h | y) unchanged
+
+    def __post_init__(self) -> None:
+        if not (torch.as_tensor(self.noise_var) >= 0).all():
+            raise ValueError("noise_var is a variance and must not be negative.")
+
+    def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
+        """From N(0, I) where nothing was measured, else from the measurement."""
+        if n_chains != len(self.observed):
+            raise ValueError(f"There is a chain for each of the {len(self.observed)} rows observed, not {n_chains}.")
+        return torch.where(self.observed.isnan(), super().noise(energy, n_chains, rng), self.observed.to(energy.W))
+
+    def bind(self, energy: Energy, n_steps: int) -> Step:
+        mean_given, std = self.given_hidden(energy)
+
+        def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
+            v = torch.addcmul(mean_given(chains.h), std, draw_noise(chains.v, rng))
+            return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng)), StepInfo()
+
+        return step
+
+    def given_hidden(self, energy: Energy) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """p(v | h, y): its mean as a function of h, and its deviation (C, N), which is 0 where v is known."""
+        if energy.beta is not None or self.observed.shape[1:] != (energy.n_visible,):
+            shape = tuple(self.observed.shape)
+            raise ValueError(f"observed must be (C, {energy.n_visible}), and the energy not tempered; got {shape}.")
+        noise_var = torch.as_tensor(self.noise_var, dtype=energy.W.dtype, device=energy.W.device)
+        y = self.observed.to(energy.W)
+        g = torch.where(y.isnan(), 0.0, energy.var / (energy.var + noise_var))
+        y = y.nan_to_num()
+        return lambda h: torch.lerp(energy.visible_mean(h), y, g), ((1 - g) * energy.var).sqrt()
+
+
+class Imputed(NamedTuple):
+    """What is known of v given the measurements: mean and deviation of p(v | y), (n, N)."""
+
+    mean: Tensor
+    std: Tensor
+
+
+@torch.no_grad()
+def impute(
+    model: GRBM,
+    observed: Tensor,
+    *,
+    noise_var: Tensor | float = 0.0,
+    n_steps: int = 200,
+    burn_in: int = 50,
+    n_chains: int = 4,
+    seed: int = 0,
+) -> Imputed:
+    """Mean and deviation of p(v | y): the best guess of what is missing or noisy, and how sure the model is.
+
+    Parameters
+    ----------
+    model : GRBM
+    observed : Tensor
+        y (n, N) in the model's units; NaN where nothing was measured.
+    noise_var : Tensor or float
+        Variance of the measurements' errors, broadcast against ``observed``.
+    n_steps, burn_in : int
+        Steps of every chain, and how many of the first do not count.
+    n_chains : int
+        Chains for each row, all from noise where it has gaps.
+    seed : int
+
+    Returns
+    -------
+    Imputed
+        Exact as the chains get longer. Averages are of the conditional mean and variance of v given h, not of draws,
+        which makes them as sure as several times as many steps.
+
+    Raises
+    ------
+    ValueError
+        For a wrong shape, infinite numbers, a negative variance, or a burn-in that leaves no steps.
+    """
+    if observed.ndim != 2 or observed.shape[1] != model.n_visible:
+        raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
+    if observed.isinf().any():
+        raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
+    if not 0 <= burn_in < n_steps or n_chains < 1:
+        raise ValueError(f"Need 0 <= burn_in < n_steps and n_chains >= 1, got {burn_in}, {n_steps} and {n_chains}.")
+    energy = model.freeze()
+    noise_var = torch.as_tensor(noise_var, dtype=energy.W.dtype, device=energy.W.device).expand(observed.shape)
+    rows, parts = max(1, CHUNK // n_chains), []
+    for first in range(0, len(observed), rows):
+        here = slice(first, first + rows)
+        y, s2 = (x[here].to(energy.W).repeat_interleave(n_chains, 0) for x in (observed, noise_var))
+        parts.append(_moments(energy, Conditional(y, s2), n_steps, burn_in, n_chains, seed_of(seed, "impute", first)))
+    if not parts:
+        return Imputed(observed, observed)
+    mean, std = (torch.cat(x) for x in zip(*parts, strict=True))
+    return Imputed(mean, std)
+
+
+def _moments(
+    energy: Energy, sampler: Conditional, n_steps: int, burn_in: int, n_chains: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of v given y, of rows that have ``n_chains`` chains each, one after another."""
+    rng = Blocks(seed, 1, device=energy.W.device)
+    mean_given, std = sampler.given_hidden(energy)
+    chains = sampler.start(energy, sampler.noise(energy, len(std), rng), rng)
+    total, squares = torch.zeros_like(std, dtype=torch.float64), torch.zeros_like(std, dtype=torch.float64)
+    for t, chains, _ in walk(energy, sampler, chains, n_steps, rng):
+        if t >= burn_in:
+            mean = mean_given(chains.h).double()
+            total += mean
+            squares += mean.square()
+    mean, second = (x.view(-1, n_chains, energy.n_visible).mean(1) / (n_steps - burn_in) for x in (total, squares))
+    spread = (second - mean.square()).clamp_min(0) + std[::n_chains].square()
+    return mean.to(std), spread.sqrt().to(std)

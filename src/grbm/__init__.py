@@ -3,6 +3,9 @@
 The package imports with torch, numpy and safetensors alone; heavier things are imported where they are used.
 """
 
+import importlib
+from typing import Any
+
 from grbm.conditional import Conditional, Imputed, impute
 from grbm.errors import DivergenceError, UserError
 from grbm.initialise import anchored_, paper_, sparse_
@@ -34,6 +37,7 @@ __all__ = [
     "Conditional",
     "DivergenceError",
     "Energy",
+    "GaussianBernoulliRBM",
     "Gibbs",
     "GibbsLangevin",
     "Imputed",
@@ -57,3 +61,10 @@ __all__ = [
     "train_step",
     "walk",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimator, imported when asked for: it needs scikit-learn."""
+    if name == "GaussianBernoulliRBM":
+        return importlib.import_module("grbm.estimator").GaussianBernoulliRBM
+    raise AttributeError(f"module 'grbm' has no attribute {name!r}")

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.model import GRBM, Energy
+from grbm.model import GRBM, Base, Energy
 from grbm.ops import draw_noise, hidden_update
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers import Chains, Sampler, Step, StepInfo, walk
+from grbm.samplers import Chains, ParallelTempering, Sampler, Step, StepInfo, walk
 
 CHUNK = 8192  # chains at a time
 
@@ -24,7 +24,8 @@ CHUNK = 8192  # chains at a time
 class Conditional(Sampler):
     """Block Gibbs on p(v, h | y): chain c moves under what was measured in row c.
 
-    ``grbm.sample(model, Conditional(y), n_chains=len(y), n_steps=200)`` draws the rest of every row.
+    ``grbm.sample(model, Conditional(y), n_chains=len(y), n_steps=200)`` draws the rest of every row. Tempered, where
+    the rest could be one of several quite different things: ``ParallelTempering(sampler=Conditional(y))``.
 
     Parameters
     ----------
@@ -59,9 +60,8 @@ class Conditional(Sampler):
 
     def given_hidden(self, energy: Energy) -> tuple[Callable[[Tensor], Tensor], Tensor]:
         """p(v | h, y): its mean as a function of h, and its deviation (C, N), which is 0 where v is known."""
-        if energy.beta is not None or self.observed.shape[1:] != (energy.n_visible,):
-            shape = tuple(self.observed.shape)
-            raise ValueError(f"observed must be (C, {energy.n_visible}), and the energy not tempered; got {shape}.")
+        if self.observed.shape[1:] != (energy.n_visible,):
+            raise ValueError(f"observed must be (C, {energy.n_visible}), got shape {tuple(self.observed.shape)}.")
         noise_var = torch.as_tensor(self.noise_var, dtype=energy.W.dtype, device=energy.W.device)
         y = self.observed.to(energy.W)
         g = torch.where(y.isnan(), 0.0, energy.var / (energy.var + noise_var))
@@ -85,6 +85,8 @@ def impute(
     n_steps: int = 200,
     burn_in: int = 50,
     n_chains: int = 4,
+    n_replicas: int = 4,
+    base: Base | None = None,
     seed: int = 0,
 ) -> Imputed:
     """Mean and deviation of p(v | y): the best guess of what is missing or noisy, and how sure the model is.
@@ -100,6 +102,9 @@ def impute(
         Steps of every chain, and how many of the first do not count.
     n_chains : int
         Chains for each row, all from noise where it has gaps.
+    n_replicas, base : int, Base
+        More than 1 replica temper the chains, from ``base`` (by default N(0, I)), so that they go from one way to fill
+        the gaps to another. 1 is plain Gibbs, as fast again for every replica less.
     seed : int
 
     Returns
@@ -117,15 +122,21 @@ def impute(
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
-    if not 0 <= burn_in < n_steps or n_chains < 1:
-        raise ValueError(f"Need 0 <= burn_in < n_steps and n_chains >= 1, got {burn_in}, {n_steps} and {n_chains}.")
+    if not 0 <= burn_in < n_steps or n_chains < 1 or n_replicas < 1:
+        raise ValueError(
+            f"Need 0 <= burn_in < n_steps, n_chains >= 1 and n_replicas >= 1, got {burn_in}, {n_steps}, {n_chains} and "
+            f"{n_replicas}."
+        )
     energy = model.freeze()
     noise_var = torch.as_tensor(noise_var, dtype=energy.W.dtype, device=energy.W.device).expand(observed.shape)
     rows, parts = max(1, CHUNK // n_chains), []
     for first in range(0, len(observed), rows):
         here = slice(first, first + rows)
         y, s2 = (x[here].to(energy.W).repeat_interleave(n_chains, 0) for x in (observed, noise_var))
-        parts.append(_moments(energy, Conditional(y, s2), n_steps, burn_in, n_chains, seed_of(seed, "impute", first)))
+        given = Conditional(y, s2)
+        sampler = given if n_replicas == 1 else ParallelTempering(base, n_replicas, sampler=given)
+        rng = Blocks(seed_of(seed, "impute", first), 1, device=energy.W.device)
+        parts.append(_moments(energy, given, sampler, n_steps, burn_in, n_chains, rng))
     if not parts:
         return Imputed(observed, observed)
     mean, std = (torch.cat(x) for x in zip(*parts, strict=True))
@@ -133,11 +144,10 @@ def impute(
 
 
 def _moments(
-    energy: Energy, sampler: Conditional, n_steps: int, burn_in: int, n_chains: int, seed: int
+    energy: Energy, given: Conditional, sampler: Sampler, n_steps: int, burn_in: int, n_chains: int, rng: Blocks
 ) -> tuple[Tensor, Tensor]:
     """Mean and deviation of v given y, of rows that have ``n_chains`` chains each, one after another."""
-    rng = Blocks(seed, 1, device=energy.W.device)
-    mean_given, std = sampler.given_hidden(energy)
+    mean_given, std = given.given_hidden(energy)
     chains = sampler.start(energy, sampler.noise(energy, len(std), rng), rng)
     total, squares = torch.zeros_like(std, dtype=torch.float64), torch.zeros_like(std, dtype=torch.float64)
     for t, chains, _ in walk(energy, sampler, chains, n_steps, rng):

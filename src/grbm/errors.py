@@ -23,3 +23,7 @@ class StoppedError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+class ScaleWarning(UserWarning):
+    """The features given to the estimator are not standardised."""

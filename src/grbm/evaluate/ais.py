@@ -142,6 +142,7 @@ def log_z(
     base: Base | None = None,
     n_steps: int = 2000,
     n_chains: int = 1000,
+    settling: int = SETTLING,
     seed: int = 0,
 ) -> LogZ:
     """Estimate log Z from both ends.
@@ -152,12 +153,14 @@ def log_z(
         On any device.
     data : Tensor, optional
         (n, N), what the model learned, standardised as it was. It fits the base, and where hidden states are too many
-        to enumerate (more than 20) chains start there, take 200 Gibbs steps and go back: an upper bound as far as
-        those chains are samples of the model, all modes included.
+        to enumerate (more than 20) chains start there, take ``settling`` Gibbs steps and go back: an upper bound as far
+        as those chains are samples of the model, all modes included.
     base : Base, optional
         Where β = 0; by default fitted to ``data``, else N(0, I).
     n_steps, n_chains : int
         Temperatures, and chains each way.
+    settling : int
+        Too few leave chains where the data are and not where the model is: the upper end then lies below the lower one.
     seed : int
 
     Returns
@@ -183,7 +186,7 @@ def log_z(
         v = exact.sample(model, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
     elif data is not None:
         rows = torch.arange(n_chains, device=device) * len(data) // n_chains
-        v = run(energy, Gibbs(), data[rows], SETTLING, rng).chains.v
+        v = run(energy, Gibbs(), data[rows], settling, rng).chains.v
     else:
         text = "One end only: without data or exact samples nothing bounds log Z from above. A mode may be missing."
         return LogZ(lower, lower_error, lower, lower_error, math.nan, math.nan, (ess, math.nan), False, text)

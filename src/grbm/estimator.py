@@ -1,0 +1,495 @@
+"""`GaussianBernoulliRBM`, the scikit-learn estimator: a real-valued table in, codes, samples and densities out."""
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from grbm.conditional import impute
+from grbm.errors import DivergenceError, ScaleWarning
+from grbm.evaluate import ais, exact
+from grbm.model import GRBM, Base
+from grbm.objectives import PCD
+from grbm.randomness import generator
+from grbm.samplers import Gibbs, ParallelTempering, Sampler, sample
+from grbm.training import TrainState, fit, train_step
+
+Array = np.ndarray[Any, Any]
+FLOATS = (np.float64, np.float32)
+AVERAGE_DECAY = 0.99
+DEFAULT_UPDATES = 2000
+PARAMETERS = {"components_": "W", "intercept_hidden_": "b", "intercept_visible_": "mu", "variances_": "log_var"}
+AIS = {"n_steps": 1000, "n_chains": 500, "settling": 5000}
+
+
+class LogPartition(NamedTuple):
+    """log Z in nats."""
+
+    value: float
+    error: float  # standard error; 0 where exact
+    method: Literal["exact", "AIS"]
+    verdict: str  # whether it can be trusted, in words
+
+
+class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A Gaussian-Bernoulli restricted Boltzmann machine: real-valued features, binary components.
+
+    The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
+    mixture of 2^n_components Gaussians that share their factors. Learned by persistent contrastive divergence with
+    Gibbs chains, some of which start again from noise at every update, and the centred gradient.
+
+    Features should be standardised (`sklearn.preprocessing.StandardScaler`): the variances start at 1.
+
+    Parameters
+    ----------
+    n_components : int, default=256
+        Binary hidden units.
+    learning_rate : float, default=0.05
+        Of plain gradient ascent; `fit` lets it fall to 0 by a cosine, `partial_fit` keeps it.
+    batch_size : int, default=256
+        Rows of an update; at most all.
+    n_iter : int, default=None
+        Passes over the data; None is as many as make 2,000 updates.
+    n_steps : int, default=10
+        Gibbs steps of the chains for each update.
+    n_chains : int, default=256
+        Persistent chains.
+    restart : float, default=0.1
+        Probability that a chain starts again from noise at an update. It keeps the way from noise to the data open, so
+        that `sample` works; 0 is maximum likelihood as far as the chains mix.
+    n_replicas : int, default=1
+        Replicas of parallel tempering; 1 is none. Where the data are clusters far apart, chains without tempering do
+        not go from one to another, and the density gets the clusters' shares wrong; 8 replicas put this right, at 8
+        times the cost or less.
+    min_variance : float, default=0.02
+        Lower bound of the variances, in the units of the features.
+    verbose : int, default=0
+        1 prints ten lines of progress.
+    random_state : int, RandomState instance or None, default=None
+        An int makes everything reproducible, whatever the number of threads.
+    device : str, default="auto"
+        "cpu", "cuda", ..., or "auto": a GPU if there is one.
+    n_jobs : int, default=None
+        Threads of training and sampling; None is PyTorch's own number, -1 all processors.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Wᵀ, of the running average of the parameters, as are the next three.
+    intercept_hidden_ : ndarray of shape (n_components,)
+        b.
+    intercept_visible_ : ndarray of shape (n_features,)
+        μ.
+    variances_ : ndarray of shape (n_features,)
+        σ².
+    v_samples_ : ndarray of shape (n_chains, n_features)
+        The persistent chains' visible units.
+    n_iter_ : int
+        Passes over the data.
+    n_updates_ : int
+        Updates of the parameters.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Where X had names of columns.
+
+    References
+    ----------
+    Liao, Kornblith, Ren, Fleet & Hinton 2022, "Gaussian-Bernoulli RBMs Without Tears", arXiv:2210.10318.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from grbm import GaussianBernoulliRBM
+    >>> X = np.random.default_rng(0).normal(size=(200, 4))
+    >>> rbm = GaussianBernoulliRBM(n_components=8, n_iter=5, random_state=0).fit(X)
+    >>> rbm.transform(X).shape
+    (200, 8)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "n_iter": [Interval(Integral, 0, None, closed="left"), None],
+        "n_steps": [Interval(Integral, 1, None, closed="left")],
+        "n_chains": [Interval(Integral, 1, None, closed="left")],
+        "restart": [Interval(Real, 0, 1, closed="both")],
+        "n_replicas": [Interval(Integral, 1, None, closed="left")],
+        "min_variance": [Interval(Real, 0, None, closed="neither")],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+        "device": [str],
+        "n_jobs": [Integral, None],
+    }
+
+    _log_z: list[Any] | None  # what `log_partition` has found
+
+    def __init__(
+        self,
+        n_components: int = 256,
+        *,
+        learning_rate: float = 0.05,
+        batch_size: int = 256,
+        n_iter: int | None = None,
+        n_steps: int = 10,
+        n_chains: int = 256,
+        restart: float = 0.1,
+        n_replicas: int = 1,
+        min_variance: float = 0.02,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_iter = n_iter
+        self.n_steps = n_steps
+        self.n_chains = n_chains
+        self.restart = restart
+        self.n_replicas = n_replicas
+        self.min_variance = min_variance
+        self.verbose = verbose
+        self.random_state = random_state
+        self.device = device
+        self.n_jobs = n_jobs
+
+    # Learning.
+
+    @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the density of X (n_samples, n_features).
+
+        Raises
+        ------
+        DivergenceError
+            When numbers leave the finite world, which unscaled features can cause.
+        """
+        X = validate_data(self, X, dtype=FLOATS)
+        _check_scale(X, getattr(self, "feature_names_in_", None))
+        batch = min(self.batch_size, len(X))
+        per_pass = len(X) // batch
+        n_iter = math.ceil(DEFAULT_UPDATES / per_pass) if self.n_iter is None else self.n_iter
+        state, data = self._begin(X), self._tensor(X)
+        start, every = time.perf_counter(), max(1, n_iter * per_pass // 10)
+        with _threads(self.n_jobs), _explained():
+            for _ in fit(
+                state,
+                data,
+                self._objective(),
+                n_updates=n_iter * per_pass,
+                batch_size=batch,
+                centred=True,
+                min_var=self.min_variance,
+                average_decay=AVERAGE_DECAY,
+            ):
+                if self.verbose and state.update % every == 0:
+                    error = _reconstruction_error(state.model, data[:batch])
+                    print(
+                        f"[GaussianBernoulliRBM] Update {state.update:,} of {n_iter * per_pass:,}, mean squared "
+                        f"reconstruction error {error:.4g}, {time.perf_counter() - start:.1f} s",
+                        flush=True,
+                    )
+        self._keep(state, X.dtype)
+        self.n_iter_ = n_iter
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Go on learning from the rows of X, each once and in their order, at a constant learning rate."""
+        first = not hasattr(self, "components_")
+        X = validate_data(self, X, dtype=FLOATS, reset=first)
+        if first:
+            _check_scale(X, getattr(self, "feature_names_in_", None))
+            self.n_iter_ = 0
+        state = self._begin(X) if first else self._resume()
+        data = self._tensor(X)
+        with _threads(self.n_jobs), _explained():
+            for batch in torch.split(data, self.batch_size):
+                n_blocks = math.gcd(4, len(batch), self.n_chains)
+                train_step(
+                    state,
+                    self._objective(),
+                    batch,
+                    centred=True,
+                    min_var=self.min_variance,
+                    average_decay=AVERAGE_DECAY,
+                    n_blocks=n_blocks,
+                )
+        self._keep(state, X.dtype if first else self.components_.dtype)
+        self.n_iter_ += 1
+        return self
+
+    # Codes.
+
+    def transform(self, X: Any) -> Array:
+        """Hidden probabilities p(h = 1 | v) of X (n_samples, n_features): (n_samples, n_components)."""
+        X = self._validated(X)
+        with torch.no_grad():
+            codes: Array = self.to_model(X.dtype).forward(torch.tensor(X)).numpy()
+        return codes
+
+    def inverse_transform(self, X: Any) -> Array:
+        """The mean of v given hidden units or their probabilities X (n_samples, n_components): μ + W h."""
+        check_is_fitted(self)
+        H = np.asarray(X)
+        H = H if H.dtype in FLOATS else H.astype(np.float64)
+        if H.ndim != 2 or H.shape[1] != len(self.components_):
+            raise ValueError(f"X must be (n_samples, {len(self.components_)}), hidden units, got shape {H.shape}.")
+        with torch.no_grad():
+            visible: Array = self.to_model(H.dtype).visible_mean(torch.tensor(H)).numpy()
+        return visible
+
+    # Samples.
+
+    def sample(self, n_samples: int = 1, *, n_steps: int = 1000, random_state: Any = None) -> Array:
+        """Draw rows from the model: chains of ``n_steps`` Gibbs steps from noise, (n_samples, n_features).
+
+        With ``n_replicas`` above 1 they are tempered, on a ladder made for the fitted model.
+
+        ``random_state`` is by default the estimator's own, so that an int there makes every call draw the same.
+        """
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"n_samples must be at least 1, got {n_samples}.")
+        model, seed = self._model_here(), self._seed(random_state)
+        with _threads(self.n_jobs):
+            sampler = self._sampler().tuned(model.freeze(), seed=seed)
+            return self._array(sample(model, sampler, n_chains=n_samples, n_steps=n_steps, seed=seed).v)
+
+    def gibbs(self, X: Any, *, n_steps: int = 1, random_state: Any = None) -> Array:
+        """Gibbs steps from the rows of X: h ~ p(h | v), then v ~ p(v | h), and so on; returns v."""
+        X = self._validated(X)
+        with _threads(self.n_jobs):
+            v0, model = self._tensor(X), self._model_here()
+            chains = sample(model, Gibbs(), v0=v0, n_steps=n_steps, seed=self._seed(random_state))
+        return self._array(chains.v, X.dtype)
+
+    # Missing and noisy data.
+
+    def impute(
+        self, X: Any, *, n_steps: int = 200, n_chains: int = 4, n_replicas: int = 4, random_state: Any = None
+    ) -> Array:
+        """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`."""
+        return self._imputed(X, 0.0, n_steps, n_chains, n_replicas, random_state)
+
+    def denoise(
+        self,
+        X: Any,
+        noise_std: Any,
+        *,
+        n_steps: int = 200,
+        n_chains: int = 4,
+        n_replicas: int = 4,
+        random_state: Any = None,
+    ) -> Array:
+        """The mean of v given X = v + normal noise of deviation ``noise_std`` (a number, or one per feature).
+
+        NaNs in X are filled in as well.
+        """
+        return self._imputed(X, np.square(noise_std), n_steps, n_chains, n_replicas, random_state)
+
+    # Densities.
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-likelihood log p(v) of each row of X, in nats: (n_samples,).
+
+        With up to 20 components it is exact, else log Z is estimated by annealed importance sampling; `log_partition`
+        says which, and how surely. It is the density of the features as they are given: standardise by s, and
+        the density of what was standardised is lower by Σ log s.
+        """
+        X = self._validated(X)
+        log_z = self.log_partition().value
+        with torch.no_grad():
+            log_p: Array = self.to_model(np.float64).log_prob(torch.tensor(X, dtype=torch.float64), log_z).numpy()
+        return log_p
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean of `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    def log_partition(self) -> LogPartition:
+        """log Z, computed once after each fit: by enumeration up to 20 components, else by AIS from both ends."""
+        check_is_fitted(self)
+        if self._log_z is None:
+            if len(self.components_) <= exact.MAX_HIDDEN:
+                self._log_z = [exact.log_z(self.to_model(np.float64)), 0.0, "exact", "Exact."]
+            else:
+                model = self._model_here()
+                chains = torch.tensor(self.v_samples_, dtype=torch.float32)
+                with _threads(self.n_jobs):
+                    found = ais.log_z(model, chains, base=self._base_here(), **AIS)
+                self._log_z = [found.log_z, found.error, "AIS", found.verdict]
+                if not found.converged:
+                    warnings.warn(f"log Z is uncertain. {found.verdict}", ConvergenceWarning, stacklevel=2)
+        return LogPartition(*self._log_z)
+
+    def to_model(self, dtype: Any = np.float32) -> GRBM:
+        """The fitted `grbm.GRBM`, a copy, on the CPU."""
+        check_is_fitted(self)
+        model = GRBM(self.n_features_in_, len(self.components_), dtype=torch.float64)
+        with torch.no_grad():
+            for name, parameter in PARAMETERS.items():
+                values = torch.tensor(getattr(self, name), dtype=torch.float64)
+                values = values.T if parameter == "W" else values.log() if parameter == "log_var" else values
+                model.get_parameter(parameter).copy_(values)
+        return model.to(torch.float64 if np.dtype(dtype) == np.float64 else torch.float32)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    # Between arrays, which is what a fitted estimator holds, and the state of training.
+
+    def _begin(self, X: Array) -> TrainState:
+        self._learned_with = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._base = [X.mean(0, dtype=np.float64), np.maximum(X.var(0, dtype=np.float64), 1e-4)]
+        model = GRBM(X.shape[1], self.n_components, seed=self._learned_with).to(_device(self.device))
+        return TrainState(model, self._optimizer(model), seed=self._learned_with)
+
+    def _resume(self) -> TrainState:
+        model = self._model_here()
+        average = self._model_here()
+        model.load_state_dict({name: torch.tensor(x) for name, x in self._raw.items()})
+        state = TrainState(model, self._optimizer(model), seed=self._learned_with, update=self.n_updates_)
+        state.persistent, state.average = self._tensor(self._chains), average
+        state.memory = {name: torch.tensor(x) for name, x in self._memory.items()}
+        return state
+
+    def _keep(self, state: TrainState, dtype: Any) -> None:
+        """The state as arrays: what learning goes on from, and the average, which everything else uses."""
+        model = state.average or state.model
+        for name, parameter in PARAMETERS.items():
+            values = model.get_parameter(parameter).detach().cpu().double()
+            values = values.T if parameter == "W" else values.exp() if parameter == "log_var" else values
+            setattr(self, name, np.ascontiguousarray(values.numpy(), dtype=dtype))
+        self._raw = {name: p.detach().cpu().numpy().copy() for name, p in state.model.named_parameters()}
+        chains = state.persistent
+        if chains is None:  # no update was made
+            chains = torch.randn(self.n_chains, self.n_features_in_, generator=generator(state.seed, "no chains"))
+        self._chains = chains.cpu().numpy()
+        self._memory = {name: x.cpu().numpy() for name, x in state.memory.items()}
+        self.v_samples_ = (self._chains[-1] if self._chains.ndim == 3 else self._chains).astype(dtype)
+        self.n_updates_ = state.update
+        self._log_z = None
+
+    def _objective(self) -> PCD:
+        return PCD(self._sampler(), self.n_steps, self.n_chains, probabilities=True, restart=self.restart)
+
+    def _sampler(self) -> Sampler:
+        if self.n_replicas == 1:
+            return Gibbs()
+        return ParallelTempering(self._base_here(), self.n_replicas)
+
+    def _base_here(self) -> Base:
+        return Base(*(torch.tensor(x, dtype=torch.float32, device=_device(self.device)) for x in self._base))
+
+    def _optimizer(self, model: GRBM) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=self.learning_rate)
+
+    def _model_here(self) -> GRBM:
+        return self.to_model().to(_device(self.device))
+
+    def _validated(self, X: Any, **options: Any) -> Array:
+        check_is_fitted(self)
+        array: Array = validate_data(self, X, dtype=FLOATS, reset=False, **options)
+        return array
+
+    def _tensor(self, X: Array) -> torch.Tensor:
+        return torch.tensor(X, dtype=torch.float32, device=_device(self.device))
+
+    def _array(self, v: torch.Tensor, dtype: Any = None) -> Array:
+        return v.cpu().numpy().astype(dtype or self.components_.dtype)
+
+    def _seed(self, random_state: Any) -> int:
+        return int(check_random_state(self.random_state if random_state is None else random_state).randint(2**31 - 1))
+
+    def _imputed(
+        self, X: Any, noise_var: Any, n_steps: int, n_chains: int, n_replicas: int, random_state: Any
+    ) -> Array:
+        X = self._validated(X, ensure_all_finite="allow-nan")
+        with _threads(self.n_jobs):
+            found = impute(
+                self._model_here(),
+                self._tensor(X),
+                noise_var=torch.as_tensor(noise_var, dtype=torch.float32),
+                n_steps=n_steps,
+                burn_in=n_steps // 4,
+                n_chains=n_chains,
+                n_replicas=n_replicas,
+                base=self._base_here(),
+                seed=self._seed(random_state),
+            )
+        known = ~np.isnan(X) & (np.broadcast_to(noise_var, X.shape) == 0)
+        return np.where(known, X, self._array(found.mean, X.dtype))
+
+
+def _check_scale(X: Array, names: Array | None) -> None:
+    """Say so where the features are not standardised: variances start at 1 and weights near 0."""
+    with np.errstate(all="ignore"):
+        mean, std = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)
+    varies = std > 1e-7 * np.abs(mean)
+    wrong = (np.abs(mean) > 4) | (varies & ((std > 4) | (std < 0.1)))
+    if wrong.any():
+        badness = np.where(
+            wrong, np.maximum(np.abs(mean), np.where(varies, np.maximum(std, 0.1 / (std + 1e-300)), 0)), 0
+        )
+        worst = int(badness.argmax())
+        which = f"feature {worst}" if names is None else f"feature {worst} ({names[worst]!r})"
+        warnings.warn(
+            f"{int(wrong.sum())} of {X.shape[1]} features are not standardised; {which} has mean {mean[worst]:.3g} "
+            f"and standard deviation {std[worst]:.3g}. GaussianBernoulliRBM learns from features of mean 0 and "
+            f"deviation 1: put sklearn.preprocessing.StandardScaler before it in a pipeline.",
+            ScaleWarning,
+            stacklevel=3,
+        )
+
+
+def _reconstruction_error(model: GRBM, v: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float((model.visible_mean(model(v)) - v).square().mean())
+
+
+def _device(name: str) -> torch.device:
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+@contextmanager
+def _threads(n_jobs: int | None) -> Iterator[None]:
+    """PyTorch with so many threads."""
+    if n_jobs is None:
+        yield
+        return
+    import joblib
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(joblib.effective_n_jobs(n_jobs))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except DivergenceError as error:
+        raise DivergenceError(f"{error} Are the features standardised (StandardScaler)?") from error

@@ -1,0 +1,304 @@
+"""The scikit-learn estimator: scikit-learn's own checks, exact densities, pipelines, and data of many kinds."""
+
+import io
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+import sklearn.datasets as sets
+import torch
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import grbm
+from grbm import GaussianBernoulliRBM
+from grbm.errors import DivergenceError, ScaleWarning
+from grbm.evaluate import exact
+
+
+@parametrize_with_checks([GaussianBernoulliRBM(8, n_iter=5)])
+@pytest.mark.filterwarnings("ignore::grbm.errors.ScaleWarning")  # some checks give features of mean 100
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def clusters(n: int, seed: int) -> np.ndarray:
+    """Standardised points about four centres of unequal weight."""
+    rng = np.random.default_rng(seed)
+    centres = np.array([[1.2, 1.2, 0], [-1.2, 0.8, 0.5], [0, -1.5, -0.5], [1, -0.4, 1.5]])
+    X = centres[rng.choice(4, n, p=[0.4, 0.3, 0.2, 0.1])] + 0.35 * rng.normal(size=(n, 3))
+    return (X - X.mean(0)) / X.std(0)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> GaussianBernoulliRBM:
+    rbm = GaussianBernoulliRBM(12, n_iter=150, n_chains=64, batch_size=64, restart=0, random_state=0)
+    return rbm.fit(clusters(1000, 0))
+
+
+def test_it_learns_a_density_better_than_a_gaussian(fitted):
+    """Held-out nats per row, exact: -4.22 for a Gaussian, -3.10 here, -2.72 for four Gaussians, as they were made."""
+    X, held_out = clusters(1000, 0), clusters(1000, 1)
+    covariance = np.cov(X.T)
+    _, log_det = np.linalg.slogdet(2 * np.pi * covariance)
+    gaussian = -0.5 * (log_det + np.einsum("ni,ij,nj->n", held_out, np.linalg.inv(covariance), held_out)).mean()
+    assert fitted.score(held_out) > gaussian + 0.8
+
+
+def test_score_samples_is_the_log_density_of_the_mixture_that_the_model_is(fitted):
+    X = clusters(50, 2)
+    expected = exact.mixture(fitted.to_model(np.float64)).log_prob(torch.tensor(X)).numpy()
+    np.testing.assert_allclose(fitted.score_samples(X), expected, atol=1e-9)
+    assert fitted.log_partition()[1:] == (0.0, "exact", "Exact.")
+
+
+def test_above_20_components_it_is_ais_and_agrees_with_enumeration(fitted, monkeypatch):
+    truth = fitted.log_partition().value
+    other = clone(fitted).fit(clusters(1000, 0))
+    monkeypatch.setattr(exact, "MAX_HIDDEN", 5)
+    found = other.log_partition()
+    assert found.method == "AIS"
+    assert 0 < found.error < 0.1
+    assert abs(found.value - truth) < 4 * found.error
+
+
+def test_an_uncertain_log_z_is_told(fitted, monkeypatch):
+    other = clone(fitted).fit(clusters(1000, 0))
+    monkeypatch.setattr(exact, "MAX_HIDDEN", 5)
+    monkeypatch.setattr("grbm.estimator.AIS", {"n_steps": 2, "n_chains": 20, "settling": 1})
+    with pytest.warns(UserWarning, match="log Z is uncertain"):
+        other.score(clusters(10, 2))
+
+
+def test_codes_and_back_are_the_conditionals(fitted):
+    X = clusters(50, 2)
+    logits = (X / fitted.variances_) @ fitted.components_.T + fitted.intercept_hidden_
+    H = fitted.transform(X)
+    np.testing.assert_allclose(H, 1 / (1 + np.exp(-logits)), atol=1e-12)
+    np.testing.assert_allclose(fitted.inverse_transform(H), H @ fitted.components_ + fitted.intercept_visible_)
+    with pytest.raises(ValueError, match="hidden units"):
+        fitted.inverse_transform(X)
+
+
+def test_samples_have_the_model_s_moments_and_repeat(fitted):
+    """20,000 chains of 1,000 steps: within 5 standard errors of the exact means, from noise."""
+    X = fitted.sample(20_000)
+    truth = exact.moments(fitted.to_model(np.float64))
+    assert (np.abs(X.mean(0) - truth.v.numpy()) < 5 * X.std(0) / 20_000**0.5).all()
+    assert (np.abs((X**2).mean(0) - truth.v2.numpy()) < 5 * (X**2).std(0) / 20_000**0.5).all()
+    np.testing.assert_array_equal(fitted.sample(10), fitted.sample(10))
+    assert (fitted.sample(10, random_state=1) != fitted.sample(10, random_state=2)).all()
+    here = clusters(20, 3)
+    np.testing.assert_array_equal(fitted.gibbs(here, random_state=1), fitted.gibbs(here, random_state=1))
+    assert fitted.gibbs(here, n_steps=3).shape == here.shape
+
+
+def test_gaps_are_filled_and_noise_is_taken_away(fitted):
+    """Against the exact posterior means: their root mean square error is 0.02, and 0.14 without tempering."""
+    X = clusters(300, 4)
+    rng = np.random.default_rng(0)
+    gaps = np.where(rng.random(X.shape) < 0.3, np.nan, X)
+    model = fitted.to_model(np.float64)
+    filled = fitted.impute(gaps, n_steps=1000, n_chains=8)
+    np.testing.assert_array_equal(filled[~np.isnan(gaps)], X[~np.isnan(gaps)])
+    expected = exact.posterior(model, torch.tensor(gaps))[0].numpy()
+    assert np.square(filled - expected)[np.isnan(gaps)].mean() ** 0.5 < 0.06
+    noisy = X + 0.5 * rng.normal(size=X.shape)
+    clean = fitted.denoise(noisy, 0.5, n_steps=1000)
+    expected = exact.posterior(model, torch.tensor(noisy), 0.25)[0].numpy()
+    assert np.square(clean - expected).mean() ** 0.5 < 0.06
+    assert np.square(clean - X).mean() < 0.7 * np.square(noisy - X).mean()
+    assert not np.isnan(fitted.denoise(np.where(rng.random(X.shape) < 0.3, np.nan, noisy), [0.5, 0.5, 0.5])).any()
+
+
+def test_learning_goes_on_bit_for_bit_through_a_file():
+    X = clusters(512, 0)
+    whole, parts = (GaussianBernoulliRBM(8, batch_size=128, n_chains=32, random_state=3) for _ in range(2))
+    for chunk in np.split(X, 4):
+        whole.partial_fit(chunk)
+    for chunk in np.split(X, 4):
+        parts.partial_fit(chunk)
+        file = io.BytesIO()
+        joblib.dump(parts, file)
+        parts = joblib.load(io.BytesIO(file.getvalue()))
+    for name in ("components_", "intercept_hidden_", "intercept_visible_", "variances_", "v_samples_"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
+    assert whole.n_iter_ == 4
+    assert whole.n_updates_ == 4
+    before = whole.score(X)
+    for _ in range(30):
+        whole.partial_fit(X)
+    assert whole.score(X) > before + 0.1
+
+
+def test_one_random_state_one_result_whatever_the_threads():
+    X = clusters(300, 0)
+    a, b, c = (
+        GaussianBernoulliRBM(8, n_iter=5, random_state=seed, n_jobs=n_jobs).fit(X)
+        for seed, n_jobs in ((1, 1), (1, 2), (2, None))
+    )
+    np.testing.assert_array_equal(a.components_, b.components_)
+    assert (a.components_ != c.components_).any()
+    assert torch.get_num_threads() == 1  # as the tests set it
+
+
+def test_float32_stays_float32():
+    X = clusters(300, 0)
+    single = GaussianBernoulliRBM(8, n_iter=3, random_state=0).fit(X.astype(np.float32))
+    double = GaussianBernoulliRBM(8, n_iter=3, random_state=0).fit(X)
+    for rbm, dtype in ((single, np.float32), (double, np.float64)):
+        assert rbm.components_.dtype == dtype
+        assert rbm.transform(X.astype(dtype)).dtype == dtype
+        assert rbm.sample(3).dtype == dtype
+        assert rbm.impute(X.astype(dtype)).dtype == dtype
+    np.testing.assert_allclose(single.components_, double.components_, rtol=1e-6)
+
+
+def test_pipeline_grid_search_pandas_and_skops():
+    pandas, skops = pytest.importorskip("pandas"), pytest.importorskip("skops.io")
+    X, y = sets.load_iris(return_X_y=True, as_frame=True)
+    rbm = GaussianBernoulliRBM(16, n_iter=20, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), rbm, LogisticRegression(max_iter=1000))
+    search = GridSearchCV(pipeline, {"gaussianbernoullirbm__learning_rate": [0.01, 0.1]}, cv=3).fit(X, y)
+    assert search.best_score_ > 0.7
+    alone = GridSearchCV(make_pipeline(StandardScaler(), rbm), {"gaussianbernoullirbm__n_components": [2, 8]}).fit(X)
+    assert np.isfinite(alone.best_score_)  # by log-likelihood
+
+    Z = pandas.DataFrame(StandardScaler().fit_transform(X), columns=X.columns)
+    rbm = clone(rbm).set_output(transform="pandas").fit(Z)
+    codes = rbm.transform(Z)
+    assert list(codes.columns) == [f"gaussianbernoullirbm{j}" for j in range(16)]
+    assert list(rbm.feature_names_in_) == list(X.columns)
+    data = skops.dumps(rbm)
+    unknown = skops.get_untrusted_types(data=data)
+    assert unknown == ["grbm.estimator.GaussianBernoulliRBM"]
+    again = skops.loads(data, trusted=unknown)
+    pandas.testing.assert_frame_equal(again.transform(Z), codes)
+    np.testing.assert_array_equal(again.score_samples(Z), rbm.score_samples(Z))
+    again.partial_fit(Z)
+
+
+def test_verbose_prints_progress(capsys):
+    GaussianBernoulliRBM(4, n_iter=10, batch_size=50, verbose=1, random_state=0).fit(clusters(100, 0))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert lines[-1].startswith("[GaussianBernoulliRBM] Update 20 of 20, mean squared reconstruction error")
+
+
+def test_unscaled_features_are_named():
+    pandas = pytest.importorskip("pandas")
+    X = clusters(300, 0)
+    rbm = GaussianBernoulliRBM(4, n_iter=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rbm.fit(X)
+        rbm.fit(np.c_[X, np.zeros(300)])  # a constant column is no matter
+    for column in (1e-3 * X[:, 1], 200 * X[:, 1], X[:, 1] + 50, np.full(300, 100.0)):
+        table = pandas.DataFrame({"a": X[:, 0], "rain": column})
+        with pytest.warns(ScaleWarning, match=r"1 of 2 features are not .*feature 1 \('rain'\).*StandardScaler"):
+            rbm.fit(table)
+    with pytest.warns(ScaleWarning):
+        clone(rbm).partial_fit(X + 50)
+    with pytest.warns(ScaleWarning), pytest.raises(DivergenceError, match="standardised"):
+        rbm.fit(1e6 * X)
+
+
+def varied() -> dict[str, np.ndarray]:
+    """Twelve tables: scales from 1e-3 to 1e6, constant and duplicated columns, 20 to 20,000 rows."""
+    rng = np.random.default_rng(0)
+    few = sets.load_linnerud(return_X_y=True)[0]
+    blobs = sets.make_blobs(20_000, 10, centers=7, random_state=0)[0]
+    informative = sets.make_classification(2000, 30, n_informative=5, n_redundant=20, random_state=0)[0]
+    heavy = rng.standard_cauchy((500, 8))
+    counts = rng.poisson(0.01, (3000, 12)).astype(float)
+    return {
+        "iris": sets.load_iris().data,
+        "wine": sets.load_wine().data,
+        "breast cancer": sets.load_breast_cancer().data,
+        "diabetes": 1e-3 * sets.load_diabetes().data,
+        "linnerud, 20 rows": few,
+        "digits, constant columns": sets.load_digits().data,
+        "blobs, 20,000 rows": 1e6 * blobs,
+        "classification, duplicated columns": np.c_[informative, informative[:, :5], informative[:, :1]],
+        "swiss roll": sets.make_swiss_roll(1500, random_state=0)[0],
+        "low rank": sets.make_low_rank_matrix(1000, 50, effective_rank=3, random_state=0),
+        "heavy tails": heavy,
+        "rare counts": counts,
+    }
+
+
+def _neither_diverges_nor_warns(name: str, **settings: int) -> None:
+    Z = StandardScaler().fit_transform(varied()[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rbm = GaussianBernoulliRBM(random_state=0, **settings).fit(Z)
+    for values in (rbm.components_, rbm.variances_, rbm.transform(Z), rbm.sample(100)):
+        assert np.isfinite(values).all()
+    assert rbm.n_updates_ >= 2000
+    if rbm.n_components <= exact.MAX_HIDDEN and not name.startswith("blobs"):  # which need tempering, below
+        independent = -0.5 * (np.log(2 * np.pi) + np.var(Z, 0) / np.maximum(np.var(Z, 0), 0.02)).sum()
+        constant = -0.5 * np.log(np.maximum(np.var(Z, 0), 0.02)).sum()
+        assert rbm.score(Z) > independent + constant  # than independent normal features
+
+
+@pytest.mark.parametrize("name", varied())
+def test_default_training_on_varied_data(name):
+    """All defaults but for the number of hidden units and chains, so that it takes seconds."""
+    _neither_diverges_nor_warns(name, n_components=16, n_chains=32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", varied())
+def test_default_training_on_varied_data_with_all_defaults(name):
+    _neither_diverges_nor_warns(name)
+
+
+def test_tempering_gives_far_clusters_their_shares():
+    """Seven tight clusters in ten dimensions, exact nats per row: -0.04 for the mixture that they are, -14 for
+    independent features, -17 for chains without tempering; tempered -1.7 to -1.3, over four settings."""
+    X = sets.make_blobs(5000, 10, centers=7, random_state=0)[0]
+    shares = np.bincount(sets.make_blobs(5000, 10, centers=7, random_state=0)[1]) / 5000
+    centres = np.stack([X[sets.make_blobs(5000, 10, centers=7, random_state=0)[1] == k].mean(0) for k in range(7)])
+    scaler = StandardScaler().fit(X)
+    rbm = GaussianBernoulliRBM(16, n_chains=32, n_replicas=8, n_iter=75, random_state=0).fit(scaler.transform(X))
+    assert rbm.score(scaler.transform(X)) > -3
+    assert rbm.v_samples_.shape == (32, 10)
+    drawn = scaler.inverse_transform(rbm.sample(2000, n_steps=200))
+    nearest = np.square(drawn[:, None] - centres).sum(-1).argmin(1)
+    assert (np.abs(np.bincount(nearest, minlength=7) / 2000 - shares) < 0.08).all()
+    rbm.partial_fit(scaler.transform(X[:100]))
+
+
+def test_half_a_digit_is_filled_in_better_than_by_regressions():
+    """The lower half of 540 digits from the upper one: squared error per pixel (standardised) below the column means'
+    (1.43) and IterativeImputer's, fitted on whole digits (1.25) or along with the halves (1.16). Here 1.1 or less."""
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
+    X, y = sets.load_digits(return_X_y=True)
+    train, test = train_test_split(X, test_size=0.3, random_state=0, stratify=y)
+    scaler = StandardScaler().fit(train)
+    train, test = scaler.transform(train), scaler.transform(test)
+    halves = np.where(np.arange(64) >= 32, np.nan, test)
+
+    def error(filled: np.ndarray) -> float:
+        return float(np.square(filled - test)[:, 32:].mean())
+
+    rbm = GaussianBernoulliRBM(128, random_state=0, n_iter=250).fit(train)
+    ours = error(rbm.impute(halves))
+    whole = error(IterativeImputer(random_state=0).fit(train).transform(halves))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        along = error(IterativeImputer(random_state=0).fit_transform(np.r_[train, halves])[len(train) :])
+    assert ours < 0.97 * min(whole, along, error(np.where(np.isnan(halves), 0, halves)))
+
+
+def test_the_public_name_is_the_class():
+    assert grbm.GaussianBernoulliRBM is GaussianBernoulliRBM
+    with pytest.raises(AttributeError, match="no attribute"):
+        grbm.Nothing  # noqa: B018

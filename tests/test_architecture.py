@@ -17,7 +17,7 @@ LAYERS = [
     ["training"],
     ["checkpoint"],
     ["conditional"],
-    ["__init__", "compat", "data.mixtures", "data.rows", "data.images"],
+    ["__init__", "compat", "export", "data.mixtures", "data.rows", "data.images"],
     ["data.standardise", "data.arrays", "data.__init__"],
     ["data.folders"],
     ["config", "evaluate.exact", "evaluate.ais", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
@@ -31,7 +31,9 @@ LAYERS = [
     ["encode", "evaluate.report", "evaluate.doctor", "evaluate.images", "drawing"],
     ["campaign", "page"],
     ["figure1", "tables"],
+    ["restore"],
     ["inspection"],
+    ["applying"],
     ["cli"],
     ["__main__"],
 ]

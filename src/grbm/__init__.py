@@ -27,6 +27,8 @@ from grbm.samplers import (
 )
 from grbm.training import TrainState, fit, train_step
 
+__version__ = "0.2.0"
+
 __all__ = [
     "CD",
     "GRBM",

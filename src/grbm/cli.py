@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from grbm import inspection
+from grbm import __version__, applying, inspection
 from grbm.config import RunConfig
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.inspection import parse
@@ -28,6 +28,8 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm resume RUN        go on where a run was stopped or killed
   grbm sample RUN        draw samples from noise, as numbers and as a picture
   grbm encode RUN WHAT   binary codes of data: hidden probabilities or drawn bits
+  grbm impute RUN FILE   fill in what is missing of an array, or take noise away
+  grbm export RUN OUT    for other programs: ONNX, torch.export, or a folder of weights
   grbm evaluate RUN      likelihoods, reconstruction, free energies; for mixtures exact scores
   grbm mixing RUN        do its chains mix? R-hat, effective sample size, swap rates
   grbm doctor RUN        what is wrong with a run, or fine, and what to change
@@ -46,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": _train,
         "resume": _resume,
         "sample": inspection.sample,
-        "encode": inspection.encode,
+        "encode": applying.encode,
+        "impute": applying.impute,
+        "export": applying.export,
         "evaluate": inspection.evaluate,
         "mixing": inspection.mixing,
         "doctor": inspection.doctor,
@@ -56,9 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "reproduce": _reproduce,
     }
     if args[:1] == ["--version"]:
-        from importlib.metadata import version
-
-        print(f"grbm {version('grbm')}")
+        print(f"grbm {__version__}")
         return 0
     if not args or args[0] in ("-h", "--help"):
         print(USAGE)

@@ -1,8 +1,15 @@
-"""Others' checkpoints and conventions."""
+"""Others' checkpoints and conventions: what is a Gaussian-Bernoulli RBM elsewhere, as a `GRBM`, with the same density.
 
+What differs is where σ² stands. Here E(v, h) = ½ Σ (v − μ)²/σ² − Σ (v/σ²)(W h) − b·h: v given h has mean μ + W h.
+"""
+
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from grbm.errors import UserError
 from grbm.model import GRBM
@@ -28,26 +35,90 @@ def load_published(path: str | Path) -> GRBM:
         raise UserError(f"{path} is not a checkpoint that can be read safely ({reason}).") from error
     parameters = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
     parameters = parameters if isinstance(parameters, dict) else {}
-    return from_parameters({k: v for k, v in parameters.items() if isinstance(v, torch.Tensor)}, str(path))
+    return GRBM.from_parameters({k: v for k, v in parameters.items() if isinstance(v, Tensor)}, str(path))
 
 
-def from_parameters(parameters: dict[str, torch.Tensor], source: str) -> GRBM:
-    """A GRBM of the given W, b, mu, log_var; ``source`` names them in errors."""
-    names = ("W", "b", "mu", "log_var")
-    if missing := [name for name in names if name not in parameters]:
-        raise UserError(f"{source} lacks the parameter {missing[0]}; a GRBM has W, b, mu and log_var.")
-    W = parameters["W"]
-    if W.ndim != 2 or 0 in W.shape or W.dtype not in (torch.float32, torch.float64):
-        raise UserError(f"{source} holds W of shape {tuple(W.shape)} and type {W.dtype}; it must be a real (N, M).")
-    model = GRBM(*W.shape, dtype=W.dtype)
-    for name in names:
-        expected, given = model.get_parameter(name).shape, parameters[name]
-        if given.numel() != expected.numel():
-            raise UserError(
-                f"{source} holds {name} of shape {tuple(given.shape)}, but W {tuple(W.shape)} needs {expected}."
-            )
-        if not torch.isfinite(given).all():
-            raise UserError(f"{source} holds NaN or infinite numbers in {name}; that run had diverged.")
-        with torch.no_grad():
-            model.get_parameter(name).copy_(given.reshape(expected))
-    return model
+def from_scaled(weights: Any, visible_bias: Any, hidden_bias: Any, std: Any) -> GRBM:
+    """From E = ½ Σ (v − a)²/σ² − Σ (v/σ)(W h) − b·h, the convention of Hinton 2010 and Krizhevsky 2009.
+
+    Parameters are arrays or tensors: W (N, M), a (N,), b (M,), σ (N,) or a number.
+    """
+    W, a, b = (_tensor(x) for x in (weights, visible_bias, hidden_bias))
+    std = _tensor(std).expand(len(W))
+    return _model(std[:, None] * W, b, a, 2 * std.log())
+
+
+def from_natural(weights: Any, visible_bias: Any, hidden_bias: Any, precision: Any) -> GRBM:
+    """From E = ½ Σ λ v² − a·v − b·h − v·W h: Gaussian units by their natural parameters, as in
+    RestrictedBoltzmannMachines.jl (``Gaussian(θ, γ)``) and `rbms`.
+
+    Parameters are arrays or tensors: W (N, M), a (N,), b (M,), λ > 0 (N,) or a number.
+    """
+    W, a, b = (_tensor(x) for x in (weights, visible_bias, hidden_bias))
+    precision = _tensor(precision).expand(len(W))
+    return _model(W / precision[:, None], b, a / precision, -precision.log())
+
+
+def from_pydeep(rbm: Any) -> GRBM:
+    """From a PyDeep ``GaussianBinaryRBM`` or ``GaussianBinaryVarianceRBM``, or a mapping of its arrays.
+
+    Its energy is centred: E = ½ Σ (v − o_v − b_v)²/σ² − Σ ((v − o_v)/σ²) (W (h − o_h)) − b_h·(h − o_h). PyDeep keeps
+    models as pickles, which are not read here: load yours with PyDeep and pass it on.
+
+    Raises
+    ------
+    UserError
+        If something of w, bv, bh, sigma, ov, oh is missing.
+    """
+    names = ("w", "bv", "bh", "sigma", "ov", "oh")
+    values = [rbm.get(name) if isinstance(rbm, Mapping) else getattr(rbm, name, None) for name in names]
+    if missing := [name for name, value in zip(names, values, strict=True) if value is None]:
+        raise UserError(f"This is no Gaussian RBM of PyDeep: it lacks {missing[0]}; it needs {', '.join(names)}.")
+    w, bv, bh, sigma, ov, oh = (_tensor(x) for x in values)
+    bv, bh, sigma, ov, oh = (x.reshape(-1) for x in (bv, bh, sigma, ov, oh))
+    return _model(w, bh - w.T @ (ov / sigma.square()), ov + bv - w @ oh, 2 * sigma.log())
+
+
+def load_rbms(path: str | Path, update: int | None = None) -> GRBM:
+    """From an HDF5 archive of the package `rbms` (Decelle, Seoane and others) that holds a ``BGRBM``.
+
+    Its Gaussian units are the hidden ones, so the machine is turned round: they are visible here, its binary visible
+    units hidden. They have E = ½ N_b |h|² − ..., a variance of 1/N_b for N_b binary units.
+
+    Parameters
+    ----------
+    path : str or Path
+    update : int, optional
+        Which of the saved updates; by default the last.
+
+    Raises
+    ------
+    UserError
+        If the file is no such archive, holds another kind of machine, or lacks the update.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            kind = file["model_type"][()].decode() if "model_type" in file else "no model"
+            if kind != "BGRBM":
+                raise UserError(
+                    f"{path} holds {kind}; only BGRBM of the package rbms has Gaussian units and binary ones."
+                )
+            saved = sorted(int(name[7:]) for name in file if re.fullmatch(r"update_\d+", name))
+            if not saved or (update is not None and update not in saved):
+                raise UserError(f"{path} has no update {update}; it has {saved}.")
+            group = file[f"update_{saved[-1] if update is None else update}/params"]
+            weights, binary, gaussian = (torch.tensor(group[name][()]) for name in ("weight_matrix", "vbias", "hbias"))
+    except (OSError, KeyError) as error:
+        raise UserError(f"{path} is not an archive of the package rbms ({error}).") from error
+    return from_natural(weights.T, gaussian, binary, float(len(weights)))
+
+
+def _tensor(x: Any) -> Tensor:
+    return x.detach().cpu().double() if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.float64)
+
+
+def _model(W: Tensor, b: Tensor, mu: Tensor, log_var: Tensor) -> GRBM:
+    parameters = {"W": W, "b": b, "mu": mu, "log_var": log_var}
+    return GRBM.from_parameters({name: x.float() for name, x in parameters.items()}, "This model")

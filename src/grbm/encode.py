@@ -75,8 +75,10 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
     for first in range(0, len(rows), CHUNK):
         z = run.standardizer(rows[first : first + CHUNK])
         if not z.isfinite().all():
-            bad = first + int((~z.isfinite()).any(1).long().argmax())
-            raise UserError(f"Row {bad} holds NaN or infinite numbers; remove or fill them.")
+            row, column = (~z.isfinite()).nonzero()[0].tolist()
+            raise UserError(
+                f"Row {first + row}, column {column} is NaN or infinite; fill gaps with: grbm impute {run.folder} FILE"
+            )
         probabilities = model(z.to(model.W.device)).cpu()
         if bits:
             yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()

@@ -15,7 +15,6 @@ from grbm.errors import UserError
 from grbm.options import (
     CompareOptions,
     DoctorOptions,
-    EncodeOptions,
     EvaluateOptions,
     FiguresOptions,
     MixingOptions,
@@ -47,7 +46,7 @@ def sample(args: list[str]) -> None:
             raise UserError(f"{name} must be at least 1, got {number}.")
     if options.sampler is not None and options.sampler not in SAMPLERS:
         raise UserError(f"There is no sampler {options.sampler!r}; choose one of {', '.join(SAMPLERS)}.")
-    run = _read(options.run, None, None, options.weights)
+    run = read_run(options.run, None, None, options.weights)
     own = run.config.sampling
     sampling = SamplingConfig(
         sampler=own.sampler if options.sampler in (None, own.sampler.name) else SamplerConfig(options.sampler),  # type: ignore[arg-type]
@@ -78,38 +77,6 @@ def sample(args: list[str]) -> None:
     print(f"  {path.with_suffix('.png')}")
 
 
-def encode(args: list[str]) -> None:
-    import numpy as np
-
-    from grbm import files, runs
-    from grbm.encode import row_numbers, rows_to_encode, strangeness, write_codes
-
-    options = parse(EncodeOptions, args, "grbm encode")
-    run = _read(options.run, options.data_dir, options.data, options.weights)
-    rows = rows_to_encode(run, options.what, options.key)
-    form = ".packed" if options.packed else ".bits" if options.bits else ""
-    path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
-    if path.exists() and not options.overwrite:
-        raise UserError(f"{path} already exists; add --overwrite to replace it, or choose another with --out.")
-    if path.suffix != ".npy":
-        raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
-    far = strangeness(run, rows)
-    if far > 3:
-        print(
-            f"Note: these rows lie {far:.0f} times as far from the training mean as the training data do; are they in "
-            f"the same units?",
-            file=sys.stderr,
-        )
-    write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
-    kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
-    print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
-    numbers = row_numbers(run, options.what)
-    if numbers is not None:
-        with files.replacing(path.with_suffix(".rows.npy")) as temporary, temporary.open("wb") as file:
-            np.save(file, numbers, allow_pickle=False)
-        print(f"  which rows of the data they are: {path.with_suffix('.rows.npy')}")
-
-
 def evaluate(args: list[str]) -> None:
     from grbm import files, runs
     from grbm.evaluate.report import evaluate
@@ -120,7 +87,7 @@ def evaluate(args: list[str]) -> None:
             raise UserError(f"{name} must be at least 1, got {number}.")
     if options.ais_chains < 2:
         raise UserError(f"--ais-chains must be at least 2, got {options.ais_chains}.")
-    run = _read(options.run, options.data_dir, options.data, options.weights)
+    run = read_run(options.run, options.data_dir, options.data, options.weights)
     if options.fid:
         _fid(run, options)
         if not options.log_likelihood:
@@ -225,7 +192,7 @@ def mixing(args: list[str]) -> None:
     from grbm.generate import on_device, tuned_sampler
 
     options = parse(MixingOptions, args, "grbm mixing")
-    run = _read(options.run, options.data_dir, options.data, options.weights)
+    run = read_run(options.run, options.data_dir, options.data, options.weights)
     own = run.config.sampling.sampler
     named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]
     model = on_device(run)
@@ -271,7 +238,7 @@ def doctor(args: list[str]) -> None:
     from grbm.evaluate.doctor import diagnose
 
     options = parse(DoctorOptions, args, "grbm doctor")
-    run = _read(options.run, options.data_dir, options.data, options.weights)
+    run = read_run(options.run, options.data_dir, options.data, options.weights)
     try:
         dataset = load_for(run.config, run.model.n_visible)
     except UserError as error:
@@ -288,7 +255,7 @@ def figures(args: list[str]) -> None:
     from grbm.drawing import draw
 
     options = parse(FiguresOptions, args, "grbm figures")
-    for path in draw(_read(options.run, options.data_dir, options.data), seed=options.seed):
+    for path in draw(read_run(options.run, options.data_dir, options.data), seed=options.seed):
         print(f"  {path}")
 
 
@@ -296,7 +263,7 @@ def report(args: list[str]) -> None:
     from grbm.page import report
 
     options = parse(ReportOptions, args, "grbm report")
-    print(f"  {report(_read(options.run, options.data_dir, options.data), seed=options.seed)}")
+    print(f"  {report(read_run(options.run, options.data_dir, options.data), seed=options.seed)}")
 
 
 def compare(args: list[str]) -> None:
@@ -307,14 +274,14 @@ def compare(args: list[str]) -> None:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
     if options.out.exists() and not options.overwrite:
         raise UserError(f"{options.out} already exists; choose another with --out, or add --overwrite.")
-    table = compare([_read(folder, None, None) for folder in options.runs], options.out, seed=options.seed)
+    table = compare([read_run(folder, None, None) for folder in options.runs], options.out, seed=options.seed)
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for row in table:
         print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
     print(f"  {options.out}")
 
 
-def _read(folder: Path, data_dir: Path | None, data: Path | None, which: Which = "model") -> Any:
+def read_run(folder: Path, data_dir: Path | None, data: Path | None, which: Which = "model") -> Any:
     """A run, with its data where they are now; says so if its training ended early."""
     from grbm import runs
 

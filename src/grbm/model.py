@@ -4,14 +4,20 @@ Shapes: visible units v (..., N) real, hidden units h (..., M) in {0, 1}; energi
 Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without Tears" (arXiv:2210.10318).
 """
 
+import json
 import math
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grbm.errors import UserError
+from grbm.files import read_tensors, write_tensors, write_text
 from grbm.randomness import Rng, generator, normal
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -186,6 +192,70 @@ class GRBM(nn.Module):
         self.b = nn.Parameter(torch.zeros(n_hidden, device=device, dtype=dtype))
         self.mu = nn.Parameter(torch.zeros(n_visible, device=device, dtype=dtype))
         self.log_var = nn.Parameter(torch.zeros(n_visible, device=device, dtype=dtype))
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Tensor], source: str = "The dictionary") -> Self:
+        """A machine of the given W, b, mu, log_var; ``source`` names them in errors.
+
+        Raises UserError where one is missing, has the wrong shape, or holds numbers that are not finite.
+        """
+        names = ("W", "b", "mu", "log_var")
+        if missing := [name for name in names if name not in parameters]:
+            raise UserError(f"{source} lacks the parameter {missing[0]}; a GRBM has W, b, mu and log_var.")
+        W = parameters["W"]
+        if W.ndim != 2 or 0 in W.shape or W.dtype not in (torch.float32, torch.float64):
+            raise UserError(f"{source} holds W of shape {tuple(W.shape)} and type {W.dtype}; it must be a real (N, M).")
+        model = cls(*W.shape, dtype=W.dtype)
+        for name in names:
+            expected, given = model.get_parameter(name).shape, parameters[name]
+            if given.numel() != expected.numel():
+                raise UserError(
+                    f"{source} holds {name} of shape {tuple(given.shape)}, but W {tuple(W.shape)} needs {expected}."
+                )
+            if not torch.isfinite(given).all():
+                raise UserError(f"{source} holds NaN or infinite numbers in {name}; that run had diverged.")
+            with torch.no_grad():
+                model.get_parameter(name).copy_(given.reshape(expected))
+        return model
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """The machine that `save_pretrained` wrote, or that a run folder holds: ``model.safetensors`` in ``folder``.
+
+        Raises UserError where the file is missing, damaged, or no GRBM.
+        """
+        path = Path(folder) / WEIGHTS
+        return cls.from_parameters(read_tensors(path), str(path))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``model.safetensors`` (W, b, mu, log_var) and ``config.json`` (sizes, dtype) into ``folder``.
+
+        Each is written whole or not at all. What data were standardised by is not part of a machine; `rescaled` puts it
+        in.
+
+        Raises UserError where the folder holds a run, whose files these would replace.
+        """
+        folder = Path(folder)
+        described = {"model_type": "grbm", "n_visible": self.n_visible, "n_hidden": self.n_hidden}
+        described["dtype"] = str(self.W.dtype).removeprefix("torch.")
+        if (folder / CONFIG).is_file() and '"model_type": "grbm"' not in (folder / CONFIG).read_text(encoding="utf-8"):
+            raise UserError(f"{folder} holds a {CONFIG} of something else, perhaps a run; choose another folder.")
+        write_tensors(folder / WEIGHTS, dict(self.state_dict()))
+        write_text(folder / CONFIG, json.dumps(described, indent=2) + "\n")
+
+    @torch.no_grad()
+    def rescaled(self, mean: Tensor, scale: Tensor) -> Self:
+        """The same density of x = mean + scale z, for a machine that knows z: one in the data's own units.
+
+        Exact: σ_x² = scale² σ², μ_x = mean + scale μ, W_x = scale W by rows, b_x = b − Wᵀ(mean/(scale σ²)). Energies
+        are equal, and log Z grows by Σ log scale. ``mean`` and ``scale`` are (N,).
+        """
+        W, b, mu, log_var = (p.detach().double().cpu() for p in (self.W, self.b, self.mu, self.log_var))
+        mean, scale = (x.detach().double().cpu().expand_as(mu) for x in (mean, scale))
+        moved = {"W": scale[:, None] * W, "b": b - W.T @ (mean / (scale * log_var.exp()))}
+        moved |= {"mu": mean + scale * mu, "log_var": log_var + 2 * scale.log()}
+        parameters = {name: x.to(self.W.dtype) for name, x in moved.items()}
+        return self.from_parameters(parameters, "The rescaled machine").to(self.W.device)
 
     @property
     def n_visible(self) -> int:

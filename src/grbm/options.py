@@ -91,6 +91,47 @@ class EncodeOptions:
 
 
 @dataclass(frozen=True)
+class ImputeOptions:
+    """Fill in the gaps (NaN) of an array, and take away noise of a known size: means and deviations of what is not
+    known given what is, by tempered chains."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    file: tyro.conf.Positional[Path]
+    """A .npy or .npz file in the units of the run's data, NaN where something is missing."""
+    noise_std: float = 0.0
+    """Standard deviation of the errors of what is there, in its units; 0 = it is exact."""
+    out: Path | None = None
+    """The .npy file to write; by default RUN/imputed/FILE.npy. Deviations go to .std.npy beside it."""
+    steps: int = 200
+    """Steps of the chains; a quarter of them is burn-in."""
+    chains: int = 4
+    """Chains for each row."""
+    key: str | None = None
+    """Which array of a .npz archive."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    overwrite: bool = False
+    """Replace files that are already there."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write a run's machine for other programs: the encoder as ONNX or torch.export program, or the whole machine, in
+    the data's own units, as a folder that GRBM.from_pretrained reads."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    out: tyro.conf.Positional[Path]
+    """NAME.onnx, NAME.pt2, or a folder."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    overwrite: bool = False
+    """Replace a file that is already there."""
+
+
+@dataclass(frozen=True)
 class EvaluateOptions:
     """Score a run on its training and held-out data; writes RUN/evaluation.json."""
 

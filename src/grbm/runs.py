@@ -13,23 +13,18 @@ import torch
 from torch import Tensor
 
 from grbm import checkpoint
-from grbm.compat import from_parameters
 from grbm.config import RunConfig
 from grbm.data.standardise import Standardizer
 from grbm.distributed import job
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
+from grbm.model import CONFIG as CONFIG
 from grbm.model import GRBM, Base
+from grbm.model import WEIGHTS as WEIGHTS
 
-CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA = (
-    "config.json",
-    "metrics.jsonl",
-    "model.safetensors",
-    "model_raw.safetensors",
-    "data.safetensors",
-)
+METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
-TRAJECTORY, CODES = "trajectory", "codes"
+TRAJECTORY, CODES, IMPUTED = "trajectory", "codes", "imputed"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 REPORT = "report.html"
@@ -62,7 +57,7 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
         for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB):
             (folder / name).unlink(missing_ok=True)
-        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY, CODES):
+        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY, CODES, IMPUTED):
             shutil.rmtree(folder / name, ignore_errors=True)
     try:
         claim(folder)
@@ -155,7 +150,7 @@ def read_trajectory(folder: Path, up_to: int | None = None) -> list[tuple[GRBM, 
             chains = tensors.pop("chains", None)
             if chains is None:
                 raise UserError(f"{path} is not a model that training kept; remove it, or train again.")
-            found.append((from_parameters(tensors, str(path)), chains))
+            found.append((GRBM.from_parameters(tensors, str(path)), chains))
     return found
 
 
@@ -197,14 +192,14 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
             continue
         kind = "average" if which != "raw" and any(name.startswith("average.") for name in tensors) else "model"
         chosen = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(f"{kind}.")}
-        return from_parameters(chosen, str(where)), where
+        return GRBM.from_parameters(chosen, str(where)), where
     if which == "best":
         raise UserError(f"{folder / CHECKPOINTS} holds no scored checkpoint; leave out --weights best.")
     if found and not path.is_file():
         raise UserError(
             f"All checkpoints in {folder / CHECKPOINTS} are damaged, and training never ended: train again."
         )
-    return from_parameters(read_tensors(path), str(path)), path
+    return GRBM.from_parameters(read_tensors(path), str(path)), path
 
 
 def read_data(folder: Path) -> tuple[Standardizer, Base, tuple[int, int, int] | None]:

@@ -122,7 +122,7 @@ def _load_arrow(folder: Path, key: str | None) -> tuple[Any, str]:
     except ImportError as error:
         raise UserError(
             f"{folder} is a Hugging Face data set, which needs pip install datasets (in a clone: uv run --extra "
-            f"huggingface)."
+            f"datasets)."
         ) from error
     try:
         table = datasets.load_from_disk(str(folder))

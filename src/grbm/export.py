@@ -1,0 +1,74 @@
+"""The encoder of a machine for programs that know nothing of this one: ONNX, and torch.export."""
+
+import contextlib
+import io
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from grbm.errors import UserError
+from grbm.files import replacing
+from grbm.model import GRBM
+
+
+class Encoder(nn.Module):
+    """x (n, N) in the data's own units -> hidden probabilities (n, M): standardisation and Eq. 4 in one, float32."""
+
+    def __init__(self, model: GRBM, mean: Tensor | None = None, scale: Tensor | None = None) -> None:
+        super().__init__()
+        energy = model.freeze()
+        zero = torch.zeros_like(energy.mu)
+        self.mean: Tensor
+        self.scale: Tensor
+        self.projection: Tensor
+        self.b: Tensor
+        parts = {
+            "mean": zero if mean is None else mean,
+            "scale": zero + 1 if scale is None else scale,
+            "projection": energy.projection,
+            "b": energy.b,
+        }
+        for name, tensor in parts.items():
+            self.register_buffer(name, tensor.detach().float().cpu().contiguous())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear((x - self.mean) / self.scale, self.projection, self.b).sigmoid()
+
+
+def write_program(encoder: Encoder, path: Path) -> None:
+    """A ``torch.export`` program for any number of rows: ``torch.export.load(path).module()(x)``."""
+    x = torch.zeros(2, len(encoder.mean))
+    program = torch.export.export(encoder, (x,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    with replacing(path) as temporary:
+        torch.export.save(program, str(temporary))
+
+
+def write_onnx(encoder: Encoder, path: Path) -> None:
+    """An ONNX model with input ``x`` (rows, N) and output ``probabilities`` (rows, M).
+
+    Raises UserError where the packages that write it are not installed.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"Writing ONNX needs packages that are not here ({error}): pip install 'grbm[onnx]'."
+        ) from error
+    x = torch.zeros(2, len(encoder.mean))
+    with replacing(path) as temporary, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # PyTorch's, of its own interior
+        torch.onnx.export(
+            encoder,
+            (x,),
+            str(temporary),
+            input_names=["x"],
+            output_names=["probabilities"],
+            dynamic_shapes=({0: torch.export.Dim("rows")},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )

@@ -91,6 +91,16 @@ def test_weights_scaled_by_sigma():
     )
 
 
+def test_shapes_and_signs_that_cannot_be():
+    W, a, b, _, _, std = arrays(4, 3)
+    for wrong, message in (((W.T, a, b, std), "do not fit"), ((W, a, b, -std), "above 0"), ((W, a, b, 0.0), "above 0")):
+        for function in (from_scaled, from_natural):
+            with pytest.raises(UserError, match=message):
+                function(*wrong)
+    with pytest.raises(ValueError, match="scale must be"):
+        random_model(2, 2, 0).rescaled(torch.zeros(2), torch.tensor([1.0, -1]))
+
+
 def test_natural_parameters():
     W, a, b, _, _, std = arrays(4, 3)
     model = from_natural(W, a, b, std)
@@ -125,9 +135,16 @@ def test_an_archive_of_rbms_turned_round(tmp_path):
             group = file.create_group(f"update_{update}/params")
             group["weight_matrix"] = factor * W.T.numpy()  # (binary, Gaussian)
             group["vbias"], group["hbias"] = binary.numpy(), gaussian.numpy()
-    model = load_rbms(tmp_path / "rbm.h5")
+    model = load_rbms(tmp_path / "rbm.h5", precision=3.0)
     same_density(model, lambda v, h: 0.5 * 3 * (v**2).sum(1) - v @ gaussian - h @ binary - (v @ W * h).sum(1), 4, 3)
     assert (load_rbms(tmp_path / "rbm.h5", 5).W == 0).all()
+    # Its sampler: h = hbias + v W + normal noise of variance 1, and v ~ sigmoid(vbias + h Wᵀ).
+    sampled = load_rbms(tmp_path / "rbm.h5").double()
+    v = torch.randn(10, 4, generator=generator(0, "v")).double()
+    torch.testing.assert_close(sampled(v), (binary + v @ W).sigmoid(), atol=1e-6, rtol=0)
+    h = torch.ones(1, 3).double()
+    torch.testing.assert_close(sampled.visible_mean(h), gaussian + h @ W.T, atol=1e-6, rtol=0)
+    assert (sampled.var == 1).all()
     with pytest.raises(UserError, match="no update 7; it has"):
         load_rbms(tmp_path / "rbm.h5", 7)
     with h5py.File(tmp_path / "other.h5", "w") as file:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grbm import Conditional, Gibbs, impute, sample
+from grbm import Base, Conditional, Gibbs, impute, sample
 from grbm.evaluate import exact
 from grbm.randomness import generator
 from tests.conftest import exact_chains, random_model, z_scores
@@ -101,6 +101,26 @@ def test_results_repeat_and_rows_in_many_parts_are_all_there(monkeypatch):
     assert impute(model, y[:0]).mean.shape == (0, 3)
 
 
+def test_small_noise_keeps_its_size():
+    """In float32, where 1 − g cancels: v given h and y has deviation s."""
+    model = random_model(2, 3, seed=3, dtype=torch.float32)
+    for noise_std in (1e-4, 1e-2):
+        _, std = Conditional(torch.zeros(1, 2), noise_std**2).given_hidden(model.freeze())
+        torch.testing.assert_close(std, torch.full((1, 2), noise_std), rtol=1e-3, atol=0)
+    _, std = Conditional(torch.zeros(1, 2), torch.inf).given_hidden(model.freeze())
+    torch.testing.assert_close(std[0], model.var.sqrt().detach())
+
+
+def test_seeds_bases_and_burn_in_count():
+    model = random_model(3, 4, seed=3, dtype=torch.float32)
+    y = torch.full((20, 3), NAN)
+    usual = impute(model, y, n_steps=20, burn_in=5).mean
+    far = Base(torch.full((3,), 50.0), torch.ones(3))
+    for changed in ({"seed": 1}, {"burn_in": 6}, {"n_chains": 3}, {"n_replicas": 3}, {"base": far}):
+        assert (impute(model, y, **({"n_steps": 20, "burn_in": 5} | changed)).mean != usual).any(), changed
+    assert len(usual.unique(dim=0)) == 20
+
+
 def test_bad_measurements_are_refused():
     model = random_model(3, 4, seed=3)
     with pytest.raises(ValueError, match="must be"):
@@ -115,3 +135,5 @@ def test_bad_measurements_are_refused():
         sample(model, Conditional(torch.zeros(5, 3)), n_chains=4)
     with pytest.raises(ValueError, match="observed must"):
         sample(model, Conditional(torch.zeros(5, 2)), v0=torch.zeros(5, 3))
+    with pytest.raises(ValueError, match="a chain for each"):
+        sample(model, Conditional(torch.zeros(5, 3)), v0=torch.zeros(1, 3))

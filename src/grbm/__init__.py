@@ -27,7 +27,7 @@ from grbm.samplers import (
 )
 from grbm.training import TrainState, fit, train_step
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 __all__ = [
     "CD",

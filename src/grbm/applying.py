@@ -48,7 +48,11 @@ def impute(args: list[str]) -> None:
     from grbm.restore import restore, rows_with_gaps
 
     options = parse(ImputeOptions, args, "grbm impute")
-    for name, least, number in (("--noise-std", 0, options.noise_std), ("--chains", 1, options.chains)):
+    for name, least, number in (
+        ("--noise-std", 0, options.noise_std),
+        ("--chains", 1, options.chains),
+        ("--replicas", 1, 1 if options.replicas is None else options.replicas),
+    ):
         if not least <= number < float("inf"):
             raise UserError(f"{name} must be at least {least}, got {number}.")
     if options.steps < 4:
@@ -62,7 +66,13 @@ def impute(args: list[str]) -> None:
     if not options.overwrite and (path.exists() or errors.exists()):
         raise UserError(f"{path} already exists; add --overwrite to replace it, or choose another with --out.")
     filled, std = restore(
-        run, rows, noise_std=options.noise_std, n_steps=options.steps, n_chains=options.chains, seed=options.seed
+        run,
+        rows,
+        noise_std=options.noise_std,
+        n_steps=options.steps,
+        n_chains=options.chains,
+        n_replicas=options.replicas,
+        seed=options.seed,
     )
     for where, array in ((path, filled), (errors, std)):
         with replacing(where) as temporary, temporary.open("wb") as file:
@@ -91,5 +101,5 @@ def export(args: list[str]) -> None:
     elif path.suffix:
         raise UserError(f"--out {path}: .onnx and .pt2 files can be written, and a folder, whose name has no suffix.")
     else:
-        run.model.rescaled(*run.standardizer).save_pretrained(path)
-        print(f"The machine in the data's own units: {path} (grbm.GRBM.from_pretrained)")
+        run.model.double().rescaled(*run.standardizer).save_pretrained(path)  # far from 0, float32 has too few digits
+        print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")

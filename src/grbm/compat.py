@@ -1,6 +1,7 @@
 """Others' checkpoints and conventions: what is a Gaussian-Bernoulli RBM elsewhere, as a `GRBM`, with the same density.
 
 What differs is where σ² stands. Here E(v, h) = ½ Σ (v − μ)²/σ² − Σ (v/σ²)(W h) − b·h: v given h has mean μ + W h.
+Machines come in float32, in which chains are fast.
 """
 
 import re
@@ -43,8 +44,7 @@ def from_scaled(weights: Any, visible_bias: Any, hidden_bias: Any, std: Any) -> 
 
     Parameters are arrays or tensors: W (N, M), a (N,), b (M,), σ (N,) or a number.
     """
-    W, a, b = (_tensor(x) for x in (weights, visible_bias, hidden_bias))
-    std = _tensor(std).expand(len(W))
+    W, a, b, std = _checked(weights, visible_bias, hidden_bias, std, "std")
     return _model(std[:, None] * W, b, a, 2 * std.log())
 
 
@@ -54,8 +54,7 @@ def from_natural(weights: Any, visible_bias: Any, hidden_bias: Any, precision: A
 
     Parameters are arrays or tensors: W (N, M), a (N,), b (M,), λ > 0 (N,) or a number.
     """
-    W, a, b = (_tensor(x) for x in (weights, visible_bias, hidden_bias))
-    precision = _tensor(precision).expand(len(W))
+    W, a, b, precision = _checked(weights, visible_bias, hidden_bias, precision, "precision")
     return _model(W / precision[:, None], b, a / precision, -precision.log())
 
 
@@ -76,20 +75,24 @@ def from_pydeep(rbm: Any) -> GRBM:
         raise UserError(f"This is no Gaussian RBM of PyDeep: it lacks {missing[0]}; it needs {', '.join(names)}.")
     w, bv, bh, sigma, ov, oh = (_tensor(x) for x in values)
     bv, bh, sigma, ov, oh = (x.reshape(-1) for x in (bv, bh, sigma, ov, oh))
+    w, bv, bh, sigma = _checked(w, bv, bh, sigma, "sigma")
     return _model(w, bh - w.T @ (ov / sigma.square()), ov + bv - w @ oh, 2 * sigma.log())
 
 
-def load_rbms(path: str | Path, update: int | None = None) -> GRBM:
+def load_rbms(path: str | Path, update: int | None = None, *, precision: float = 1.0) -> GRBM:
     """From an HDF5 archive of the package `rbms` (Decelle, Seoane and others) that holds a ``BGRBM``.
 
-    Its Gaussian units are the hidden ones, so the machine is turned round: they are visible here, its binary visible
-    units hidden. They have E = ½ N_b |h|² − ..., a variance of 1/N_b for N_b binary units.
+    Its Gaussian units are the hidden ones, so the machine is turned round: they are visible here, and its binary
+    visible units hidden.
 
     Parameters
     ----------
     path : str or Path
     update : int, optional
         Which of the saved updates; by default the last.
+    precision : float
+        1/σ² of the Gaussian units, which the archive does not say. The sampler that trains a BGRBM gives them variance
+        1; the energy function of the same package has one over the number of binary units.
 
     Raises
     ------
@@ -106,17 +109,33 @@ def load_rbms(path: str | Path, update: int | None = None) -> GRBM:
                     f"{path} holds {kind}; only BGRBM of the package rbms has Gaussian units and binary ones."
                 )
             saved = sorted(int(name[7:]) for name in file if re.fullmatch(r"update_\d+", name))
-            if not saved or (update is not None and update not in saved):
-                raise UserError(f"{path} has no update {update}; it has {saved}.")
-            group = file[f"update_{saved[-1] if update is None else update}/params"]
+            wanted = saved[-1] if saved and update is None else update
+            if wanted not in saved:
+                raise UserError(
+                    f"{path} has no update {wanted}; it has {saved}." if saved else f"{path} has no updates."
+                )
+            group = file[f"update_{wanted}/params"]
             weights, binary, gaussian = (torch.tensor(group[name][()]) for name in ("weight_matrix", "vbias", "hbias"))
     except (OSError, KeyError) as error:
         raise UserError(f"{path} is not an archive of the package rbms ({error}).") from error
-    return from_natural(weights.T, gaussian, binary, float(len(weights)))
+    return from_natural(weights.T, gaussian, binary, precision)
 
 
 def _tensor(x: Any) -> Tensor:
     return x.detach().cpu().double() if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.float64)
+
+
+def _checked(weights: Any, visible: Any, hidden: Any, widths: Any, name: str) -> tuple[Tensor, ...]:
+    """Tensors of shapes (N, M), (N,), (M,), (N,); raises UserError where they do not fit or widths are not positive."""
+    W, a, b, widths = (_tensor(x) for x in (weights, visible, hidden, widths))
+    if W.ndim != 2 or a.shape != W.shape[:1] or b.shape != W.shape[1:] or widths.shape not in ((), W.shape[:1]):
+        shapes = ", ".join(str(tuple(x.shape)) for x in (W, a, b, widths))
+        raise UserError(
+            f"Weights (N, M), visible biases (N,), hidden biases (M,) and {name} (N,) do not fit: {shapes}."
+        )
+    if not (widths > 0).all():
+        raise UserError(f"Every {name} must be above 0.")
+    return W, a, b, widths.expand(len(W))
 
 
 def _model(W: Tensor, b: Tensor, mu: Tensor, log_var: Tensor) -> GRBM:

@@ -45,9 +45,17 @@ class Conditional(Sampler):
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """From N(0, I) where nothing was measured, else from the measurement."""
+        self._check(n_chains)
+        y = self.observed.to(energy.W)
+        return torch.where(y.isnan(), super().noise(energy, n_chains, rng), y)
+
+    def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
+        self._check(v.shape[-2])
+        return super().start(energy, v, rng)
+
+    def _check(self, n_chains: int) -> None:
         if n_chains != len(self.observed):
             raise ValueError(f"There is a chain for each of the {len(self.observed)} rows observed, not {n_chains}.")
-        return torch.where(self.observed.isnan(), super().noise(energy, n_chains, rng), self.observed.to(energy.W))
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         mean_given, std = self.given_hidden(energy)
@@ -64,9 +72,11 @@ class Conditional(Sampler):
             raise ValueError(f"observed must be (C, {energy.n_visible}), got shape {tuple(self.observed.shape)}.")
         noise_var = torch.as_tensor(self.noise_var, dtype=energy.W.dtype, device=energy.W.device)
         y = self.observed.to(energy.W)
-        g = torch.where(y.isnan(), 0.0, energy.var / (energy.var + noise_var))
+        unknown = y.isnan() | noise_var.isinf()
+        g = torch.where(unknown, 0.0, energy.var / (energy.var + noise_var))
+        var = torch.where(unknown, energy.var, g * noise_var)  # (1 − g) σ², without a difference
         y = y.nan_to_num()
-        return lambda h: torch.lerp(energy.visible_mean(h), y, g), ((1 - g) * energy.var).sqrt()
+        return lambda h: torch.lerp(energy.visible_mean(h), y, g), var.sqrt()
 
 
 class Imputed(NamedTuple):
@@ -85,7 +95,7 @@ def impute(
     n_steps: int = 200,
     burn_in: int = 50,
     n_chains: int = 4,
-    n_replicas: int = 4,
+    n_replicas: int | None = None,
     base: Base | None = None,
     seed: int = 0,
 ) -> Imputed:
@@ -104,14 +114,15 @@ def impute(
         Chains for each row, all from noise where it has gaps.
     n_replicas, base : int, Base
         More than 1 replica temper the chains, from ``base`` (by default N(0, I)), so that they go from one way to fill
-        the gaps to another. 1 is plain Gibbs, as fast again for every replica less.
+        the gaps to another. By default 4 for up to 20 visible units, else 1: in more dimensions so few hardly swap.
     seed : int
 
     Returns
     -------
     Imputed
-        Exact as the chains get longer. Averages are of the conditional mean and variance of v given h, not of draws,
-        which makes them as sure as several times as many steps.
+        Exact as the chains get longer. Rows are independent, but share a stream of random numbers: alone, one gives
+        other numbers than among others, within the chains' errors. Averages are of the conditional mean and variance of
+        v given h, not of draws, which makes them as sure as several times as many steps.
 
     Raises
     ------
@@ -122,6 +133,8 @@ def impute(
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
+    if n_replicas is None:
+        n_replicas = 4 if model.n_visible <= 20 else 1
     if not 0 <= burn_in < n_steps or n_chains < 1 or n_replicas < 1:
         raise ValueError(
             f"Need 0 <= burn_in < n_steps, n_chains >= 1 and n_replicas >= 1, got {burn_in}, {n_steps}, {n_chains} and "
@@ -129,17 +142,19 @@ def impute(
         )
     energy = model.freeze()
     noise_var = torch.as_tensor(noise_var, dtype=energy.W.dtype, device=energy.W.device).expand(observed.shape)
-    rows, parts = max(1, CHUNK // n_chains), []
-    for first in range(0, len(observed), rows):
-        here = slice(first, first + rows)
-        y, s2 = (x[here].to(energy.W).repeat_interleave(n_chains, 0) for x in (observed, noise_var))
+    if not (noise_var >= 0).all():
+        raise ValueError("noise_var is a variance and must not be negative.")
+    observed = observed.to(energy.W)
+    mean, std = observed.clone(), torch.zeros_like(observed)
+    open_rows = (observed.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]  # the others are known
+    size = max(1, CHUNK // n_chains)
+    for first in range(0, len(open_rows), size):
+        here = open_rows[first : first + size]
+        y, s2 = (x[here].repeat_interleave(n_chains, 0) for x in (observed, noise_var))
         given = Conditional(y, s2)
         sampler = given if n_replicas == 1 else ParallelTempering(base, n_replicas, sampler=given)
         rng = Blocks(seed_of(seed, "impute", first), 1, device=energy.W.device)
-        parts.append(_moments(energy, given, sampler, n_steps, burn_in, n_chains, rng))
-    if not parts:
-        return Imputed(observed, observed)
-    mean, std = (torch.cat(x) for x in zip(*parts, strict=True))
+        mean[here], std[here] = _moments(energy, given, sampler, n_steps, burn_in, n_chains, rng)
     return Imputed(mean, std)
 
 

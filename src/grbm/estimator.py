@@ -19,15 +19,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from grbm.conditional import impute
 from grbm.errors import DivergenceError, ScaleWarning
 from grbm.evaluate import ais, exact
+from grbm.initialise import anchored_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD
 from grbm.randomness import generator
-from grbm.samplers import Gibbs, ParallelTempering, Sampler, sample
+from grbm.samplers import Annealed, Gibbs, ParallelTempering, Sampler, sample
 from grbm.training import TrainState, fit, train_step
 
 Array = np.ndarray[Any, Any]
 FLOATS = (np.float64, np.float32)
 AVERAGE_DECAY = 0.99
+FEWEST_ANNEALED, PARTING = 256, 50
 DEFAULT_UPDATES = 2000
 PARAMETERS = {"components_": "W", "intercept_hidden_": "b", "intercept_visible_": "mu", "variances_": "log_var"}
 AIS = {"n_steps": 1000, "n_chains": 500, "settling": 5000}
@@ -46,8 +48,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     """A Gaussian-Bernoulli restricted Boltzmann machine: real-valued features, binary components.
 
     The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
-    mixture of 2^n_components Gaussians that share their factors. Learned by persistent contrastive divergence with
-    Gibbs chains, some of which start again from noise at every update, and the centred gradient.
+    mixture of 2^n_components Gaussians that share their factors. Learned by persistent contrastive divergence: hidden
+    units start undecided at rows of X (`grbm.anchored_`), chains are tempered, the gradient is centred, and what counts
+    is a running average of the parameters.
 
     Features should be standardised (`sklearn.preprocessing.StandardScaler`): the variances start at 1.
 
@@ -61,17 +64,16 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Rows of an update; at most all.
     n_iter : int, default=None
         Passes over the data; None is as many as make 2,000 updates.
-    n_steps : int, default=10
+    n_steps : int, default=5
         Gibbs steps of the chains for each update.
-    n_chains : int, default=256
+    n_chains : int, default=64
         Persistent chains.
-    restart : float, default=0.1
-        Probability that a chain starts again from noise at an update. It keeps the way from noise to the data open, so
-        that `sample` works; 0 is maximum likelihood as far as the chains mix.
-    n_replicas : int, default=1
-        Replicas of parallel tempering; 1 is none. Where the data are clusters far apart, chains without tempering do
-        not go from one to another, and the density gets the clusters' shares wrong; 8 replicas put this right, at 8
-        times the cost or less.
+    n_replicas : int, default=8
+        Replicas of parallel tempering for each chain; 1 is none, and several times as fast. Where the data are clusters
+        far apart, chains that are not tempered do not go from one to another, and learning goes wrong.
+    restart : float, default=0
+        Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
+        0.1 keeps the way from noise to the data open for plain Gibbs chains.
     min_variance : float, default=0.02
         Lower bound of the variances, in the units of the features.
     verbose : int, default=0
@@ -142,10 +144,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         learning_rate: float = 0.05,
         batch_size: int = 256,
         n_iter: int | None = None,
-        n_steps: int = 10,
-        n_chains: int = 256,
-        restart: float = 0.1,
-        n_replicas: int = 1,
+        n_steps: int = 5,
+        n_chains: int = 64,
+        n_replicas: int = 8,
+        restart: float = 0.0,
         min_variance: float = 0.02,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
@@ -158,8 +160,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.n_iter = n_iter
         self.n_steps = n_steps
         self.n_chains = n_chains
-        self.restart = restart
         self.n_replicas = n_replicas
+        self.restart = restart
         self.min_variance = min_variance
         self.verbose = verbose
         self.random_state = random_state
@@ -177,28 +179,30 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         DivergenceError
             When numbers leave the finite world, which unscaled features can cause.
         """
-        X = validate_data(self, X, dtype=FLOATS)
+        for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
+            self.__dict__.pop(name, None)
+        X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS))
         _check_scale(X, getattr(self, "feature_names_in_", None))
         batch = min(self.batch_size, len(X))
         per_pass = len(X) // batch
         n_iter = math.ceil(DEFAULT_UPDATES / per_pass) if self.n_iter is None else self.n_iter
         state, data = self._begin(X), self._tensor(X)
-        start, every = time.perf_counter(), max(1, n_iter * per_pass // 10)
+        start, total = time.perf_counter(), n_iter * per_pass
         with _threads(self.n_jobs), _explained():
             for _ in fit(
                 state,
                 data,
                 self._objective(),
-                n_updates=n_iter * per_pass,
+                n_updates=total,
                 batch_size=batch,
                 centred=True,
                 min_var=self.min_variance,
                 average_decay=AVERAGE_DECAY,
             ):
-                if self.verbose and state.update % every == 0:
+                if self.verbose and state.update * 10 // total > (state.update - 1) * 10 // total:
                     error = _reconstruction_error(state.model, data[:batch])
                     print(
-                        f"[GaussianBernoulliRBM] Update {state.update:,} of {n_iter * per_pass:,}, mean squared "
+                        f"[GaussianBernoulliRBM] Update {state.update:,} of {total:,}, mean squared "
                         f"reconstruction error {error:.4g}, {time.perf_counter() - start:.1f} s",
                         flush=True,
                     )
@@ -209,12 +213,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Go on learning from the rows of X, each once and in their order, at a constant learning rate."""
-        first = not hasattr(self, "components_")
-        X = validate_data(self, X, dtype=FLOATS, reset=first)
+        first = not self.__sklearn_is_fitted__()
+        X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=first))
         if first:
-            _check_scale(X, getattr(self, "feature_names_in_", None))
-            self.n_iter_ = 0
-        state = self._begin(X) if first else self._resume()
+            _check_scale(X, getattr(self, "feature_names_in_", None), whole=False)
+        state = self._begin(X) if first else self._resume(X)
         data = self._tensor(X)
         with _threads(self.n_jobs), _explained():
             for batch in torch.split(data, self.batch_size):
@@ -228,8 +231,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                     average_decay=AVERAGE_DECAY,
                     n_blocks=n_blocks,
                 )
+            state.settle()
         self._keep(state, X.dtype if first else self.components_.dtype)
-        self.n_iter_ += 1
+        self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
 
     # Codes.
@@ -245,7 +249,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """The mean of v given hidden units or their probabilities X (n_samples, n_components): μ + W h."""
         check_is_fitted(self)
         H = np.asarray(X)
-        H = H if H.dtype in FLOATS else H.astype(np.float64)
+        H = np.ascontiguousarray(H, dtype=H.dtype if H.dtype in FLOATS else np.float64)
         if H.ndim != 2 or H.shape[1] != len(self.components_):
             raise ValueError(f"X must be (n_samples, {len(self.components_)}), hidden units, got shape {H.shape}.")
         with torch.no_grad():
@@ -254,24 +258,29 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     # Samples.
 
-    def sample(self, n_samples: int = 1, *, n_steps: int = 1000, random_state: Any = None) -> Array:
-        """Draw rows from the model: chains of ``n_steps`` Gibbs steps from noise, (n_samples, n_features).
+    def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Array:
+        """Draw rows from the model: chains annealed from a Gaussian in ``n_steps`` steps, (n_samples, n_features).
 
-        With ``n_replicas`` above 1 they are tempered, on a ladder made for the fitted model.
-
-        ``random_state`` is by default the estimator's own, so that an int there makes every call draw the same.
+        Their importance weights give far clusters their shares (`grbm.Annealed`). ``random_state`` is by default the
+        estimator's own, so that an int there makes every call draw the same.
         """
         check_is_fitted(self)
-        if n_samples < 1:
-            raise ValueError(f"n_samples must be at least 1, got {n_samples}.")
+        if n_samples < 1 or n_steps < 1:
+            raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
         model, seed = self._model_here(), self._seed(random_state)
+        n_chains = max(n_samples, FEWEST_ANNEALED)
         with _threads(self.n_jobs):
-            sampler = self._sampler().tuned(model.freeze(), seed=seed)
-            return self._array(sample(model, sampler, n_chains=n_samples, n_steps=n_steps, seed=seed).v)
+            drawn = sample(model, Annealed(self._base_here()), n_chains=n_chains, n_steps=n_steps, seed=seed).v
+            some = torch.randperm(n_chains, generator=generator(seed, "some"))[:n_samples]
+            # Chains that resampling has copied part again.
+            chains = sample(model, Gibbs(), v0=drawn[some.to(drawn.device)], n_steps=PARTING, seed=seed)
+        return self._array(chains.v)
 
     def gibbs(self, X: Any, *, n_steps: int = 1, random_state: Any = None) -> Array:
         """Gibbs steps from the rows of X: h ~ p(h | v), then v ~ p(v | h), and so on; returns v."""
         X = self._validated(X)
+        if n_steps < 1:
+            raise ValueError(f"n_steps must be at least 1, got {n_steps}.")
         with _threads(self.n_jobs):
             v0, model = self._tensor(X), self._model_here()
             chains = sample(model, Gibbs(), v0=v0, n_steps=n_steps, seed=self._seed(random_state))
@@ -280,26 +289,41 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     # Missing and noisy data.
 
     def impute(
-        self, X: Any, *, n_steps: int = 200, n_chains: int = 4, n_replicas: int = 4, random_state: Any = None
-    ) -> Array:
-        """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`."""
-        return self._imputed(X, 0.0, n_steps, n_chains, n_replicas, random_state)
-
-    def denoise(
         self,
         X: Any,
-        noise_std: Any,
         *,
+        noise_std: Any = 0.0,
         n_steps: int = 200,
         n_chains: int = 4,
-        n_replicas: int = 4,
+        n_replicas: int | None = None,
         random_state: Any = None,
     ) -> Array:
-        """The mean of v given X = v + normal noise of deviation ``noise_std`` (a number, or one per feature).
+        """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`.
 
-        NaNs in X are filled in as well.
+        With ``noise_std`` (a number, or one per feature) X is taken to be v + normal noise of that deviation, and what
+        is returned is the mean of v.
         """
-        return self._imputed(X, np.square(noise_std), n_steps, n_chains, n_replicas, random_state)
+        X = self._validated(X, ensure_all_finite="allow-nan")
+        noise = np.broadcast_to(np.asarray(noise_std, dtype=np.float64), X.shape[1:])
+        if not (noise >= 0).all():
+            raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
+        with _threads(self.n_jobs):
+            found = impute(
+                self._model_here(),
+                self._tensor(X),
+                noise_var=self._tensor(np.square(noise)),
+                n_steps=n_steps,
+                burn_in=n_steps // 4,
+                n_chains=n_chains,
+                n_replicas=n_replicas,
+                base=self._base_here(),
+                seed=self._seed(random_state),
+            )
+        return np.where(~np.isnan(X) & (noise == 0), X, self._array(found.mean, X.dtype))
+
+    def denoise(self, X: Any, noise_std: Any, **options: Any) -> Array:
+        """The mean of v given X = v + normal noise of deviation ``noise_std``; options as in `impute`."""
+        return self.impute(X, noise_std=noise_std, **options)
 
     # Densities.
 
@@ -351,6 +375,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _n_features_out(self) -> int:
         return len(self.components_)
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "components_")
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -360,18 +387,38 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _begin(self, X: Array) -> TrainState:
         self._learned_with = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._base = [X.mean(0, dtype=np.float64), np.maximum(X.var(0, dtype=np.float64), 1e-4)]
-        model = GRBM(X.shape[1], self.n_components, seed=self._learned_with).to(_device(self.device))
+        self._seen: list[Any] = [0, 0.0, 0.0]
+        self._see(X)
+        model = GRBM(X.shape[1], self.n_components)
+        length = min(0.3, 1.5 * (X.shape[1] / self.n_components) ** 0.5)  # so that all units together vary as X does
+        anchored_(model, torch.tensor(X), length=length, seed=self._learned_with)
+        model.to(_device(self.device))
         return TrainState(model, self._optimizer(model), seed=self._learned_with)
 
-    def _resume(self) -> TrainState:
+    def _resume(self, X: Array) -> TrainState:
+        if self.n_components != len(self.components_):
+            raise ValueError(
+                f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
+                f"goes on with those; set it back, or fit anew."
+            )
+        self._see(X)
         model = self._model_here()
         average = self._model_here()
         model.load_state_dict({name: torch.tensor(x) for name, x in self._raw.items()})
         state = TrainState(model, self._optimizer(model), seed=self._learned_with, update=self.n_updates_)
-        state.persistent, state.average = self._tensor(self._chains), average
-        state.memory = {name: torch.tensor(x) for name, x in self._memory.items()}
+        state.average = average
+        shape = (self.n_chains, X.shape[1])
+        if self._chains.shape == (shape if self.n_replicas == 1 else (self.n_replicas, *shape)):  # else new chains
+            state.persistent = self._tensor(self._chains)
+            state.memory = {name: torch.tensor(x) for name, x in self._memory.items()}
         return state
+
+    def _see(self, X: Array) -> None:
+        """Take the rows of X into the number, mean and variance of all rows that learning has seen."""
+        n, mean, var = self._seen
+        here, total = X.mean(0, dtype=np.float64), n + len(X)
+        spread = n * var + len(X) * X.var(0, dtype=np.float64) + n * len(X) / total * np.square(here - mean)
+        self._seen = [total, mean + len(X) / total * (here - mean), spread / total]
 
     def _keep(self, state: TrainState, dtype: Any) -> None:
         """The state as arrays: what learning goes on from, and the average, which everything else uses."""
@@ -399,7 +446,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return ParallelTempering(self._base_here(), self.n_replicas)
 
     def _base_here(self) -> Base:
-        return Base(*(torch.tensor(x, dtype=torch.float32, device=_device(self.device)) for x in self._base))
+        """Where tempered paths start: the mean and variance of the data, the latter near 1 while rows are few."""
+        n, mean, var = self._seen
+        parts = mean, (n * var + 10) / (n + 10)
+        return Base(*(torch.tensor(x, dtype=torch.float32, device=_device(self.device)) for x in parts))
 
     def _optimizer(self, model: GRBM) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.learning_rate)
@@ -409,7 +459,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _validated(self, X: Any, **options: Any) -> Array:
         check_is_fitted(self)
-        array: Array = validate_data(self, X, dtype=FLOATS, reset=False, **options)
+        array: Array = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=False, **options))
         return array
 
     def _tensor(self, X: Array) -> torch.Tensor:
@@ -421,32 +471,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _seed(self, random_state: Any) -> int:
         return int(check_random_state(self.random_state if random_state is None else random_state).randint(2**31 - 1))
 
-    def _imputed(
-        self, X: Any, noise_var: Any, n_steps: int, n_chains: int, n_replicas: int, random_state: Any
-    ) -> Array:
-        X = self._validated(X, ensure_all_finite="allow-nan")
-        with _threads(self.n_jobs):
-            found = impute(
-                self._model_here(),
-                self._tensor(X),
-                noise_var=torch.as_tensor(noise_var, dtype=torch.float32),
-                n_steps=n_steps,
-                burn_in=n_steps // 4,
-                n_chains=n_chains,
-                n_replicas=n_replicas,
-                base=self._base_here(),
-                seed=self._seed(random_state),
-            )
-        known = ~np.isnan(X) & (np.broadcast_to(noise_var, X.shape) == 0)
-        return np.where(known, X, self._array(found.mean, X.dtype))
 
-
-def _check_scale(X: Array, names: Array | None) -> None:
-    """Say so where the features are not standardised: variances start at 1 and weights near 0."""
+def _check_scale(X: Array, names: Array | None, *, whole: bool = True) -> None:
+    """Say so where the features are not standardised, as far as these rows tell: few may vary little by chance."""
     with np.errstate(all="ignore"):
         mean, std = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)
     varies = std > 1e-7 * np.abs(mean)
-    wrong = (np.abs(mean) > 4) | (varies & ((std > 4) | (std < 0.1)))
+    wrong = (np.abs(mean) > 4) | (varies & ((std > 4) | (whole & (std < 0.1))))
     if wrong.any():
         badness = np.where(
             wrong, np.maximum(np.abs(mean), np.where(varies, np.maximum(std, 0.1 / (std + 1e-300)), 0)), 0
@@ -458,7 +489,7 @@ def _check_scale(X: Array, names: Array | None) -> None:
             f"and standard deviation {std[worst]:.3g}. GaussianBernoulliRBM learns from features of mean 0 and "
             f"deviation 1: put sklearn.preprocessing.StandardScaler before it in a pipeline.",
             ScaleWarning,
-            stacklevel=3,
+            stacklevel=4,  # above scikit-learn's wrapper of fit
         )
 
 

@@ -252,6 +252,8 @@ class GRBM(nn.Module):
         """
         W, b, mu, log_var = (p.detach().double().cpu() for p in (self.W, self.b, self.mu, self.log_var))
         mean, scale = (x.detach().double().cpu().expand_as(mu) for x in (mean, scale))
+        if not (scale > 0).all():
+            raise ValueError("scale must be above 0 everywhere.")
         moved = {"W": scale[:, None] * W, "b": b - W.T @ (mean / (scale * log_var.exp()))}
         moved |= {"mu": mean + scale * mu, "log_var": log_var + 2 * scale.log()}
         parameters = {name: x.to(self.W.dtype) for name, x in moved.items()}

@@ -107,6 +107,8 @@ class ImputeOptions:
     """Steps of the chains; a quarter of them is burn-in."""
     chains: int = 4
     """Chains for each row."""
+    replicas: int | None = None
+    """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1."""
     key: str | None = None
     """Which array of a .npz archive."""
     weights: Which = "model"

@@ -16,14 +16,22 @@ def rows_with_gaps(run: Run, path: Path, key: str | None = None) -> np.ndarray:
     """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
     rows = rows_to_encode(run, str(path), key)
     array: np.ndarray = rows[slice(None)].double().numpy()
-    if np.isinf(array).any():
-        bad = np.argwhere(np.isinf(array))[0]
-        raise UserError(f"Row {bad[0]}, column {bad[1]} of {path} is infinite; NaN marks what is missing.")
+    wrong = run.standardizer(torch.from_numpy(array)).isinf()
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise UserError(f"Row {row}, column {column} of {path} is infinite, or too large; NaN marks what is missing.")
     return array
 
 
 def restore(
-    run: Run, rows: np.ndarray, *, noise_std: float = 0.0, n_steps: int = 200, n_chains: int = 4, seed: int = 0
+    run: Run,
+    rows: np.ndarray,
+    *,
+    noise_std: float = 0.0,
+    n_steps: int = 200,
+    n_chains: int = 4,
+    n_replicas: int | None = None,
+    seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means and deviations of what ``rows`` (n, N) would be without gaps, and without noise of deviation ``noise_std``.
 
@@ -37,6 +45,7 @@ def restore(
         n_steps=n_steps,
         burn_in=n_steps // 4,
         n_chains=n_chains,
+        n_replicas=n_replicas,
         base=run.base,
         seed=seed,
     )

@@ -22,7 +22,7 @@ def open_array(path: Path, key: str | None = None) -> Rows:
     Never unpickles. Compressed archives cannot be mapped and are read into memory.
     """
     if not path.is_file():
-        raise UserError(f"{path} is not a file; give --data the path of a .npy or .npz file.")
+        raise UserError(f"{path} is not a file; give the path of a .npy or .npz file.")
     try:
         with path.open("rb") as file:
             if file.read(4) not in (b"\x93NUM", b"PK\x03\x04") and path.suffix not in (".npy", ".npz"):
@@ -44,9 +44,9 @@ def rows_of(array: "Mapped | np.ndarray", where: str) -> Rows:
     """A checked array as rows; raises UserError for what is no table of real numbers."""
     shape, dtype = array.shape, array.dtype
     if dtype.kind not in "fiub":
-        raise UserError(f"{where} is of type {dtype}; --data needs one array of real numbers.")
+        raise UserError(f"{where} is of type {dtype}; what is needed is one array of real numbers.")
     if len(shape) < 2 or 0 in shape:
-        raise UserError(f"{where} has shape {shape}; --data needs rows of samples, (n, N) with n, N >= 1.")
+        raise UserError(f"{where} has shape {shape}; what is needed is rows of samples, (n, N) with n, N >= 1.")
     n_columns = int(np.prod(shape[1:]))
     return Rows(lambda index: array[index].reshape(len(index), n_columns), torch.arange(shape[0]), n_columns)
 
@@ -88,9 +88,9 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
     with zipfile.ZipFile(file) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         if key is None and len(names) != 1:
-            raise UserError(f"{path} holds several arrays; name one with --dataset.key: {', '.join(names)}.")
+            raise UserError(f"{path} holds several arrays; name one with --key or --dataset.key: {', '.join(names)}.")
         if key is not None and key not in names:
-            raise UserError(f"{path} holds no array {key!r}; name one with --dataset.key: {', '.join(names)}.")
+            raise UserError(f"{path} holds no array {key!r}; name one with --key or --dataset.key: {', '.join(names)}.")
         entry = archive.infolist()[names.index(key or names[0])]
         if entry.compress_type != zipfile.ZIP_STORED:
             with archive.open(entry) as packed:

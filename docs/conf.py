@@ -1,6 +1,6 @@
 """The documentation: `uv run --extra docs sphinx-build -W docs site`, then open site/index.html."""
 
-import os
+import logging
 import warnings
 
 import latex2mathml.converter
@@ -32,12 +32,13 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "remove_config_comments": True,
     "show_memory": False,
+    "capture_repr": (),
     "download_all_examples": False,
     "abort_on_example_error": True,
     "min_reported_time": 1e9,
 }
 warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
-os.environ.setdefault("COLUMNS", "100")
+logging.getLogger("arviz").setLevel(logging.WARNING)
 
 
 def setup(app):
@@ -48,7 +49,7 @@ def setup(app):
         raise nodes.SkipNode
 
     def block(self, node: nodes.math_block) -> None:
-        self.body.append(self.starttag(node, "div", CLASS="math"))
+        self.body.append(self.starttag(node, "div", CLASS="math", style="overflow-x: auto"))
         self.body.append(latex2mathml.converter.convert(node.astext(), display="block"))
         self.body.append("</div>")
         raise nodes.SkipNode

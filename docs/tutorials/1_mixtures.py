@@ -50,12 +50,13 @@ points = torch.cartesian_prod(grid, grid)
 model = state.average  # of the parameters along the way
 density = exact.log_prob(model, points).exp().view(181, 181)
 
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
 axes[0].plot(updates, likelihood)
 axes[0].axhline(best, color="gray", linestyle=":")
 axes[0].set(xlabel="update", ylabel="nats per point", title="exact log-likelihood")
 axes[1].pcolormesh(grid, grid, density.T, cmap="Blues")
 axes[1].set(title="density of the model", aspect="equal")
+plt.show()
 
 # %%
 # Samples from noise
@@ -63,8 +64,9 @@ axes[1].set(title="density of the model", aspect="equal")
 # Annealed chains go from a Gaussian to the model, and their importance weights give every mode its mass.
 
 drawn = grbm.sample(model, grbm.Annealed(base=grbm.Base.fit(data)), n_chains=1000, n_steps=300, seed=1).v
-axes[2].scatter(*drawn.T, s=2)
-axes[2].set(title="samples from noise", aspect="equal", xlim=(-9, 9), ylim=(-9, 9))
+figure, axis = plt.subplots(figsize=(4, 4), layout="constrained")
+axis.scatter(*drawn.T, s=2)
+axis.set(title="samples from noise", aspect="equal", xlim=(-9, 9), ylim=(-9, 9))
 plt.show()
 
 shares = mixture.modes(drawn).bincount(minlength=3) / len(drawn)

@@ -40,7 +40,7 @@ class Base(NamedTuple):
         return cls(data.mean(0), data.var(0, correction=0).clamp_min(floor))
 
     def sample(self, shape: tuple[int, ...], rng: Rng) -> Tensor:
-        """Draws (*shape, N); the last axis of ``shape`` is that of the chains."""
+        """Draws ``(*shape, N)``; the last axis of ``shape`` is that of the chains."""
         return self.mean + self.var.sqrt() * normal((*shape, len(self.mean)), self.mean, rng)
 
     def energy(self, v: Tensor) -> Tensor:

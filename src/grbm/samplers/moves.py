@@ -34,9 +34,8 @@ class Moves(NamedTuple):
         adjust_from = None if self.adjust_from is None else max(0, self.adjust_from - first)
         if len(self.shrink) == 1:
             return self._replace(adjust_from=adjust_from)
-        return self._replace(
-            shrink=self.shrink[first:last], noise_std=self.noise_std[first:last], adjust_from=adjust_from
-        )
+        here = slice(first, max(last, first + 1))  # a walk of no steps has moves all the same
+        return self._replace(shrink=self.shrink[here], noise_std=self.noise_std[here], adjust_from=adjust_from)
 
 
 def partial_moves(var: Tensor, rho: float) -> Moves:

@@ -50,6 +50,11 @@ def test_noise_is_taken_away_in_the_units_of_the_data(digits, tmp_path):
     command = ["impute", str(digits), str(tmp_path / "noisy.npy"), "--noise-std", "0.25", "--out", str(out)]
     assert cli.main([*command, "--steps", "60"]) == 0
     assert np.square(np.load(out) - rows).mean() < 0.7 * np.square(noisy - rows).mean()
+    run = runs.read(digits)
+    noise_var = (0.25 / run.standardizer.scale).square()
+    z = run.standardizer(torch.from_numpy(noisy))
+    again = impute(run.model, z, noise_var=noise_var, n_steps=60, burn_in=15, base=run.base, seed=1)
+    np.testing.assert_allclose(np.load(out), run.standardizer.inverse(again.mean).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_gaps_are_filled_and_noise_is_taken_away(fitted):
 def test_partial_fit_is_training_step_by_step():
     """The average after four calls is that of one state driven by `train_step`, bit for bit."""
     X = clusters(512, 0)
-    rbm = GaussianBernoulliRBM(8, batch_size=128, n_chains=32, n_replicas=2, learning_rate=0.02, random_state=3)
+    rbm = GaussianBernoulliRBM(8, batch_size=128, n_chains=32, n_replicas=3, learning_rate=0.02, random_state=3)
     rbm.partial_fit(X[:128])
     base, seed = rbm._base_here(), rbm._learned_with
     model = anchored_(GRBM(3, 8), torch.tensor(X[:128]), seed=seed)
@@ -136,13 +136,14 @@ def test_partial_fit_is_training_step_by_step():
             base = rbm._base_here()
         np.testing.assert_allclose(base.mean, seen.mean(0), atol=1e-6)
         np.testing.assert_allclose(base.var, (len(seen) * seen.var(0) + 10) / (len(seen) + 10), rtol=1e-6)
-        objective = PCD(ParallelTempering(base, 2), 5, 32, probabilities=True)
+        objective = PCD(ParallelTempering(base, 3), 5, 32, probabilities=True)
         options = {"centred": True, "min_var": 0.02, "average_decay": 0.99, "n_blocks": 4}
         train_step(state, objective, torch.tensor(chunk).float(), **options)
         if state.adapted is not None:
             state.memory = state.adapted[1].memory
             state.adapted = None
         np.testing.assert_allclose(rbm.components_, state.average.W.detach().T, atol=1e-6)
+        np.testing.assert_allclose(rbm.v_samples_, state.persistent[-1], atol=1e-6)
 
 
 def test_learning_goes_on_bit_for_bit_through_a_file():
@@ -284,7 +285,7 @@ def test_unscaled_features_are_named():
         warnings.simplefilter("error")
         rbm.fit(X)
         rbm.fit(np.c_[X, np.zeros(300)])  # a constant column is no matter
-    for column in (1e-3 * X[:, 1], 200 * X[:, 1], X[:, 1] + 50, np.full(300, 100.0)):
+    for column in (1e-3 * X[:, 1], 10 * X[:, 1], X[:, 1] + 50, np.full(300, 100.0)):
         table = pandas.DataFrame({"a": X[:, 0], "rain": column})
         with pytest.warns(ScaleWarning, match=r"1 of 2 features are not .*feature 1 \('rain'\).*StandardScaler"):
             rbm.fit(table)

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
 
-from benchmarks import linear_probe, natural_patches
+from benchmarks import digits_pipeline, linear_probe, natural_patches
 from grbm import GRBM
+from grbm.data.images import load_digits
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +126,16 @@ def test_a_linear_probe_reads_what_is_there_and_no_more():
     found = linear_probe.probe(x[:1200], noise[:1200], x[1200:], noise[1200:])
     assert abs(found.accuracy - 0.5) < 4 * found.error
     assert found.error == pytest.approx(0.025, rel=0.05)
+
+
+def test_the_pipelines_on_digits_are_what_they_say():
+    """Each fits and predicts after two passes, on the settings that it tries."""
+    images, labels = load_digits()
+    for name, (steps, grid) in digits_pipeline.pipelines(8).items():
+        pipeline = Pipeline([*steps, ("classifier", LogisticRegression(max_iter=500))])
+        pipeline.set_params(**{key: values[0] for key, values in grid.items()})
+        if "rbm" in pipeline.named_steps:
+            pipeline.set_params(rbm__n_iter=2)
+            assert pipeline["rbm"].n_components == 8
+        accuracy = pipeline.fit(images[:200], labels[:200]).score(images[200:300], labels[200:300])
+        assert accuracy > (0.7 if name.startswith("pixels") else 0.05)

@@ -49,7 +49,8 @@ def setup(app):
         raise nodes.SkipNode
 
     def block(self, node: nodes.math_block) -> None:
-        self.body.append(self.starttag(node, "div", CLASS="math", style="overflow-x: auto"))
+        style = "overflow-x: auto; overflow-y: hidden; margin: 1em 0; padding: 0.4em 0"  # wide ones scroll on phones
+        self.body.append(self.starttag(node, "div", CLASS="math", style=style))
         self.body.append(latex2mathml.converter.convert(node.astext(), display="block"))
         self.body.append("</div>")
         raise nodes.SkipNode

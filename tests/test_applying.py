@@ -120,5 +120,5 @@ def test_an_encoder_without_standardisation(tmp_path):
 
 def test_onnx_without_its_packages(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(UserError, match=r"grbm\[onnx\]"):
+    with pytest.raises(UserError, match="--extra onnx"):
         write_onnx(Encoder(random_model(3, 4, 0)), tmp_path / "a.onnx")

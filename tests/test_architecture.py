@@ -21,7 +21,7 @@ LAYERS = [
     ["data.standardise", "data.arrays", "data.__init__"],
     ["data.folders"],
     ["config", "evaluate.exact", "evaluate.ais", "evaluate.mixtures", "evaluate.distance", "evaluate.__init__"],
-    ["estimator"],
+    ["tabular", "estimator"],
     ["evaluate.likelihood", "evaluate.mixing", "evaluate.frechet", "evaluate.features", "evaluate.references"],
     ["paper"],
     ["presets", "runs", "data.loading", "options"],
@@ -80,7 +80,7 @@ list(grbm.fit(grbm.TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01
 
 def test_no_file_is_too_long():
     for path in SOURCE.rglob("*.py"):
-        limit = 550 if path.name == "estimator.py" else 400  # one class, and half of it is its users' documentation
+        limit = 510 if path.name == "estimator.py" else 400  # one class, and half of it is its users' documentation
         assert len(path.read_text().splitlines()) <= limit, path
 
 

@@ -180,6 +180,10 @@ def test_a_machine_in_the_data_s_own_units():
     x = mean + scale * z
     torch.testing.assert_close(moved(x), model(z), atol=1e-9, rtol=0)
     torch.testing.assert_close(exact.log_prob(moved, x), exact.log_prob(model, z) - scale.log().sum())
+    as_arrays = model.rescaled(mean.numpy(), scale.numpy())
+    assert torch.equal(as_arrays.b, moved.b)
+    with pytest.raises(ValueError, match="one for each of the 5"):
+        model.rescaled(mean[:2], scale)
     assert exact.log_z(moved) == pytest.approx(exact.log_z(model) + float(scale.log().sum()))
     h = torch.ones(50, 3).double()
     torch.testing.assert_close(moved.energy(x, h), model.energy(z, h))

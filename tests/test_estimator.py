@@ -70,9 +70,14 @@ def test_above_20_components_it_is_ais_and_agrees_with_enumeration(fitted, monke
 def test_an_uncertain_log_z_is_told(fitted, monkeypatch):
     other = clone(fitted).fit(clusters(1000, 0))
     monkeypatch.setattr(exact, "MAX_HIDDEN", 5)
-    monkeypatch.setattr("grbm.estimator.AIS", {"n_steps": 2, "n_chains": 20, "settling": 1})
+    monkeypatch.setattr("grbm.estimator.SETTLING", 1)
+    for _ in range(2):  # as long as it is
+        with pytest.warns(UserWarning, match=r"log Z is uncertain: .*log_partition\(n_steps=20\)") as told:
+            other.log_partition(n_steps=2, n_chains=20)
+        assert told[0].filename == __file__
     with pytest.warns(UserWarning, match="log Z is uncertain"):
-        other.score(clusters(10, 2))
+        other.score(clusters(10, 2))  # what was found last serves
+    assert other.log_partition(n_steps=300).verdict.startswith("Conv") or other._log_z_settings == [300, 500]
 
 
 def test_codes_and_back_are_the_conditionals(fitted):
@@ -115,7 +120,7 @@ def test_gaps_are_filled_and_noise_is_taken_away(fitted):
     assert np.square(clean - X).mean() < 0.7 * np.square(noisy - X).mean()
     assert not np.isnan(fitted.denoise(np.where(rng.random(X.shape) < 0.3, np.nan, noisy), [0.5, 0.5, 0.5])).any()
     assert (fitted.impute(gaps, random_state=1) != fitted.impute(gaps, random_state=2)).any()
-    for wrong in (-0.5, np.nan, [1.0, -1.0, 1.0]):
+    for wrong in (-0.5, np.nan, [1.0, -1.0, 1.0], [1.0, 1.0]):
         with pytest.raises(ValueError, match="standard deviation"):
             fitted.denoise(X, wrong)
 
@@ -284,10 +289,22 @@ def test_unscaled_features_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rbm.fit(X)
-        rbm.fit(np.c_[X, np.zeros(300)])  # a constant column is no matter
+        clone(rbm).fit(np.c_[X, np.zeros(300)])  # a constant column is no matter
+    with pytest.warns(ScaleWarning, match="times as far out") as told:
+        rbm.score_samples(50 * X)
+    assert told[0].filename == __file__
+    with pytest.warns(ScaleWarning) as told:
+        make_pipeline(GaussianBernoulliRBM(4, n_iter=2, random_state=0), LogisticRegression()).fit(X + 50, X[:, 0] > 0)
+    assert told[0].filename == __file__
+    with pytest.raises(ValueError, match="complete rows"):
+        clone(rbm).fit(np.where(X > 2, np.nan, X))
+    with pytest.raises(ValueError, match=r"impute\(X\)"):
+        rbm.transform(np.where(X > 2, np.nan, X))
+    with pytest.raises(ValueError, match="device='gpu' cannot"):
+        clone(rbm).set_params(device="gpu").fit(X)
     for column in (1e-3 * X[:, 1], 10 * X[:, 1], X[:, 1] + 50, np.full(300, 100.0)):
         table = pandas.DataFrame({"a": X[:, 0], "rain": column})
-        with pytest.warns(ScaleWarning, match=r"1 of 2 features are not .*feature 1 \('rain'\).*StandardScaler"):
+        with pytest.warns(ScaleWarning, match=r"1 of 2 features are far .*feature 1 \('rain'\).*StandardScaler"):
             rbm.fit(table)
     with pytest.warns(ScaleWarning):
         clone(rbm).partial_fit(X + 50)

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from grbm.conditional import Conditional, Imputed, impute
-from grbm.errors import DivergenceError, UserError
+from grbm.errors import DivergenceError, ScaleWarning, UserError
 from grbm.initialise import anchored_, paper_, sparse_
 from grbm.model import GRBM, Base, Energy
 from grbm.moments import Moments, gradient
@@ -50,6 +50,7 @@ __all__ = [
     "ParallelTempering",
     "PartialGibbs",
     "Sampler",
+    "ScaleWarning",
     "TrainState",
     "TrajectoryTempering",
     "UserError",

@@ -23,13 +23,7 @@ def encode(args: list[str]) -> None:
         raise UserError(f"{path} already exists; add --overwrite to replace it, or choose another with --out.")
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
-    far = strangeness(run, rows)
-    if far > 3:
-        print(
-            f"Note: these rows lie {far:.0f} times as far from the training mean as the training data do; are they in "
-            f"the same units?",
-            file=sys.stderr,
-        )
+    _note_units(strangeness(run, rows))
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
@@ -42,8 +36,10 @@ def encode(args: list[str]) -> None:
 
 def impute(args: list[str]) -> None:
     import numpy as np
+    import torch
 
     from grbm import runs
+    from grbm.encode import strangeness
     from grbm.files import replacing
     from grbm.restore import restore, rows_with_gaps
 
@@ -65,6 +61,7 @@ def impute(args: list[str]) -> None:
     errors = path.with_suffix(".std.npy")
     if not options.overwrite and (path.exists() or errors.exists()):
         raise UserError(f"{path} already exists; add --overwrite to replace it, or choose another with --out.")
+    _note_units(strangeness(run, torch.from_numpy(rows)))
     filled, std = restore(
         run,
         rows,
@@ -79,7 +76,19 @@ def impute(args: list[str]) -> None:
             np.save(file, array, allow_pickle=False)
     gaps = int(np.isnan(rows).sum())
     print(f"{gaps:,} of {rows.size:,} numbers were missing and are filled in by their means: {path}")
+    if options.noise_std > 0:
+        print(f"  all others are means given noise of standard deviation {options.noise_std:g}")
     print(f"  their standard deviations: {errors}")
+
+
+def _note_units(far: float) -> None:
+    """Say so where rows lie far out, ``far`` times as far as the training data."""
+    if far > 3:
+        print(
+            f"Note: these rows lie {far:.0f} times as far from the training mean as the training data do; are they in "
+            f"the same units?",
+            file=sys.stderr,
+        )
 
 
 def export(args: list[str]) -> None:

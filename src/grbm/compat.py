@@ -32,8 +32,7 @@ def load_published(path: str | Path) -> GRBM:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a checkpoint that can be read safely ({reason}).") from error
+        raise UserError(f"{path} is not a checkpoint that can be read safely ({type(error).__name__}).") from error
     parameters = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
     parameters = parameters if isinstance(parameters, dict) else {}
     return GRBM.from_parameters({k: v for k, v in parameters.items() if isinstance(v, Tensor)}, str(path))

@@ -7,7 +7,7 @@ as it is. Block Gibbs between the two leaves p(v, h | y) unchanged: nothing to t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,9 +89,9 @@ class Imputed(NamedTuple):
 @torch.no_grad()
 def impute(
     model: GRBM,
-    observed: Tensor,
+    observed: Any,
     *,
-    noise_var: Tensor | float = 0.0,
+    noise_var: Any = 0.0,
     n_steps: int = 200,
     burn_in: int = 50,
     n_chains: int = 4,
@@ -104,9 +104,9 @@ def impute(
     Parameters
     ----------
     model : GRBM
-    observed : Tensor
+    observed : Tensor or array
         y (n, N) in the model's units; NaN where nothing was measured.
-    noise_var : Tensor or float
+    noise_var : Tensor, array or float
         Variance of the measurements' errors, broadcast against ``observed``.
     n_steps, burn_in : int
         Steps of every chain, and how many of the first do not count.
@@ -129,6 +129,7 @@ def impute(
     ValueError
         For a wrong shape, infinite numbers, a negative variance, or a burn-in that leaves no steps.
     """
+    observed = torch.as_tensor(observed)
     if observed.ndim != 2 or observed.shape[1] != model.n_visible:
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
     if observed.isinf().any():

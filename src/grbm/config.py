@@ -341,8 +341,13 @@ class RunConfig:
     def read(cls, path: Path) -> "RunConfig":
         """Read back a file of `to_json`; raises UserError where it is not one."""
         try:
-            config: RunConfig = _restore(cls, json.loads(path.read_text(encoding="utf-8")))
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(values, dict) and values.get("model_type") == "grbm":
+                raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
+            config: RunConfig = _restore(cls, values)
             return config
+        except UserError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
 

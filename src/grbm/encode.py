@@ -55,7 +55,7 @@ def _look(run: Run) -> Look:
 
 def strangeness(run: Run, rows: Table) -> float:
     """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
-    return float(run.standardizer(rows[spread(len(rows), CHUNK)]).square().mean().sqrt())
+    return float(run.standardizer(rows[spread(len(rows), CHUNK)]).square().nanmean().sqrt())
 
 
 def row_numbers(run: Run, what: str) -> np.ndarray | None:

@@ -2,9 +2,6 @@
 
 import math
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -17,22 +14,31 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grbm.conditional import impute
-from grbm.errors import DivergenceError, ScaleWarning
 from grbm.evaluate import ais, exact
 from grbm.initialise import anchored_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD
 from grbm.randomness import generator
 from grbm.samplers import Annealed, Gibbs, ParallelTempering, Sampler, sample
+from grbm.tabular import (
+    Array,
+    check_distance,
+    check_scale,
+    device_of,
+    explained,
+    incomplete,
+    reconstruction_error,
+    threads,
+    warn_user,
+)
 from grbm.training import TrainState, fit, train_step
 
-Array = np.ndarray[Any, Any]
 FLOATS = (np.float64, np.float32)
 AVERAGE_DECAY = 0.99
 FEWEST_ANNEALED, PARTING = 256, 50
 DEFAULT_UPDATES = 2000
 PARAMETERS = {"components_": "W", "intercept_hidden_": "b", "intercept_visible_": "mu", "variances_": "log_var"}
-AIS = {"n_steps": 1000, "n_chains": 500, "settling": 5000}
+SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 
 
 class LogPartition(NamedTuple):
@@ -52,7 +58,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     units start undecided at rows of X (`grbm.anchored_`), chains are tempered, the gradient is centred, and what counts
     is a running average of the parameters.
 
-    Features should be standardised (`sklearn.preprocessing.StandardScaler`): the variances start at 1.
+    Features should be standardised (`sklearn.preprocessing.StandardScaler`), and rows complete.
 
     Parameters
     ----------
@@ -135,7 +141,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         "n_jobs": [Integral, None],
     }
 
-    _log_z: list[Any] | None  # what `log_partition` has found
+    _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
+    _log_z_settings: list[int]
 
     def __init__(
         self,
@@ -181,14 +188,15 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
             self.__dict__.pop(name, None)
-        X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS))
-        _check_scale(X, getattr(self, "feature_names_in_", None))
+        with incomplete("Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute."):
+            X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS))
+        check_scale(X, getattr(self, "feature_names_in_", None))
         batch = min(self.batch_size, len(X))
         per_pass = len(X) // batch
         n_iter = math.ceil(DEFAULT_UPDATES / per_pass) if self.n_iter is None else self.n_iter
         state, data = self._begin(X), self._tensor(X)
         start, total = time.perf_counter(), n_iter * per_pass
-        with _threads(self.n_jobs), _explained():
+        with threads(self.n_jobs), explained():
             for _ in fit(
                 state,
                 data,
@@ -200,7 +208,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 average_decay=AVERAGE_DECAY,
             ):
                 if self.verbose and state.update * 10 // total > (state.update - 1) * 10 // total:
-                    error = _reconstruction_error(state.model, data[:batch])
+                    error = reconstruction_error(state.model, data[:batch])
                     print(
                         f"[GaussianBernoulliRBM] Update {state.update:,} of {total:,}, mean squared "
                         f"reconstruction error {error:.4g}, {time.perf_counter() - start:.1f} s",
@@ -214,12 +222,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Go on learning from the rows of X, each once and in their order, at a constant learning rate."""
         first = not self.__sklearn_is_fitted__()
-        X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=first))
+        with incomplete("Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute."):
+            X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=first))
         if first:
-            _check_scale(X, getattr(self, "feature_names_in_", None), whole=False)
+            check_scale(X, getattr(self, "feature_names_in_", None), whole=False)
         state = self._begin(X) if first else self._resume(X)
         data = self._tensor(X)
-        with _threads(self.n_jobs), _explained():
+        with threads(self.n_jobs), explained():
             for batch in torch.split(data, self.batch_size):
                 n_blocks = math.gcd(4, len(batch), self.n_chains)
                 train_step(
@@ -269,7 +278,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
         model, seed = self._model_here(), self._seed(random_state)
         n_chains = max(n_samples, FEWEST_ANNEALED)
-        with _threads(self.n_jobs):
+        with threads(self.n_jobs):
             drawn = sample(model, Annealed(self._base_here()), n_chains=n_chains, n_steps=n_steps, seed=seed).v
             some = torch.randperm(n_chains, generator=generator(seed, "some"))[:n_samples]
             # Chains that resampling has copied part again.
@@ -281,7 +290,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         X = self._validated(X)
         if n_steps < 1:
             raise ValueError(f"n_steps must be at least 1, got {n_steps}.")
-        with _threads(self.n_jobs):
+        with threads(self.n_jobs):
             v0, model = self._tensor(X), self._model_here()
             chains = sample(model, Gibbs(), v0=v0, n_steps=n_steps, seed=self._seed(random_state))
         return self._array(chains.v, X.dtype)
@@ -301,13 +310,15 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`.
 
         With ``noise_std`` (a number, or one per feature) X is taken to be v + normal noise of that deviation, and what
-        is returned is the mean of v.
+        is returned is the mean of v. Behind a scaler: ``scaler.inverse_transform(rbm.impute(scaler.transform(X)))``.
         """
+        if n_steps < 4 or n_chains < 1:
+            raise ValueError(f"n_steps must be at least 4 and n_chains at least 1, got {n_steps} and {n_chains}.")
         X = self._validated(X, ensure_all_finite="allow-nan")
-        noise = np.broadcast_to(np.asarray(noise_std, dtype=np.float64), X.shape[1:])
-        if not (noise >= 0).all():
+        noise = np.asarray(noise_std, dtype=np.float64)
+        if noise.shape not in ((), X.shape[1:]) or not (noise >= 0).all():
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
-        with _threads(self.n_jobs):
+        with threads(self.n_jobs):
             found = impute(
                 self._model_here(),
                 self._tensor(X),
@@ -344,20 +355,32 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Mean of `score_samples`."""
         return float(self.score_samples(X).mean())
 
-    def log_partition(self) -> LogPartition:
-        """log Z, computed once after each fit: by enumeration up to 20 components, else by AIS from both ends."""
+    def log_partition(self, *, n_steps: int = 1000, n_chains: int = 500) -> LogPartition:
+        """log Z: by enumeration up to 20 components, else by AIS from both ends, with ``n_steps`` temperatures.
+
+        What was found is kept, and serves `score_samples`, until other settings are asked for or learning goes on.
+        """
         check_is_fitted(self)
-        if self._log_z is None:
+        asked = [n_steps, n_chains]
+        if self._log_z is None or asked not in (self._log_z_settings, [1000, 500]):
+            self._log_z_settings = asked
             if len(self.components_) <= exact.MAX_HIDDEN:
                 self._log_z = [exact.log_z(self.to_model(np.float64)), 0.0, "exact", "Exact."]
             else:
                 model = self._model_here()
                 chains = torch.tensor(self.v_samples_, dtype=torch.float32)
-                with _threads(self.n_jobs):
-                    found = ais.log_z(model, chains, base=self._base_here(), **AIS)
+                base = self._base_here()
+                with threads(self.n_jobs):
+                    found = ais.log_z(model, chains, base=base, n_steps=n_steps, n_chains=n_chains, settling=SETTLING)
                 self._log_z = [found.log_z, found.error, "AIS", found.verdict]
-                if not found.converged:
-                    warnings.warn(f"log Z is uncertain. {found.verdict}", ConvergenceWarning, stacklevel=2)
+        assert self._log_z is not None
+        if self._log_z[3].startswith("Not"):
+            more = f"log_partition(n_steps={10 * self._log_z_settings[0]:_})"
+            warn_user(
+                f"log Z is uncertain: {self._log_z[3].split(';')[0]}. Call {more}, or take at most 20 components, "
+                f"where it is exact.",
+                ConvergenceWarning,
+            )
         return LogPartition(*self._log_z)
 
     def to_model(self, dtype: Any = np.float32) -> GRBM:
@@ -392,7 +415,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         model = GRBM(X.shape[1], self.n_components)
         length = min(0.3, 1.5 * (X.shape[1] / self.n_components) ** 0.5)  # so that all units together vary as X does
         anchored_(model, torch.tensor(X), length=length, seed=self._learned_with)
-        model.to(_device(self.device))
+        model.to(device_of(self.device))
         return TrainState(model, self._optimizer(model), seed=self._learned_with)
 
     def _resume(self, X: Array) -> TrainState:
@@ -435,7 +458,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._memory = {name: x.cpu().numpy() for name, x in state.memory.items()}
         self.v_samples_ = (self._chains[-1] if self._chains.ndim == 3 else self._chains).astype(dtype)
         self.n_updates_ = state.update
-        self._log_z = None
+        self._log_z, self._log_z_settings = None, []
 
     def _objective(self) -> PCD:
         return PCD(self._sampler(), self.n_steps, self.n_chains, probabilities=True, restart=self.restart)
@@ -449,78 +472,27 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Where tempered paths start: the mean and variance of the data, the latter near 1 while rows are few."""
         n, mean, var = self._seen
         parts = mean, (n * var + 10) / (n + 10)
-        return Base(*(torch.tensor(x, dtype=torch.float32, device=_device(self.device)) for x in parts))
+        return Base(*(torch.tensor(x, dtype=torch.float32, device=device_of(self.device)) for x in parts))
 
     def _optimizer(self, model: GRBM) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.learning_rate)
 
     def _model_here(self) -> GRBM:
-        return self.to_model().to(_device(self.device))
+        return self.to_model().to(device_of(self.device))
 
     def _validated(self, X: Any, **options: Any) -> Array:
         check_is_fitted(self)
-        array: Array = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=False, **options))
+        with incomplete("Fill the gaps of X first: impute(X)."):
+            array: Array = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=False, **options))
+        base = self._base_here()
+        check_distance(array, base.mean.cpu().numpy(), base.var.cpu().numpy())
         return array
 
     def _tensor(self, X: Array) -> torch.Tensor:
-        return torch.tensor(X, dtype=torch.float32, device=_device(self.device))
+        return torch.tensor(X, dtype=torch.float32, device=device_of(self.device))
 
     def _array(self, v: torch.Tensor, dtype: Any = None) -> Array:
         return v.cpu().numpy().astype(dtype or self.components_.dtype)
 
     def _seed(self, random_state: Any) -> int:
         return int(check_random_state(self.random_state if random_state is None else random_state).randint(2**31 - 1))
-
-
-def _check_scale(X: Array, names: Array | None, *, whole: bool = True) -> None:
-    """Say so where the features are not standardised, as far as these rows tell: few may vary little by chance."""
-    with np.errstate(all="ignore"):
-        mean, std = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)
-    varies = std > 1e-7 * np.abs(mean)
-    wrong = (np.abs(mean) > 4) | (varies & ((std > 4) | (whole & (std < 0.1))))
-    if wrong.any():
-        badness = np.where(
-            wrong, np.maximum(np.abs(mean), np.where(varies, np.maximum(std, 0.1 / (std + 1e-300)), 0)), 0
-        )
-        worst = int(badness.argmax())
-        which = f"feature {worst}" if names is None else f"feature {worst} ({names[worst]!r})"
-        warnings.warn(
-            f"{int(wrong.sum())} of {X.shape[1]} features are not standardised; {which} has mean {mean[worst]:.3g} "
-            f"and standard deviation {std[worst]:.3g}. GaussianBernoulliRBM learns from features of mean 0 and "
-            f"deviation 1: put sklearn.preprocessing.StandardScaler before it in a pipeline.",
-            ScaleWarning,
-            stacklevel=4,  # above scikit-learn's wrapper of fit
-        )
-
-
-def _reconstruction_error(model: GRBM, v: torch.Tensor) -> float:
-    with torch.no_grad():
-        return float((model.visible_mean(model(v)) - v).square().mean())
-
-
-def _device(name: str) -> torch.device:
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-
-
-@contextmanager
-def _threads(n_jobs: int | None) -> Iterator[None]:
-    """PyTorch with so many threads."""
-    if n_jobs is None:
-        yield
-        return
-    import joblib
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(joblib.effective_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except DivergenceError as error:
-        raise DivergenceError(f"{error} Are the features standardised (StandardScaler)?") from error

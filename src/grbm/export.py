@@ -56,7 +56,7 @@ def write_onnx(encoder: Encoder, path: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"Writing ONNX needs packages that are not here ({error}): pip install 'grbm[onnx]'."
+            f"Writing ONNX needs packages that are not here ({error}): uv run --extra onnx grbm ..."
         ) from error
     x = torch.zeros(2, len(encoder.mean))
     with replacing(path) as temporary, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -213,7 +213,7 @@ class GRBM(nn.Module):
                     f"{source} holds {name} of shape {tuple(given.shape)}, but W {tuple(W.shape)} needs {expected}."
                 )
             if not torch.isfinite(given).all():
-                raise UserError(f"{source} holds NaN or infinite numbers in {name}; that run had diverged.")
+                raise UserError(f"{source} holds NaN or infinite numbers in {name}.")
             with torch.no_grad():
                 model.get_parameter(name).copy_(given.reshape(expected))
         return model
@@ -225,6 +225,8 @@ class GRBM(nn.Module):
         Raises UserError where the file is missing, damaged, or no GRBM.
         """
         path = Path(folder) / WEIGHTS
+        if not path.is_file():
+            raise UserError(f"{path} is missing; give a folder that save_pretrained or `grbm export` wrote, or a run.")
         return cls.from_parameters(read_tensors(path), str(path))
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -244,16 +246,20 @@ class GRBM(nn.Module):
         write_text(folder / CONFIG, json.dumps(described, indent=2) + "\n")
 
     @torch.no_grad()
-    def rescaled(self, mean: Tensor, scale: Tensor) -> Self:
+    def rescaled(self, mean: Any, scale: Any) -> Self:
         """The same density of x = mean + scale z, for a machine that knows z: one in the data's own units.
 
         Exact: σ_x² = scale² σ², μ_x = mean + scale μ, W_x = scale W by rows, b_x = b − Wᵀ(mean/(scale σ²)). Energies
-        are equal, and log Z grows by Σ log scale. ``mean`` and ``scale`` are (N,).
+        are equal, and log Z grows by Σ log scale. ``mean`` and ``scale`` are (N,),
+        tensors or arrays, such as a StandardScaler's ``mean_`` and ``scale_``.
         """
         W, b, mu, log_var = (p.detach().double().cpu() for p in (self.W, self.b, self.mu, self.log_var))
-        mean, scale = (x.detach().double().cpu().expand_as(mu) for x in (mean, scale))
-        if not (scale > 0).all():
-            raise ValueError("scale must be above 0 everywhere.")
+        mean, scale = (torch.as_tensor(x, dtype=torch.float64).detach().cpu() for x in (mean, scale))
+        if any(x.shape not in ((), mu.shape) for x in (mean, scale)) or not (scale > 0).all():
+            raise ValueError(
+                f"mean and scale must be numbers, or one for each of the {len(mu)} units, and scale above 0."
+            )
+        mean, scale = mean.expand_as(mu), scale.expand_as(mu)
         moved = {"W": scale[:, None] * W, "b": b - W.T @ (mean / (scale * log_var.exp()))}
         moved |= {"mu": mean + scale * mu, "log_var": log_var + 2 * scale.log()}
         parameters = {name: x.to(self.W.dtype) for name, x in moved.items()}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -66,9 +66,9 @@ class SampleOptions:
 class EncodeOptions:
     """Write the binary codes of data, a row per sample: hidden probabilities, or bits drawn from them."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a run."""
-    what: tyro.conf.Positional[str]
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")]
     """train or test (the run's own rows), a .npy or .npz file, or a folder of pictures."""
     out: Path | None = None
     """The .npy file to write; by default RUN/codes/WHAT.npy, .bits.npy or .packed.npy."""
@@ -95,9 +95,9 @@ class ImputeOptions:
     """Fill in the gaps (NaN) of an array, and take away noise of a known size: means and deviations of what is not
     known given what is, by tempered chains."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a run."""
-    file: tyro.conf.Positional[Path]
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """A .npy or .npz file in the units of the run's data, NaN where something is missing."""
     noise_std: float = 0.0
     """Standard deviation of the errors of what is there, in its units; 0 = it is exact."""
@@ -123,9 +123,9 @@ class ExportOptions:
     """Write a run's machine for other programs: the encoder as ONNX or torch.export program, or the whole machine, in
     the data's own units, as a folder that GRBM.from_pretrained reads."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a run."""
-    out: tyro.conf.Positional[Path]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """NAME.onnx, NAME.pt2, or a folder."""
     weights: Which = "model"
     """As in grbm sample."""

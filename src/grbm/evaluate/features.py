@@ -80,7 +80,7 @@ def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> 
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:
-        raise UserError("FID with 2048 features needs torch-fidelity: pip install 'grbm[fid]'.") from error
+        raise UserError("FID with 2048 features needs torch-fidelity: uv run --extra fid grbm ...") from error
     if weights is not None and not weights.is_file():
         raise UserError(f"{weights} is not a file; give --fid-weights the .pth file that torch-fidelity uses.")
     try:

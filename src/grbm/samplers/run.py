@@ -160,6 +160,8 @@ def sample(
     """
     energy = model.freeze(precision) if isinstance(model, GRBM) else model
     rng = Blocks(seed_of(seed, "sample"), 1, device=energy.W.device)
+    if not hasattr(sampler, "bind") or isinstance(sampler, type):
+        raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {sampler!r}.")
     if (n_chains is None) == (v0 is None):
         raise ValueError("Give either n_chains (chains start from noise) or v0 (chains start there).")
     if v0 is not None and sampler.anneals:

@@ -1,0 +1,114 @@
+"""What the estimator asks of tables and machines: rows that are scaled and complete, threads, a device."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from grbm.errors import DivergenceError, ScaleWarning
+from grbm.model import GRBM
+
+Array = np.ndarray[Any, Any]
+
+
+def check_scale(X: Array, names: Array | None, *, whole: bool = True) -> None:
+    """Say so where the features are not standardised, as far as these rows tell: few may vary little by chance."""
+    with np.errstate(all="ignore"):
+        mean, std = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)
+    varies = std > 1e-7 * np.abs(mean)
+    wrong = (np.abs(mean) > 4) | (varies & ((std > 4) | (whole & (std < 0.1))))
+    if wrong.any():
+        badness = np.where(
+            wrong, np.maximum(np.abs(mean), np.where(varies, np.maximum(std, 0.1 / (std + 1e-300)), 0)), 0
+        )
+        worst = int(badness.argmax())
+        which = f"feature {worst}" if names is None else f"feature {worst} ({names[worst]!r})"
+        warn_user(
+            f"{int(wrong.sum())} of {X.shape[1]} features are far from standardised; {which} has mean "
+            f"{mean[worst]:.3g} and standard deviation {std[worst]:.3g}. GaussianBernoulliRBM learns from features of "
+            f"mean 0 and deviation 1: put sklearn.preprocessing.StandardScaler before it in a pipeline.",
+            ScaleWarning,
+        )
+
+
+def check_distance(X: Array, mean: Array, var: Array) -> None:
+    """Say so where rows lie so much farther out than those learned that they must have other units."""
+    with np.errstate(all="ignore"):
+        squares = np.square(X.astype(np.float64) - mean) / var
+        far = float(np.sqrt(np.mean(squares, where=~np.isnan(X)))) if len(X) else 0.0
+    if far > 10:
+        warn_user(
+            f"These rows lie {far:.0f} times as far out as those learned; are they scaled as those were?", ScaleWarning
+        )
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """A warning at the user's own line, however many lines of this library and of scikit-learn's lie between."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and (frame.f_globals.get("__name__") or "").split(".")[0] in (
+        "grbm",
+        "sklearn",
+        "joblib",
+    ):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+@contextmanager
+def incomplete(advice: str) -> Iterator[None]:
+    """What to do about NaN, in place of scikit-learn's general advice."""
+    try:
+        yield
+    except ValueError as error:
+        if "contains NaN" not in str(error):
+            raise
+        raise ValueError(f"{str(error).splitlines()[0]} {advice}") from error
+
+
+def reconstruction_error(model: GRBM, v: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float((model.visible_mean(model(v)) - v).square().mean())
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this name; ValueError where it cannot be used."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except Exception as error:
+        raise ValueError(f"device={name!r} cannot be used here; take 'auto', 'cpu' or 'cuda'.") from error
+    return device
+
+
+@contextmanager
+def threads(n_jobs: int | None) -> Iterator[None]:
+    """PyTorch with so many threads."""
+    if n_jobs is None:
+        yield
+        return
+    import joblib
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(joblib.effective_n_jobs(n_jobs))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    try:
+        yield
+    except DivergenceError as error:
+        update = str(error).split(":")[0]
+        raise DivergenceError(
+            f"{update}: the gradient is no longer a sensible number. Are the features standardised (StandardScaler)? "
+            f"If so, take a smaller learning_rate or a larger min_variance."
+        ) from error

@@ -35,7 +35,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),
     "download_all_examples": False,
     "abort_on_example_error": True,
-    "min_reported_time": 1e9,
+    "write_computation_times": False,  # a page that loads scripts from elsewhere
 }
 warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
 logging.getLogger("arviz").setLevel(logging.WARNING)

@@ -189,8 +189,10 @@ def test_what_a_gpu_is_not_waited_for_is_told_in_the_end(monkeypatch):
     """As on a GPU, where gradients are looked at every 25 updates: each call looks once more."""
     monkeypatch.setattr("grbm.training._is_deferred", lambda energy: True)
     rbm = GaussianBernoulliRBM(4, n_replicas=1, batch_size=50, random_state=0).partial_fit(clusters(100, 0))
+    before = rbm._base_here()
     with pytest.raises(DivergenceError, match="standardised"):
         rbm.partial_fit(1e12 * clusters(100, 0))
+    assert torch.equal(rbm._base_here().var, before.var)  # rows that could not be learned were not seen
 
 
 def test_parameters_do_what_they_say():

@@ -226,9 +226,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=first))
         if first:
             check_scale(X, getattr(self, "feature_names_in_", None), whole=False)
+        seen = getattr(self, "_seen", None)
         state = self._begin(X) if first else self._resume(X)
         data = self._tensor(X)
-        with threads(self.n_jobs), explained():
+        with threads(self.n_jobs), explained(lambda: setattr(self, "_seen", seen)):
             for batch in torch.split(data, self.batch_size):
                 n_blocks = math.gcd(4, len(batch), self.n_chains)
                 train_step(

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,10 +103,12 @@ def threads(n_jobs: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """What to do where learning diverges, in the estimator's own words, after ``undo``."""
     try:
         yield
     except DivergenceError as error:
+        undo()
         update = str(error).split(":")[0]
         raise DivergenceError(
             f"{update}: the gradient is no longer a sensible number. Are the features standardised (StandardScaler)? "

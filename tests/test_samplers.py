@@ -341,8 +341,9 @@ def test_sample_keeps_intermediate_states_and_can_finish_on_the_mean():
     every = sample(model, Gibbs(), n_chains=5, n_steps=10, keep_every=1, seed=0)
     some = sample(model, Gibbs(), n_chains=5, n_steps=10, keep_at=[1, 4, 10], seed=0)
     for sampler in (Langevin(0.1), GibbsLangevin(0.1)):  # the start too, of a walk whose steps differ
-        walked = sample(model, sampler, n_chains=5, n_steps=10, keep_at=[0, 1, 4, 10], seed=0)
-        assert torch.equal(walked.v[1:], sample(model, sampler, n_chains=5, n_steps=10, keep_at=[1, 4, 10], seed=0).v)
+        single = random_model(3, 4, 0, dtype=torch.float32)  # in native code
+        walked = sample(single, sampler, n_chains=5, n_steps=10, keep_at=[0, 1, 4, 10], seed=0)
+        assert torch.equal(walked.v[1:], sample(single, sampler, n_chains=5, n_steps=10, keep_at=[1, 4, 10], seed=0).v)
     for wrong in ("gibbs", Gibbs):
         with pytest.raises(TypeError, match=r"such as grbm\.Gibbs"):
             sample(model, wrong, n_chains=5)

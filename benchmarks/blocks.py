@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from grbm import GRBM, PCD, Gibbs, TrainState, fit
+from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit
 from grbm.training import StepMetrics
 
 SETTINGS = {"mnist-small": (784, 512, 256, 8), "digits": (64, 256, 256, 40), "plane": (2, 128, 200, 80)}
@@ -23,7 +23,7 @@ def training(N: int, M: int, batch: int, blocks: int) -> Iterator[StepMetrics]:
     model = GRBM(N, M)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
     objective = PCD(Gibbs(), 10, n_chains=batch, probabilities=True, restart=0.1)
-    return fit(state, rows, objective, n_updates=1_000_000, batch_size=batch, centred=True, n_blocks=blocks)
+    return fit(state, rows, objective, FitOptions(n_updates=1_000_000, batch_size=batch, centred=True, blocks=blocks))
 
 
 def main() -> None:

@@ -21,11 +21,12 @@ from typing import NamedTuple
 import torch
 
 from benchmarks import published
-from grbm import GRBM, GibbsLangevin, ModifiedCD, TrainState, fit
+from grbm import GRBM, FitOptions, GibbsLangevin, ModifiedCD, TrainState, fit
 from grbm.model import Energy, Precision
 from grbm.randomness import Blocks
-from grbm.samplers import native
-from grbm.samplers.run import reference, run
+from grbm.samplers import run_chains
+from grbm.samplers.engines import native
+from grbm.samplers.walk import reference
 
 STEP_SIZE, BLOCKS = 0.04, 4
 
@@ -88,7 +89,7 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
 
     def update() -> Iterator[object]:
         state = TrainState(model, torch.optim.SGD(model.parameters(), lr=1e-6))
-        return fit(state, v, ModifiedCD(sampler, T), n_updates=10**9, batch_size=C, n_blocks=BLOCKS)
+        return fit(state, v, ModifiedCD(sampler, T), FitOptions(n_updates=10**9, batch_size=C, blocks=BLOCKS))
 
     found: dict[str, Callable[[], object]] = {
         "published": lambda: published.negative_phase(energy, v, T, K, STEP_SIZE),
@@ -96,13 +97,13 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
         "pytorch, adjusted": walk(reference, adjusted),
     }
     if device.type == "cuda":
-        found |= {f"fused, {p}": walk(run, sampler, p) for p in ("highest", "high", "fast")}
+        found |= {f"fused, {p}": walk(run_chains, sampler, p) for p in ("highest", "high", "fast")}
         found["half products alone"] = half_products
     elif native.serves(energy):
-        found |= {"native": walk(run, sampler), "native, adjusted": walk(run, adjusted)}
+        found |= {"native": walk(run_chains, sampler), "native, adjusted": walk(run_chains, adjusted)}
         code = native.library()
         if code is not None and code.grbm_has_half():
-            found["native, fast"] = walk(run, sampler, "fast")
+            found["native, fast"] = walk(run_chains, sampler, "fast")
     updates = update()
     found["whole update"] = lambda: next(updates)
     return found | {"three products alone": products, "draws alone": draws}

@@ -17,10 +17,10 @@ from scipy.linalg import sqrtm
 from sklearn.neural_network import MLPClassifier
 
 from grbm import GRBM, Annealed, Base, TrainState, fit, sample
-from grbm.config import ObjectiveConfig, RunConfig, SamplerConfig
 from grbm.data import Standardizer
 from grbm.data.images import load_digits
-from grbm.presets import PRESETS
+from grbm.runs.config import ObjectiveConfig, RunConfig, SamplerConfig
+from grbm.runs.presets import PRESETS
 
 warnings.simplefilter("ignore")
 OURS = PRESETS["digits"].config
@@ -71,17 +71,7 @@ def main() -> None:
         objective = config.objective.build(sampler, config.train.batch_size)
         state, started = TrainState(model, config.train.build(model)), time.perf_counter()
         n_updates = config.train.n_updates
-        for _ in fit(
-            state,
-            data,
-            objective,
-            n_updates=n_updates,
-            batch_size=config.train.batch_size,
-            centred=config.train.centred,
-            clip_norm=config.train.clip_norm,
-            min_var=config.train.min_var,
-            average_decay=config.train.average_decay,
-        ):
+        for _ in fit(state, data, objective, config.train):
             if state.update in (n_updates // 2, n_updates):
                 seconds, learned = time.perf_counter() - started, state.average or model
                 drawn = sample(learned, sampler, n_chains=2000, n_steps=100, seed=1, mean=True).v

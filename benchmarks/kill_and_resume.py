@@ -42,7 +42,9 @@ SETTINGS += ["--train.learning-rate", "0.003", "--checkpoint.updates", "1", "--n
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes to come: small matrices, and maybe busy cores
 # Processes are forked from one that has imported everything, so that a kill finds training and not imports.
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["grbm.experiment", "grbm.cli", "grbm.presets", "sklearn.datasets", "torch._dynamo"])
+CONTEXT.set_forkserver_preload(
+    ["grbm.runs.training", "grbm.cli", "grbm.runs.presets", "sklearn.datasets", "torch._dynamo"]
+)
 
 
 def start(folder: Path) -> BaseProcess:

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from grbm import UserError, runs
 from grbm.data.images import IDX_FOLDERS, load_digits, load_idx
 from grbm.data.loading import load
-from grbm.encode import codes
+from grbm.runs.encoding import codes
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn: the inverse of the penalty
 

@@ -30,7 +30,7 @@ from sklearn.decomposition import FastICA
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from grbm import CD, GRBM, PCD, Gibbs, Objective, TrainState, fit, sparse_
+from grbm import CD, GRBM, PCD, FitOptions, Gibbs, Objective, TrainState, fit, sparse_
 from grbm.evaluate import ais
 from grbm.files import replacing, write_text
 
@@ -184,15 +184,8 @@ class Recipe(NamedTuple):
             optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         state = TrainState(model, optimizer, seed=seed)
         decay = None if self.learning_rate is None else 0.999
-        for _ in fit(
-            state,
-            data,
-            self.objective,
-            n_updates=self.n_updates,
-            batch_size=self.batch_size,
-            clip_norm=None,
-            average_decay=decay,
-        ):
+        options = FitOptions(n_updates=self.n_updates, batch_size=self.batch_size, clip_norm=None, average_decay=decay)
+        for _ in fit(state, data, self.objective, options):
             pass
         return state.average or model
 

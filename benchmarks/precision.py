@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from grbm import experiment, runs
-from grbm.config import RunConfig
-from grbm.data.loading import load_for
-from grbm.presets import PRESETS
+from grbm import runs
+from grbm.runs import training as experiment
+from grbm.runs.config import RunConfig
+from grbm.runs.presets import PRESETS
 from grbm.samplers import Gibbs, native, sample
 
 CURVES = {"energy_distance": "energy distance of chains to data", "reconstruction": "reconstruction error"}
@@ -33,7 +33,7 @@ def trained(folder: Path, config: RunConfig) -> runs.Run:
 def compare(run: runs.Run) -> None:
     """Against float64: operands v and W/σ² in float32, and (v − μ)/σ and W/σ in half precision."""
     energy = run.model.double().freeze()
-    data = run.standardizer(load_for(run.config, energy.n_visible).train[:2000]).double()
+    data = run.standardizer(run.load_data().train[:2000]).double()
     chains = sample(run.model.float(), Gibbs(), n_chains=1000, n_steps=100).v.double()
     sigma, c = energy.var.sqrt(), energy.hidden_logits(energy.mu)
     print(f"variances {float(energy.var.min()):.1e} to {float(energy.var.max()):.1e}")

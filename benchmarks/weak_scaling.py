@@ -14,21 +14,21 @@ from collections.abc import Iterator
 
 import torch
 
-from grbm import GRBM, PCD, Gibbs, TrainState, fit
-from grbm.distributed import ALONE, Share, join, leave
+from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit
+from grbm.distributed import ALONE, ProcessGroup, join, leave
 from grbm.training import StepMetrics
 
 N, M, BATCH, BLOCKS = 784, 512, 256, 4
 
 
-def training(share: Share, device: str, n_steps: int) -> Iterator[StepMetrics]:
+def training(group: ProcessGroup, device: str, n_steps: int) -> Iterator[StepMetrics]:
     rows = torch.randn(20_000, N, generator=torch.Generator().manual_seed(0)).to(device)
     model = GRBM(N, M, device=device)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    total = BATCH * share.world
+    total = BATCH * group.world_size
     objective = PCD(Gibbs(), n_steps, n_chains=total, probabilities=True, restart=0.1)
-    options = {"batch_size": total, "centred": True, "average_decay": 0.99, "n_blocks": BLOCKS, "share": share}
-    return fit(state, rows, objective, n_updates=1_000_000, **options)  # type: ignore[arg-type]
+    options = FitOptions(10**6, total, centred=True, average_decay=0.99, blocks=BLOCKS)
+    return fit(state, rows, objective, options, group=group)
 
 
 def seconds(updates: Iterator[StepMetrics], n: int) -> float:
@@ -47,21 +47,21 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    share, device = join("auto")
-    alone, together = training(ALONE, device, options.steps), training(share, device, options.steps)
+    group, device = join("auto")
+    alone, together = training(ALONE, device, options.steps), training(group, device, options.steps)
     times: dict[str, list[float]] = {"alone": [], "together": []}
     for k in range(options.rounds + 1):
-        one = seconds(alone, options.updates) if share.leads else 0.0
-        share.from_leader()  # the others wait
+        one = seconds(alone, options.updates) if group.is_leader else 0.0
+        group.broadcast()  # the others wait
         all_ = seconds(together, options.updates)
         if k > 0:  # the first round warms up
             times["alone"].append(one)
             times["together"].append(all_)
-    if share.leads:
+    if group.is_leader:
         one, all_ = (statistics.median(times[name]) for name in ("alone", "together"))
         ratios = sorted(a / b for a, b in zip(times["alone"], times["together"], strict=True))
         print(
-            f"{share.world} processes, {options.steps} steps an update: alone {1e3 * one:.1f} ms, together "
+            f"{group.world_size} processes, {options.steps} steps an update: alone {1e3 * one:.1f} ms, together "
             f"{1e3 * all_:.1f} ms an update"
         )
         print(

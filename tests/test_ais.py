@@ -52,7 +52,7 @@ def test_weights_are_unbiased_at_any_number_of_steps():
     forth = ais.anneal(energy, base, betas, base.sample((100_000,), rng), rng)
     back = ais.anneal(energy, base, betas, exact.sample(model, 100_000, seed=1)[0], rng, back=True)
     for log_weight, expected in ((forth, truth), (-back, -truth)):
-        estimate, error, ess = ais.log_mean(log_weight)
+        estimate, error, ess = ais.mean_weight(log_weight)
         assert abs(estimate - expected) < 4 * error
         assert error < 0.05
         assert 0.005 < ess < 0.9

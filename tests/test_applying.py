@@ -8,7 +8,7 @@ import torch
 
 from grbm import GRBM, UserError, cli, impute, runs
 from grbm.data.images import load_digits
-from grbm.export import Encoder, write_onnx, write_program
+from grbm.interchange.programs import Encoder, write_onnx, write_program
 from grbm.randomness import generator
 from tests.conftest import random_model
 

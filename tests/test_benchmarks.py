@@ -129,13 +129,17 @@ def test_a_linear_probe_reads_what_is_there_and_no_more():
 
 
 def test_the_pipelines_on_digits_are_what_they_say():
-    """Each fits and predicts after two passes, on the settings that it tries."""
+    """Each of them, after 60 passes on 600 digits, reads 300 others about as well as was measured; chance is 0.1."""
     images, labels = load_digits()
-    for name, (steps, grid) in digits_pipeline.pipelines(8).items():
+    measured = {"pixels": 0.90, "BernoulliRBM, pixels": 0.77, "BernoulliRBM, standardised": 0.58, "GaussianB": 0.84}
+    pipelines = digits_pipeline.pipelines(32)
+    assert len(pipelines) == len(measured)
+    for (name, (steps, grid)), (beginning, accuracy) in zip(pipelines.items(), measured.items(), strict=True):
+        assert name.startswith(beginning)
         pipeline = Pipeline([*steps, ("classifier", LogisticRegression(max_iter=500))])
         pipeline.set_params(**{key: values[0] for key, values in grid.items()})
         if "rbm" in pipeline.named_steps:
-            pipeline.set_params(rbm__n_iter=2)
-            assert pipeline["rbm"].n_components == 8
-        accuracy = pipeline.fit(images[:200], labels[:200]).score(images[200:300], labels[200:300])
-        assert accuracy > (0.7 if name.startswith("pixels") else 0.05)
+            pipeline.set_params(rbm__n_iter=60)
+            assert pipeline["rbm"].n_components == 32
+        # the standard error of a share of 300 is 0.03 at most, and training itself varies
+        assert abs(pipeline.fit(images[:600], labels[:600]).score(images[600:900], labels[600:900]) - accuracy) < 0.12

@@ -17,19 +17,20 @@ from benchmarks.kill_and_resume import everything, kill_until_finished
 from grbm import (
     GRBM,
     PCD,
+    FitOptions,
     Gibbs,
     ParallelTempering,
     TrainState,
     TrajectoryTempering,
     UserError,
-    checkpoint,
     cli,
     files,
     fit,
     runs,
 )
-from grbm.distributed import Share
-from grbm.samplers import native
+from grbm.distributed import ProcessGroup
+from grbm.runs import checkpoint
+from grbm.samplers.engines import native
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--checkpoint.updates", "5"]
@@ -43,7 +44,7 @@ def new_state(n_hidden=6, optimizer=torch.optim.Adam) -> TrainState:
 def learn(state: TrainState, until: int, total: int = 30, objective=None) -> TrainState:
     data = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
     objective = objective or PCD(Gibbs(), 2, n_chains=20, restart=0.1)
-    for _ in fit(state, data, objective, n_updates=total, batch_size=20, average_decay=0.9, n_blocks=4):
+    for _ in fit(state, data, objective, FitOptions(n_updates=total, batch_size=20, average_decay=0.9, blocks=4)):
         if state.update == until:
             break
     return state
@@ -52,10 +53,10 @@ def learn(state: TrainState, until: int, total: int = 30, objective=None) -> Tra
 def numbers(state: TrainState) -> dict:
     found = {f"model {k}": v for k, v in state.model.state_dict().items()}
     found |= {f"average {k}": v for k, v in state.average.state_dict().items()}
-    found |= {f"last good {k}": v for k, v in state.last_good.items()}
+    found |= {f"last good {k}": v for k, v in state.guard.last_good.items()}
     for index, entries in state.optimizer.state_dict()["state"].items():
         found |= {f"optimizer {index} {k}": v for k, v in entries.items() if isinstance(v, torch.Tensor)}
-    found |= {f"memory {k}": v for k, v in state.memory.items()}
+    found |= {f"memory {k}": v for k, v in state.adaptation.state_dict.items()}
     return {k: v.clone() for k, v in found.items()} | {"persistent": state.persistent.clone()}
 
 
@@ -80,7 +81,7 @@ def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective)
     checkpoint.restore(again, checkpoint.newest(tmp_path, again))
     assert same(numbers(half), numbers(again))
     assert same(numbers(whole), numbers(learn(again, 30, objective=objective)))
-    assert (half.memory == {}) == (objective is None)  # a ladder, or saved models
+    assert (half.adaptation.state_dict == {}) == (objective is None)  # a ladder, or saved models
     # also into a state that has gone on: nothing of what it adapted since may stay
     checkpoint.restore(half, checkpoint.newest(tmp_path, half))
     learn(half, 30, objective=objective)
@@ -94,7 +95,9 @@ def test_saved_models_come_back_in_the_precision_of_the_run(tmp_path):
 
     def go_on(state: TrainState, until: int) -> TrainState:
         data = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
-        for _ in fit(state, data, objective, n_updates=40, batch_size=20, average_decay=0.9, precision="fast"):
+        for _ in fit(
+            state, data, objective, FitOptions(n_updates=40, batch_size=20, average_decay=0.9), precision="fast"
+        ):
             if state.update == until:
                 break
         return state
@@ -112,7 +115,7 @@ def test_each_process_takes_up_its_own_chains(tmp_path):
     parts = []
     for rank in range(4):
         part = new_state()
-        checkpoint.restore(part, checkpoint.newest(tmp_path, part), Share(rank, 4))
+        checkpoint.restore(part, checkpoint.newest(tmp_path, part), ProcessGroup(rank, 4))
         parts.append(part.persistent)
     assert torch.equal(torch.cat(parts), state.persistent)
 
@@ -258,7 +261,8 @@ def test_a_signal_finishes_the_update_and_says_how_to_go_on(tmp_path, capsys, nu
     assert f"grbm resume {out}" in errors
     assert errors.count("\n") == 1
     record = checkpoint.read_record(checkpoint.updates(out / runs.CHECKPOINTS)[0])
-    assert f"interrupted at update {record['update']}" == runs.read(out).status
+    status = runs.read(out).status
+    assert (status.ended, status.update) == ("interrupted", record["update"])
 
 
 def test_checkpoints_by_the_clock_and_the_newest_weights(tmp_path):
@@ -310,7 +314,9 @@ def test_a_state_comes_back_to_the_gpu(tmp_path):
 
     def go(state: TrainState, until: int) -> TrainState:
         data = torch.randn(100, 4, generator=torch.Generator().manual_seed(0)).cuda()
-        for _ in fit(state, data, PCD(Gibbs(), 2, 20), n_updates=30, batch_size=20, average_decay=0.9, n_blocks=4):
+        for _ in fit(
+            state, data, PCD(Gibbs(), 2, 20), FitOptions(n_updates=30, batch_size=20, average_decay=0.9, blocks=4)
+        ):
             if state.update == until:
                 break
         return state
@@ -334,7 +340,7 @@ def test_kills_at_random_moments(tmp_path):
 
 LIMITED = """
 import resource, sys
-from grbm import cli
+from grbm import FitOptions, cli
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 sys.exit(cli.main(sys.argv[2:]))

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from grbm import cli, files, runs
-from grbm.config import RunConfig
-from grbm.presets import PRESETS
+from grbm.runs.config import RunConfig
+from grbm.runs.presets import PRESETS
 
 TINY = ["--train.n-updates", "6", "--model.n-hidden", "12", "--objective.n-steps", "3"]
 
@@ -276,7 +276,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_weights(tmp_path, capsys):
     assert "per_unit" in error
     assert error.count("\n") == 1
     assert torch.isfinite(runs.read(out).model.W).all()
-    assert "visible unit" in runs.read(out).status
+    assert runs.read(out).status.divergence.unit is not None
     assert cli.main(["sample", str(out), "--n", "2"]) == 0
     assert "visible unit" in capsys.readouterr().err  # whoever uses the run is told
 

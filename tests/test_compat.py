@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from grbm import GRBM, UserError
-from grbm.compat import from_natural, from_pydeep, from_scaled, load_published, load_rbms
 from grbm.evaluate import exact
+from grbm.interchange.conventions import from_natural, from_pydeep, from_scaled, load_published, load_rbms
 from grbm.randomness import generator
 from tests.conftest import random_model
 
@@ -135,7 +135,7 @@ def test_an_archive_of_rbms_turned_round(tmp_path):
             group = file.create_group(f"update_{update}/params")
             group["weight_matrix"] = factor * W.T.numpy()  # (binary, Gaussian)
             group["vbias"], group["hbias"] = binary.numpy(), gaussian.numpy()
-    model = load_rbms(tmp_path / "rbm.h5", precision=3.0)
+    model = load_rbms(tmp_path / "rbm.h5", inverse_var=3.0)
     same_density(model, lambda v, h: 0.5 * 3 * (v**2).sum(1) - v @ gaussian - h @ binary - (v @ W * h).sum(1), 4, 3)
     assert (load_rbms(tmp_path / "rbm.h5", 5).W == 0).all()
     # Its sampler: h = hbias + v W + normal noise of variance 1, and v ~ sigmoid(vbias + h Wᵀ).

@@ -98,6 +98,9 @@ def test_results_repeat_and_rows_in_many_parts_are_all_there(monkeypatch):
     parts = impute(model, y, n_steps=20, burn_in=5)
     assert parts.mean.shape == (50, 3)
     assert torch.equal(parts.mean[~y.isnan()], y[~y.isnan()])
+    assert (parts.std[~y.isnan()] == 0).all()
+    assert parts.mean.isfinite().all()  # where a part was left out, gaps would be NaN, and sure
+    assert (parts.std[y.isnan()] > 0.1).all()
     assert impute(model, y[:0]).mean.shape == (0, 3)
 
 

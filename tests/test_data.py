@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from grbm.config import DatasetConfig, RunConfig
 from grbm.data import Standardizer
 from grbm.data.arrays import open_array
 from grbm.data.images import load_digits, load_idx
-from grbm.data.loading import load, standardizer, statistics
+from grbm.data.loading import standardizer, statistics
 from grbm.errors import UserError
+from grbm.runs.config import DatasetConfig, RunConfig
 from tests.conftest import shared_data
 
 
@@ -55,7 +55,7 @@ def test_digits_are_there():
     assert images.shape == (1797, 64)
     assert (images.min(), images.max()) == (0, 1)
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    dataset = load(RunConfig(DatasetConfig("digits")))
+    dataset = RunConfig(DatasetConfig("digits")).load_data()
     assert (len(dataset.train), len(dataset.test)) == (1618, 179)
 
 
@@ -119,8 +119,8 @@ def test_a_small_variation_on_a_large_number_is_not_lost(tmp_path):
     x = np.stack([1.7e9 + 20 * np.sin(np.arange(100)), np.arange(100)], 1)
     np.save(tmp_path / "x.npy", x)
     config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
-    dataset = load(config)
-    fitted = standardizer(config, dataset, statistics(config, dataset))
+    dataset = config.load_data()
+    fitted = standardizer(config.dataset, dataset, statistics(dataset, "x"))
     z = fitted(dataset.train)
     assert z.dtype == torch.float32
     assert z.std(0).tolist() == pytest.approx([1, 1], rel=0.02)
@@ -144,7 +144,7 @@ def bad_arrays():
 def test_bad_arrays_are_refused(tmp_path, message):
     np.save(tmp_path / "x.npy", bad_arrays()[message], allow_pickle=True)
     with pytest.raises(UserError, match=message):
-        load(RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy"))
+        RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy").load_data()
 
 
 def test_what_is_no_array_is_refused(tmp_path):
@@ -167,4 +167,4 @@ def test_data_without_variation_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.full((20, 3), 7.0))
     config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
     with pytest.raises(UserError, match="constant"):
-        statistics(config, load(config))
+        statistics(config.load_data(), "x")

@@ -13,9 +13,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from grbm import checkpoint, runs
-from grbm.distributed import Share
+from grbm import runs
+from grbm.distributed import ProcessGroup
 from grbm.randomness import Blocks, generator, local, normal, uniform
+from grbm.runs import checkpoint
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
@@ -26,10 +27,11 @@ from grbm import *
 from grbm.distributed import join, leave
 
 torch.set_num_threads(1)
-share, _ = join("cpu")
+group, _ = join("cpu")
 N, M = 20, 32
 rng = torch.Generator().manual_seed(0)
 data = torch.randn(300, N, generator=rng) @ torch.randn(N, N, generator=rng) / N**0.5
+options = FitOptions(n_updates=50, batch_size=40, centred=True, blocks=8)
 objectives = {
     "pcd": PCD(Gibbs(), 3, n_chains=48, restart=0.1, probabilities=True),
     "tempered": PCD(ParallelTempering(n_replicas=4), 2, n_chains=24),
@@ -41,14 +43,15 @@ objectives = {
 for name, objective in objectives.items():
     model = GRBM(N, M, seed=1)
     state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.01), seed=2)
-    for metrics in fit(state, data, objective, n_updates=50, batch_size=40, centred=True, n_blocks=8, share=share):
+    for metrics in fit(state, data, objective, options, group=group):
         pass
-    everything = {k: v.clone() for k, v in model.state_dict().items()} | {"chains": share.gather(metrics.negative.v)}
-    everything |= state.memory
-    assert share.same(list(model.parameters()))
-    assert share.world == 1 or not share.same([model.W + share.rank])
-    if share.leads:
-        torch.save(everything, f"{sys.argv[1]}/{name}-{share.world}.pt")
+    everything = {k: v.clone() for k, v in model.state_dict().items()}
+    everything |= {"chains": group.all_gather(metrics.negative.v)}
+    everything |= state.adaptation.state_dict
+    assert group.agree(list(model.parameters()))
+    assert group.world_size == 1 or not group.agree([model.W + group.rank])
+    if group.is_leader:
+        torch.save(everything, f"{sys.argv[1]}/{name}-{group.world_size}.pt")
 leave()
 """
 
@@ -79,8 +82,8 @@ def test_any_number_of_processes_learns_the_same(learned, name):
 
 def test_a_block_draws_the_same_wherever_it_is():
     like = torch.zeros(1)
-    whole = Share().blocks(8, 1, "x")
-    parts = [Share(rank, 4).blocks(8, 1, "x") for rank in range(4)]
+    whole = ProcessGroup().blocks(8, 1, "x")
+    parts = [ProcessGroup(rank, 4).blocks(8, 1, "x") for rank in range(4)]
     for draw, shape, axis in ((normal, (16, 3), -2), (uniform, (2, 16), -1), (normal, (3, 16, 5), -2)):
         expected = draw(shape, like, whole, chain_axis=axis)
         mine = list(shape)
@@ -93,7 +96,7 @@ def test_a_block_draws_the_same_wherever_it_is():
 
 def test_parts_cover_everything_once():
     for n in (7, 64):
-        assert [i for rank in range(3) for i in range(n)[Share(rank, 3).part(n)]] == list(range(n))
+        assert [i for rank in range(3) for i in range(n)[ProcessGroup(rank, 3).part(n)]] == list(range(n))
 
 
 def test_what_cannot_be_shared_is_refused_in_one_sentence(tmp_path):
@@ -160,7 +163,7 @@ def test_machines_restart_together(tmp_path):
     assert killed
     assert [job.returncode for job in jobs] == [0, 0], outputs
     assert any(", from " in output for output in outputs)
-    assert runs.read(folder).status == ""
+    assert runs.read(folder).status.ended == "finished"
 
 
 def test_a_refusal_stays_one_through_restarts(tmp_path):
@@ -190,7 +193,8 @@ def test_a_signal_to_the_job_stops_all_after_the_same_update(tmp_path):
     assert len(sentences) == 1
     assert f"grbm resume {folder}" in sentences[0]
     update = checkpoint.read_record(checkpoint.updates(folder / runs.CHECKPOINTS)[0])["update"]
-    assert runs.read(folder).status == f"interrupted at update {update}"
+    assert runs.read(folder).status.ended == "interrupted"
+    assert runs.read(folder).status.update == update
 
 
 def _kill_a_worker(parent: int, folder: Path) -> bool:

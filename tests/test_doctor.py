@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grbm import GRBM, Base, TrainState, checkpoint, cli
-from grbm.config import DatasetConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
+from grbm import GRBM, Base, TrainState, cli
 from grbm.data import Standardizer
 from grbm.data.loading import Dataset
 from grbm.evaluate.distance import energy_distance
-from grbm.evaluate.doctor import Finding, diagnose
-from grbm.runs import CHECKPOINTS, MIXING, Run, model_digest
+from grbm.report.doctor import Finding, diagnose
+from grbm.runs import CHECKPOINTS, MIXING, Run, Status, checkpoint, model_digest
+from grbm.runs.config import DatasetConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
 from grbm.samplers import Gibbs, sample
 from tests.conftest import exact_chains, random_model
 
@@ -39,7 +39,7 @@ def healthy(tmp_path, model: GRBM | None = None, **changes) -> tuple[Run, Datase
     n = model.n_visible
     scale, base = Standardizer(torch.zeros(n).double(), torch.ones(n).double()), Base(torch.zeros(n), torch.ones(n))
     metrics = [record(k) for k in range(1, 101)]
-    run = Run(tmp_path, config, model, scale, base, None, "", metrics)._replace(**changes)
+    run = Run(tmp_path, config, model, scale, base, None, Status("finished", 100), metrics)._replace(**changes)
     return run, Dataset(rows[:2500], rows[2500:])
 
 
@@ -63,8 +63,8 @@ def test_diseases_of_the_record(tmp_path):
     def found(about, **changes):
         return named(diagnose(run._replace(**changes), data), about)
 
-    assert found("divergence", status="Stopped at update 7: unit 2").level == "wrong"
-    assert found("training", status="interrupted at update 7").level == "note"
+    assert found("divergence", status=Status("diverged", 7, text="Stopped at update 7: unit 2")).level == "wrong"
+    assert found("training", status=Status("interrupted", 7)).level == "note"
     for rate, level, word in (
         (0.001, "wrong", "Lower --sampler.step-size"),
         (0.9999, "wrong", "Raise"),

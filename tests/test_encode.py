@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from grbm import cli, encode, runs
+from grbm import cli, runs
 from grbm.data.images import load_digits
-from grbm.data.loading import load_for
+from grbm.runs import encoding as encode
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def digits(tmp_path_factory):
 
 def test_codes_are_the_hidden_probabilities_of_the_standardised_rows(digits, monkeypatch, capsys):
     run = runs.read(digits)
-    rows = load_for(run.config, 64).train
+    rows = run.load_data().train
     monkeypatch.setattr(encode, "CHUNK", 100)  # and rows are in order whatever the chunks
     assert cli.main(["encode", str(digits), "train"]) == 0
     assert "1,618 codes of 256 hidden probabilities" in capsys.readouterr().out
@@ -82,13 +82,14 @@ def test_pictures_are_made_like_those_that_were_learned(digits, tmp_path, capsys
     with torch.no_grad():
         expected = run.model(run.standardizer(torch.from_numpy(images.reshape(3, 64) / 255))).numpy()
     np.testing.assert_allclose(codes, expected, atol=1e-5)
-    np.testing.assert_array_equal(np.load(digits / "codes" / "1.npy"), codes[1:2])
+    # one row alone goes through another product, which may round its last bit otherwise
+    np.testing.assert_allclose(np.load(digits / "codes" / "1.npy"), codes[1:2], atol=1e-6, rtol=0)
     assert "Note" not in capsys.readouterr().err
 
 
 def test_other_units_are_noticed_and_rows_can_be_found_again(digits, tmp_path, capsys):
     run = runs.read(digits)
-    dataset = load_for(run.config, 64)
+    dataset = run.load_data()
     np.save(tmp_path / "levels.npy", 16 * dataset.test.numpy())  # 0 to 16, as scikit-learn has them
     assert cli.main(["encode", str(digits), str(tmp_path / "levels.npy")]) == 0
     assert "the same units?" in capsys.readouterr().err

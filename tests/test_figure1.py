@@ -5,8 +5,8 @@ import json
 import pytest
 
 from grbm import UserError
-from grbm.figure1 import jobs, reproduce
-from grbm.presets import PAPER_SAMPLERS
+from grbm.reproduce.figure1 import panels, reproduce
+from grbm.runs.presets import PAPER_SAMPLERS
 
 
 def test_figure_1_runs_draws_and_does_not_run_twice(tmp_path, capsys):
@@ -25,7 +25,7 @@ def test_figure_1_runs_draws_and_does_not_run_twice(tmp_path, capsys):
 
 
 def test_the_papers_five_samplers_have_the_papers_settings():
-    todo = {job.name: job.config for job in jobs("paper", 0)}
+    todo = {panel.name: panel.config for panel in panels("paper", 0)}
     assert len(todo) == 12
     for name in PAPER_SAMPLERS:
         for mixture in ("isotropic", "anisotropic"):

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from grbm import UserError, cli, runs
 from grbm.data.images import load_digits
-from grbm.data.loading import load_for
-from grbm.evaluate import images, references
+from grbm.evaluate import references
 from grbm.evaluate.features import inception_768, inception_2048, train_classifier
 from grbm.evaluate.frechet import Statistics, frechet, frechet_estimate, kernel_distance, neighbours
+from grbm.report import image_scores as images
 
 SHARED = Path(os.environ.get("GRBM_DATA_DIR", Path(__file__).resolve().parents[2] / "shared" / "data"))
 WEIGHTS = SHARED / "weights" / "inception_v3_2015-12-05_to_mixed_8_bnfolded.npz"
@@ -159,7 +159,7 @@ def test_a_table_is_remembered_for_what_it_was_made_of(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert cli.main(["train", "digits", "--out", str(folder), "--train.n-updates", "30", "--no-figures"]) == 0
     run = runs.read(folder)
-    data = load_for(run.config, 64)
+    data = run.load_data()
     made = []
 
     def score(run=run, data=data):
@@ -211,7 +211,8 @@ def test_the_command_writes_a_table_with_its_protocol(tmp_path, capsys, monkeypa
     names = ["this run", "held-out images", "one Gaussian", "mixture of 20", "autoencoder"]
     assert list(table["rows"]) == names
     assert table["rows"]["held-out images"]["Fréchet"] < table["rows"]["this run"]["Fréchet"]
-    assert "300 images" in table["protocol"][0]
+    assert "300 images" in table["own_protocol"][0]
+    assert "179 only" in table["protocol"][0]
     assert all(name in out for name in names)
     plane = str(tmp_path / "plane")
     assert cli.main(["train", "isotropic", "--out", plane, "--train.n-updates", "2", "--no-figures"]) == 0

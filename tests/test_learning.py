@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grbm import GRBM, PCD, Gibbs, TrainState, experiment, fit, runs
+from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, runs
 from grbm.data import MIXTURES
 from grbm.evaluate.mixtures import density_score, sample_score
-from grbm.generate import generate
-from grbm.presets import PAPER_SAMPLERS, PRESETS, paper
+from grbm.runs import training as experiment
+from grbm.runs.presets import PAPER_SAMPLERS, PRESETS, paper
+from grbm.runs.sampling import generate
 
 
 def shares_off(shares, mixture) -> float:
@@ -53,7 +54,7 @@ def test_pcd_with_gibbs_learns_the_isotropic_density():
     data = mixture.sample(1000, seed=0, stratified=True).float()
     model = GRBM(2, 256)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    for _ in fit(state, data, PCD(Gibbs(), 10, 100), n_updates=60_000, batch_size=100, average_decay=0.999):
+    for _ in fit(state, data, PCD(Gibbs(), 10, 100), FitOptions(n_updates=60_000, batch_size=100, average_decay=0.999)):
         pass
     assert state.average is not None
     assert density_score(state.average, mixture).kl <= 0.02

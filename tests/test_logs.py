@@ -6,7 +6,9 @@ import types
 import numpy as np
 import pytest
 
-from grbm import checkpoint, cli, runs
+from grbm import cli, runs
+from grbm.runs import checkpoint
+from grbm.runs.folder import TENSORBOARD
 
 TINY = ["--train.n-updates", "20", "--model.n-hidden", "8", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--checkpoint.updates", "5"]
@@ -15,7 +17,7 @@ TINY += ["--checkpoint.updates", "5"]
 def board(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder / runs.TENSORBOARD), size_guidance={"scalars": 0, "images": 0})
+    events = EventAccumulator(str(folder / TENSORBOARD), size_guidance={"scalars": 0, "images": 0})
     return events.Reload()
 
 
@@ -68,7 +70,7 @@ def test_weights_and_biases_gets_what_tensorboard_gets(tmp_path, monkeypatch):
         step: values["grad_norm"] for step, values in numbers.items()
     }
     assert any("chains" in values for _, values in logged)
-    assert not (out / runs.TENSORBOARD).exists()
+    assert not (out / TENSORBOARD).exists()
     assert settings["id"] is None
     (out / runs.STATUS).unlink()
     assert cli.main(["resume", str(out), "--no-figures"]) == 0

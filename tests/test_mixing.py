@@ -10,7 +10,7 @@ import torch
 
 from grbm import GRBM, Annealed, Base, Gibbs, Langevin, ParallelTempering, PartialGibbs, cli
 from grbm.evaluate import mixing
-from grbm.plots import mixing as draw
+from grbm.report.plots import mixing as draw
 from tests.test_tempering import WIDE, two_modes
 
 NONE = torch.empty(0, 1)
@@ -98,7 +98,7 @@ def test_inference_data_holds_everything_and_survives_a_file(tmp_path):
         np.testing.assert_allclose(data.posterior.free_energy, model.free_energy(trace.v).numpy(), rtol=1e-5)
     assert trace.accept_prob is not None
     assert 0.5 < float(data.sample_stats.acceptance_rate.mean()) < 1
-    assert mixing.diagnose(trace).accept_prob == pytest.approx(float(trace.accept_prob.mean()))
+    assert mixing.diagnose(trace).accept_rate == pytest.approx(float(trace.accept_prob.mean()))
     tempered = mixing.to_inference_data(mixing.record(model, ParallelTempering(n_replicas=3), NONE, n_draws=10))
     assert tempered.sample_stats.swap_rate.shape == (8, 10, 2)
     assert "acceptance_rate" not in tempered.sample_stats

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from grbm import cli, runs
-from grbm.config import SamplerConfig
-from grbm.page import compare, report
+from grbm.report.page import compare, report
+from grbm.runs.config import SamplerConfig
 
 QUIET = ["--train.n-updates", "40", "--log.no-tensorboard", "--no-figures"]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from grbm import CD, GRBM, Gibbs, GibbsLangevin, TrainState, UserError, cli, fit, runs, sample
+from grbm import CD, GRBM, FitOptions, Gibbs, GibbsLangevin, TrainState, UserError, cli, fit, runs, sample
 from grbm.model import Base
-from grbm.paper import EXPERIMENTS, configure
+from grbm.runs.paper import EXPERIMENTS, configure, describe
 
 TINY = ["--train.n-updates", "4", "--train.batch-size", "20", "--objective.n-steps", "3", "--model.n-hidden", "8"]
 TINY += ["--sampling.n-steps", "3", "--log.no-tensorboard", "--no-figures"]
@@ -45,11 +45,13 @@ def test_scale_shrinks_hidden_units_updates_and_steps_and_says_so(tmp_path, caps
     assert (config.model.n_hidden, config.objective.n_steps, config.train.n_updates) == (487, 34, 1712)
     assert config.sampler.step_size == 20
     assert config.sampler.temperature == 512
-    assert "at scale 0.0002: 487 of 4,096 hidden units, 34 of 100 CD steps, 1,712 of 351,000 updates" in config.about
+    assert "at scale 0.0002: 487 of 4,096 hidden units, 34 of 100 CD steps, 1,712 of 351,000 updates" in describe(
+        config
+    )
     whole = configure("table1-gibbs-langevin")
     assert (whole.model.n_hidden, whole.objective.n_steps, whole.train.n_updates) == (4096, 100, 351_000)
     assert whole.sampler.step_size == pytest.approx(20 / 512)
-    assert "scale" not in whole.about
+    assert "scale" not in describe(whole)
     assert configure("table3-adjust50", scale=0.0002).sampler.adjust_from == 17  # half way, as in the paper
     assert configure("table3-adjust0", scale=0.0002).sampler.adjust_from == 0
     assert configure("paper-celeba-2k-64").train.n_updates == 4000 * 20
@@ -90,8 +92,15 @@ def test_an_annealed_step_size_falls_with_the_learning_rate():
     model = GRBM(2, 3)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
     data = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
-    list(fit(state, data, CD(Spy(0.1), 1), n_updates=4, batch_size=20, anneal_step_size=True))
+    list(fit(state, data, CD(Spy(0.1), 1), FitOptions(n_updates=4, batch_size=20, anneal_step_size=True)))
     steps = sorted(set(seen), reverse=True)
     expected = [0.1 * 0.5 * (1 + np.cos(np.pi * k / 4)) for k in range(4)]
     assert steps == pytest.approx(expected)
-    list(fit(TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01)), data, CD(Gibbs(), 1), n_updates=2))
+    list(
+        fit(
+            TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01)),
+            data,
+            CD(Gibbs(), 1),
+            FitOptions(n_updates=2),
+        )
+    )

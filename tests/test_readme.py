@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grbm import cli
-from grbm.presets import PRESETS
+from grbm.runs.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -17,7 +17,8 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if python_blocks(page)]
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in TEXTS if python_blocks(page)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -30,15 +31,21 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 def test_pages_with_code_are_found():
-    assert {"README.md", "index.md", "model.md", "samplers.md", "interchange.md", "migration.md"} <= {
-        p.name for p in PAGES
-    }
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "index.md",
+        "model.md",
+        "samplers.md",
+        "interchange.md",
+        "migration.md",
+    } <= {p.name for p in PAGES}
 
 
 def test_commands_exist(capsys):
     """Every line of a shell block, in the README and all pages, that begins with grbm: command and flags are known."""
     commands = []
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in TEXTS:
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             lines = (line.split("#")[0].split("&&")[-1].strip().removeprefix("uv run ") for line in block.splitlines())
             commands += [shlex.split(line)[1:] for line in lines if line.startswith("grbm ")]
@@ -54,7 +61,7 @@ def test_commands_exist(capsys):
 
 
 def test_local_links_resolve():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in TEXTS:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith(("http", "mailto", "auto_tutorials")):  # those are made; test_docs.py
                 assert (page.parent / target).exists(), f"{page.name}: {target}"

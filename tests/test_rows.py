@@ -12,13 +12,12 @@ import torch
 from PIL import Image
 
 from grbm import UserError, cli, files, runs
-from grbm.config import DatasetConfig, RunConfig
 from grbm.data.arrays import open_array
-from grbm.data.folders import Look, open_arrow, open_pictures
-from grbm.data.loading import load
-from grbm.data.rows import Rows, measure, spread
+from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.standardise import Standardizer
-from grbm.presets import PRESETS
+from grbm.data.tables import StoredTable, measure, spread
+from grbm.runs.config import DatasetConfig, RunConfig
+from grbm.runs.presets import PRESETS
 
 TINY = ["--train.n-updates", "12", "--model.n-hidden", "8", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--train.batch-size", "16", "--objective.n-chains", "16"]
@@ -65,7 +64,7 @@ def test_spread_reaches_from_end_to_end_of_any_table():
 
 def test_one_pass_gives_the_statistics_of_all(monkeypatch):
     x = torch.from_numpy(table(1000) + 1e6)
-    monkeypatch.setattr("grbm.data.rows.CHUNK", 100)  # many chunks, the last one short
+    monkeypatch.setattr("grbm.data.tables.CHUNK", 100)  # many chunks, the last one short
     stats = measure(x)
     torch.testing.assert_close(stats.mean, x.mean(0), rtol=1e-14, atol=0)
     torch.testing.assert_close(stats.var, x.var(0, correction=0), rtol=1e-9, atol=0)
@@ -103,7 +102,7 @@ def test_training_from_the_disk_is_training_from_memory(tmp_path, name):
         data = ["--data", str(tmp_path / name), "--memory", memory]
         assert cli.main(["train", "array", *data, *TINY, "--out", str(out)]) == 0
         weights.append(files.read_tensors(out / runs.RAW_WEIGHTS))
-        assert isinstance(load(runs.read(out).config).train, Rows) == (memory == "0")
+        assert isinstance(runs.read(out).config.load_data().train, StoredTable) == (memory == "0")
         assert cli.main(["evaluate", str(out), "--samples", "20"]) == 0
         assert cli.main(["figures", str(out)]) == 0
     assert all(torch.equal(weights[0][k], weights[1][k]) for k in weights[0])
@@ -111,7 +110,8 @@ def test_training_from_the_disk_is_training_from_memory(tmp_path, name):
 
 MEASURED = """
 import sys
-from grbm import cli, experiment
+from grbm import cli
+from grbm.runs import training as experiment
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 cli.main(["train", "digits", *sys.argv[3:], "--out", sys.argv[2] + "-small"])  # what training takes anyway
@@ -210,7 +210,7 @@ def test_hugging_face_data_sets(tmp_path, capsys):
     assert torch.equal(rows[which], torch.from_numpy(x).double()[which])
     assert torch.equal(rows[3:7], torch.from_numpy(x).double()[3:7])
     config = RunConfig(DatasetConfig("array", key="x"), data=tmp_path / "numbers", memory=0)
-    assert isinstance(load(config).train, Rows)
+    assert isinstance(config.load_data().train, StoredTable)
     data = ["--data", str(tmp_path / "numbers"), "--dataset.key"]
     assert cli.main(["train", "array", *data, "x", *TINY, "--out", str(tmp_path / "run")]) == 0
     whole = ["--memory", "0", "--dataset.held-out", "0"]
@@ -243,7 +243,7 @@ def some_pictures(folder, count: int, size=(20, 24)) -> None:
 def test_a_zip_file_of_pictures_is_its_folder(tmp_path, monkeypatch):
     some_pictures(tmp_path / "p", 12)
     zipped(tmp_path / "p.zip", tmp_path / "p")
-    monkeypatch.setattr("grbm.data.folders.TOGETHER", 5)  # in rounds, with the rows in order all the same
+    monkeypatch.setattr("grbm.data.pictures.TOGETHER", 5)  # in rounds, with the rows in order all the same
     look = Look(size=8)
     rows, shape = open_pictures(tmp_path / "p.zip", look)
     expected, expected_shape = open_pictures(tmp_path / "p", look)
@@ -266,11 +266,11 @@ def test_a_zip_file_of_pictures_is_its_folder(tmp_path, monkeypatch):
 def test_a_subset_is_chosen_by_seed(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(200.0).reshape(100, 2))
     config = RunConfig(DatasetConfig("array", subset=30, held_out=0.2), data=tmp_path / "x.npy")
-    first, again, other = (load(replace(config, seed=seed)) for seed in (0, 0, 1))
+    first, again, other = (replace(config, seed=seed).load_data() for seed in (0, 0, 1))
     assert (len(first.train), len(first.test)) == (24, 6)
     assert torch.equal(first.train, again.train)
     assert not torch.equal(first.train, other.train)
-    whole = load(replace(config, dataset=replace(config.dataset, subset=None)))
+    whole = replace(config, dataset=replace(config.dataset, subset=None)).load_data()
     assert (len(whole.train), len(whole.test)) == (80, 20)
     with pytest.raises(UserError, match="subset"):
         RunConfig(DatasetConfig("digits", subset=5)).check()
@@ -288,10 +288,10 @@ def test_celeba_is_cropped_by_its_width_and_found_where_it_lies(tmp_path):
         Image.fromarray(picture).save(folder / f"{k}.png")
     config = replace(PRESETS["celeba-small"].config, data_dir=tmp_path)
     config.check()
-    data = load(config)
+    data = config.load_data()
     assert data.image_shape == (3, 32, 32)
     assert data.levels == 256
     assert torch.cat([data.train, data.test]).shape == (5, 3072)
     assert float(data.train.max()) < 0.02
     with pytest.raises(UserError, match="CelebA"):
-        load(replace(config, data_dir=tmp_path / "elsewhere"))
+        replace(config, data_dir=tmp_path / "elsewhere").load_data()

@@ -19,10 +19,10 @@ from grbm import (
     walk,
 )
 from grbm.evaluate import exact
-from grbm.ops import hidden_update, visible_update
-from grbm.randomness import generator
-from grbm.samplers.metropolis import accept
-from grbm.samplers.moves import k_step_loop, k_step_moves
+from grbm.randomness import Blocks, generator
+from grbm.samplers import AdaptiveSampler, persistent, run_chains
+from grbm.samplers.gibbs_langevin import k_step_loop, k_step_moves
+from grbm.samplers.updates import accept, hidden_update, visible_update
 from grbm.schedules import cosine, cosine_steps
 from tests.conftest import exact_chains, random_model, z_scores
 
@@ -331,8 +331,22 @@ def test_contract(sampler, dtype):
     assert not torch.equal(chains.v, other.v)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert torch.equal(state, torch.get_rng_state())
+    rng = Blocks(3, 1)  # with which tempered samplers move by native code
+    started = sampler.start(model.freeze(), sampler.noise(model.freeze(), 8, rng), rng)
+    stepped, info = sampler.bind(model.freeze(), 6)(started, 5, rng)
+    assert stepped.v.shape == (8, 4)
+    assert stepped.h.shape == stepped.h_prob.shape == (8, 3)
+    assert info.accept_prob is None or info.accept_prob.shape == (8,)
+    assert info.swap_prob is None or info.swap_prob.shape == (sampler.n_replicas - 1, 8)
+    assert (info.swap_prob is not None) == isinstance(sampler, AdaptiveSampler)
+    walked = run_chains(model.freeze(), sampler, started.v, 6, Blocks(4, 1))
+    assert (walked.accept_prob is None) == (walked.accept_rate is None)
+    if walked.accept_prob is not None:
+        assert walked.accept_prob.shape == (8,)
+        assert walked.accept_rate.shape == ()
+        assert 0 < walked.accept_rate <= 1
     # taking up again from what persists is possible after any walk
-    taken_up = sampler.start(model.freeze(), sampler.persistent(chains), generator(0))
+    taken_up = sampler.start(model.freeze(), persistent(sampler, chains), generator(0))
     assert taken_up.v.shape == chains.v.shape
 
 
@@ -389,10 +403,11 @@ def test_annealed_chains_estimate_log_z_and_give_modes_their_mass():
     assert truth == pytest.approx(0.8)
     base = Base(torch.zeros(1).double(), torch.full((1,), 30.0).double())
     runs = [sample(model, Annealed(base), n_chains=2000, n_steps=200, seed=s) for s in range(20)]
+    shares_std, log_z_std = 0.0087, 0.0115  # of one run, from 60 others
     shares = torch.tensor([r.h.mean().item() for r in runs])
     log_zs = torch.tensor([float(r.state.log_z) for r in runs])
-    for estimate, expected in ((shares, truth), (log_zs, exact.log_z(model))):
-        assert abs(estimate.mean() - expected) < 4 * estimate.std() / 20**0.5 + 1e-3
-    assert log_zs.std() < 0.1
+    for estimate, expected, std in ((shares, truth, shares_std), (log_zs, exact.log_z(model), log_z_std)):
+        assert 0.5 * std < estimate.std() < 1.5 * std  # 20 draws know a deviation to a sixth
+        assert abs(estimate.mean() - expected) < 4 * std / 20**0.5 + 1e-3
     by_gibbs = sample(model, Gibbs(), n_chains=2000, n_steps=200, seed=0).h.mean().item()
     assert abs(by_gibbs - truth) > 0.1

@@ -14,10 +14,14 @@ import pytest
 import torch
 from PIL import Image
 
-from grbm import UserError, campaign, checkpoint, cli, experiment, runs
-from grbm.config import CheckpointConfig
+from grbm import UserError, cli, runs
 from grbm.evaluate import references
-from grbm.tables import FIGURES, TABLES, Options, reproduce
+from grbm.reproduce import campaign
+from grbm.reproduce.tables import FIGURES, TABLES, Options, reproduce
+from grbm.runs import checkpoint
+from grbm.runs import training as experiment
+from grbm.runs.config import CheckpointConfig
+from grbm.runs.folder import locked
 
 
 def tiny(config):
@@ -151,11 +155,12 @@ def test_a_campaign_that_is_stopped_leaves_checkpoints_and_no_process(number, tm
     code = f"""
 from dataclasses import replace
 from pathlib import Path
-from grbm import campaign, cli
-from grbm.presets import PRESETS
+from grbm import cli
+from grbm.reproduce import campaign
+from grbm.runs.presets import PRESETS
 config = PRESETS["digits"].config
 config = replace(config, train=replace(config.train, n_updates=10**6), log=replace(config.log, tensorboard=False))
-jobs = [campaign.Job(name, config) for name in "abc"]
+jobs = [campaign.Planned(name, config) for name in "abc"]
 if __name__ == "__main__":
     campaign.train_missing(jobs, Path({str(tmp_path)!r}), at_once=2)
 """
@@ -173,26 +178,26 @@ if __name__ == "__main__":
     assert "to go on, give the same command again" in process.communicate(timeout=120)[1]
     assert not (tmp_path / "c").exists()
     for name in "ab":
-        assert runs.read_status(tmp_path / name).startswith("interrupted at update")
+        assert runs.read_status(tmp_path / name).ended == "interrupted"
         assert checkpoint.updates(tmp_path / name / runs.CHECKPOINTS)
-        with runs.locked(tmp_path / name):  # nobody trains in it any more
+        with locked(tmp_path / name):  # nobody trains in it any more
             pass
 
 
 def test_runs_side_by_side_and_what_becomes_of_them(tmp_path, capsys):
     """One that ends and one that diverges: both are results."""
-    from grbm.presets import PRESETS
+    from grbm.runs.presets import PRESETS
 
     good = PRESETS["digits"].config
     good = replace(good, train=replace(good.train, n_updates=20), log=replace(good.log, tensorboard=False))
     bad = replace(good, train=replace(good.train, learning_rate=1e30, clip_norm=None))
-    jobs = [campaign.Job("good", good), campaign.Job("bad", bad)]
+    jobs = [campaign.Planned("good", good), campaign.Planned("bad", bad)]
     campaign.train_missing(jobs, tmp_path, at_once=2)
     out = capsys.readouterr().out
     assert "good: " in out
     assert "bad: " in out
-    assert runs.read(tmp_path / "good").status == ""
-    assert runs.read(tmp_path / "bad").status != ""
+    assert runs.read(tmp_path / "good").status.ended == "finished"
+    assert runs.read(tmp_path / "bad").status.ended == "diverged"
     assert campaign.missing(jobs, tmp_path) == []
 
 

@@ -11,12 +11,12 @@ from grbm import (
     GRBM,
     PCD,
     Base,
+    FitOptions,
     Gibbs,
     ParallelTempering,
     PartialGibbs,
     TrainState,
     TrajectoryTempering,
-    experiment,
     fit,
     runs,
     sample,
@@ -24,10 +24,12 @@ from grbm import (
 )
 from grbm.data import MIXTURES
 from grbm.evaluate import exact
-from grbm.generate import tuned_sampler
-from grbm.presets import PRESETS
 from grbm.randomness import Blocks, generator
-from grbm.samplers import run
+from grbm.runs import training as experiment
+from grbm.runs.folder import read_trajectory
+from grbm.runs.presets import PRESETS
+from grbm.runs.sampling import tuned_sampler
+from grbm.samplers import run_chains
 from grbm.samplers.tempering import even_out
 from grbm.samplers.trajectory import swap_rate
 from tests.conftest import exact_chains, random_model, z_scores
@@ -133,8 +135,8 @@ def test_a_tuned_ladder_swaps_half_of_the_time_everywhere():
     assert sampler == ParallelTempering(n_replicas=3, power=4.0).tuned(energy, seed=1)
     assert sampler.n_replicas > 4
     rng = Blocks(0, 1)
-    v = sampler.persistent(run(energy, sampler, sampler.noise(energy, 1000, rng), 300, rng).chains)
-    walked = run(energy, sampler, v, 40, rng)
+    v = sampler.persistent(run_chains(energy, sampler, sampler.noise(energy, 1000, rng), 300, rng).chains)
+    walked = run_chains(energy, sampler, v, 40, rng)
     assert walked.swaps is not None
     rate = walked.swaps.rate()
     assert len(rate) == sampler.n_replicas - 1
@@ -153,7 +155,7 @@ def test_learning_evens_out_the_ladder_and_remembers_it():
         model = GRBM(2, 32)
         state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
         objective = PCD(ParallelTempering(base, 10, power=0.5, adapt=adapt), 5, 100)
-        rates = [m.swap_rate for m in fit(state, data, objective, n_updates=150)]
+        rates = [m.swap_rate for m in fit(state, data, objective, FitOptions(n_updates=150))]
         late = torch.stack(rates[-30:]).mean(0)
         return float(late.min() / late.mean()), state
 
@@ -161,8 +163,8 @@ def test_learning_evens_out_the_ladder_and_remembers_it():
     fixed, never = least(0.0)
     assert adapted > 0.95
     assert fixed < 0.85
-    assert never.memory == {}
-    ladder = state.memory["ladder"]
+    assert never.adaptation.state_dict == {}
+    ladder = state.adaptation.state_dict["ladder"]
     assert ladder[0] == 0
     assert ladder[-1] == 1
     assert (ladder.diff() > 0).all()
@@ -178,14 +180,14 @@ def test_a_trajectory_grows_where_swaps_become_rare_and_reaches_the_other_mode()
     model = GRBM(1, 4)
     state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.02))
     sampler = TrajectoryTempering(base=Base.fit(data))
-    for _ in fit(state, data, PCD(sampler, 5, 200, probabilities=True), n_updates=1500, batch_size=500):
+    for _ in fit(state, data, PCD(sampler, 5, 200, probabilities=True), FitOptions(n_updates=1500, batch_size=500)):
         pass
-    saved = sampler.recalling(state.memory)
+    saved = sampler.with_state(state.adaptation.state_dict)
     assert 2 <= len(saved.models) < 30
     energy = model.freeze()
     rng = Blocks(0, 1)
     start = torch.full((2000, 1), -6.0)
-    walked = run(energy, saved, start, 200, rng)
+    walked = run_chains(energy, saved, start, 200, rng)
     assert walked.swaps is not None
     assert walked.swaps.rate().min() > 0.05
     v, _ = exact_chains(model.double(), 200_000, seed=1)
@@ -207,7 +209,7 @@ def test_a_trajectory_needs_no_more_models_than_swaps_ask_for():
     sampler = TrajectoryTempering(tuple(energies), save_below=0.4).tuned(model.freeze())
     assert 1 <= len(sampler.models) < 15
     rng = Blocks(0, 1)
-    walked = run(model.freeze(), sampler, sampler.noise(model.freeze(), 2000, rng), 50, rng)
+    walked = run_chains(model.freeze(), sampler, sampler.noise(model.freeze(), 2000, rng), 50, rng)
     assert walked.swaps is not None
     assert walked.swaps.rate().min() > 0.3
 
@@ -239,7 +241,7 @@ def test_a_far_base_is_bridged_by_tempered_models():
     tuned = sampler.tuned(energy)
     assert len(tuned.models) >= 1
     rng = Blocks(0, 1)
-    walked = run(energy, tuned, tuned.noise(energy, 1000, rng), 50, rng)
+    walked = run_chains(energy, tuned, tuned.noise(energy, 1000, rng), 50, rng)
     assert walked.swaps is not None
     assert walked.swaps.rate().min() > 0.3
 
@@ -249,8 +251,8 @@ def test_restarted_chains_and_growing_ladders_go_together(sampler):
     model = GRBM(3, 4)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
     data = 3 + torch.randn(100, 3, generator=generator(0))
-    list(fit(state, data, PCD(sampler, 2, 20, restart=0.3), n_updates=20, batch_size=20))
-    replicas = sampler.recalling(state.memory).n_replicas
+    list(fit(state, data, PCD(sampler, 2, 20, restart=0.3), FitOptions(n_updates=20, batch_size=20)))
+    replicas = sampler.with_state(state.adaptation.state_dict).n_replicas
     assert len(state.persistent) in (replicas, replicas - 1)  # the newest is added when the next update begins
     assert replicas > 2
 
@@ -264,8 +266,10 @@ def test_an_objective_that_cannot_be_given_another_sampler_does_not_adapt():
 
     model = GRBM(3, 4)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    metrics = list(fit(state, torch.randn(100, 3, generator=generator(0)), Own(), n_updates=5, batch_size=20))
-    assert state.memory == {}
+    metrics = list(
+        fit(state, torch.randn(100, 3, generator=generator(0)), Own(), FitOptions(n_updates=5, batch_size=20))
+    )
+    assert state.adaptation.state_dict == {}
     assert metrics[-1].swap_rate.shape == (2,)
 
 
@@ -303,7 +307,7 @@ def test_a_run_keeps_models_along_training_and_samples_with_them(tmp_path):
         ),
     )
     experiment.train(config, tmp_path / "run")
-    saved = runs.read_trajectory(tmp_path / "run")
+    saved = read_trajectory(tmp_path / "run")
     assert 3 <= len(saved) <= 30
     for (old, v_old), (new, v_new) in pairwise(saved):  # each was kept because swaps had become rarer than asked
         with torch.no_grad():
@@ -336,7 +340,7 @@ def test_tempering_visits_all_modes_of_the_trained_mixture_from_one_start_where_
 
     tempered = {
         "pt": ParallelTempering(base).tuned(energy),
-        "ptt": TrajectoryTempering(tuple(m.freeze() for m, _ in runs.read_trajectory(tmp_path / "run"))).tuned(energy),
+        "ptt": TrajectoryTempering(tuple(m.freeze() for m, _ in read_trajectory(tmp_path / "run"))).tuned(energy),
     }
     truth = mixture.weights.double()
     gibbs = (shares(Gibbs()) - truth).abs().max(1).values

@@ -11,6 +11,7 @@ from grbm import (
     GRBM,
     PCD,
     DivergenceError,
+    FitOptions,
     Gibbs,
     GibbsLangevin,
     Langevin,
@@ -23,8 +24,8 @@ from grbm import (
     sparse_,
     train_step,
 )
-from grbm.config import TrainConfig
 from grbm.evaluate import exact
+from grbm.runs.config import TrainConfig
 from tests.conftest import exact_chains, random_model
 
 CDS = [ModifiedCD(PartialGibbs(0.5), 5), CD(Gibbs(), 2), PCD(Gibbs(), 2, n_chains=20)]
@@ -40,7 +41,7 @@ def new_state(optimizer=torch.optim.SGD, **kwargs) -> TrainState:
 
 
 def run(state: TrainState, n_updates: int, until: int | None = None, objective=CDS[0], **kwargs) -> TrainState:
-    for _ in fit(state, small_data(), objective, n_updates=n_updates, batch_size=30, **kwargs):
+    for _ in fit(state, small_data(), objective, FitOptions(n_updates=n_updates, batch_size=30, **kwargs)):
         if state.update == until:
             break
     return state
@@ -83,7 +84,7 @@ def test_learning_raises_the_exact_log_likelihood(objective):
 
 def test_the_learning_rate_falls_by_the_cosine():
     state = new_state()
-    rates = [state.optimizer.param_groups[0]["lr"] for _ in fit(state, small_data(), CDS[0], n_updates=10)]
+    rates = [state.optimizer.param_groups[0]["lr"] for _ in fit(state, small_data(), CDS[0], FitOptions(n_updates=10))]
     expected = [0.02 * 0.5 * (1 + math.cos(math.pi * k / 10)) for k in range(10)]
     assert rates == pytest.approx(expected)
 
@@ -92,7 +93,7 @@ def test_the_gradient_is_clipped_over_all_parameters_together():
     for clip, centred in ((0.05, False), (0.05, True), (None, False)):
         state = new_state()
         before = copy.deepcopy(state.model)
-        metrics = train_step(state, CDS[0], small_data(), clip_norm=clip, centred=centred)
+        metrics = train_step(state, CDS[0], small_data(), FitOptions(clip_norm=clip, centred=centred))
         moved = sum(
             ((a - b) ** 2).sum() for a, b in zip(before.parameters(), state.model.parameters(), strict=True)
         ).sqrt()
@@ -104,14 +105,14 @@ def test_variances_keep_to_their_floor():
     state = new_state()
     with torch.no_grad():
         state.model.log_var.fill_(-6)
-    train_step(state, CDS[0], small_data(), min_var=0.05)
+    train_step(state, CDS[0], small_data(), FitOptions(min_var=0.05))
     assert torch.allclose(state.model.var, torch.full((3,), 0.05))
 
 
 def test_the_average_follows_the_parameters():
     state = new_state()
     weights = []
-    for _ in fit(state, small_data(), CDS[0], n_updates=30, average_decay=0.8):
+    for _ in fit(state, small_data(), CDS[0], FitOptions(n_updates=30, average_decay=0.8)):
         weights.append(state.model.W.detach().clone())
     expected = weights[0]
     for k, W in enumerate(weights[1:], start=2):
@@ -138,7 +139,7 @@ def test_a_variance_too_small_for_the_step_stops_with_unit_update_and_remedy():
 def test_numbers_that_are_not_finite_stop_and_keep_the_last_good_weights():
     state = new_state()
     run(state, 100, until=5)
-    verified = {name: p.clone() for name, p in state.last_good.items()}
+    verified = {name: p.clone() for name, p in state.guard.last_good.items()}
     data = small_data()
     data[:, 2] = 1e30  # squares overflow float32
     with pytest.raises(DivergenceError, match=r"update 5.*visible unit 2"):
@@ -154,7 +155,7 @@ def test_a_step_into_nonsense_is_taken_back():
     good = copy.deepcopy(state.model)
     for group in state.optimizer.param_groups:
         group["lr"] = 1e6
-    train_step(state, CDS[0], small_data(), clip_norm=None)
+    train_step(state, CDS[0], small_data(), FitOptions(clip_norm=None))
     assert not same(good, state.model)
     with pytest.raises(DivergenceError, match="visible unit"):
         train_step(state, CDS[0], small_data())
@@ -176,9 +177,9 @@ def test_the_overshoot_guard_stands_at_two_variances(temperature, step_size, sto
 
 def test_data_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"\(n, 3\)"):
-        next(fit(new_state(), torch.zeros(5, 4), CDS[0], n_updates=1))
+        next(fit(new_state(), torch.zeros(5, 4), CDS[0], FitOptions(n_updates=1)))
     with pytest.raises(ValueError, match="NaN"):
-        next(fit(new_state(), torch.full((5, 3), torch.nan), CDS[0], n_updates=1))
+        next(fit(new_state(), torch.full((5, 3), torch.nan), CDS[0], FitOptions(n_updates=1)))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -201,7 +202,7 @@ def test_every_row_is_visited_once_an_epoch():
 
     data = torch.zeros(60, 3)
     data[:, 0] = torch.arange(60)
-    list(fit(new_state(), data, Spy(Gibbs(), 1), n_updates=6, batch_size=20))
+    list(fit(new_state(), data, Spy(Gibbs(), 1), FitOptions(n_updates=6, batch_size=20)))
     for epoch in (torch.cat(seen[:3]), torch.cat(seen[3:])):
         assert torch.equal(epoch.sort().values, data[:, 0])
     assert not torch.equal(torch.cat(seen[:3]), torch.cat(seen[3:]))

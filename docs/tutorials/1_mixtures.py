@@ -32,7 +32,9 @@ tempered = grbm.ParallelTempering(base=grbm.Base.fit(data), n_replicas=8)
 objective = grbm.PCD(tempered, n_steps=5, n_chains=100, probabilities=True)
 
 updates, likelihood = [], []
-for metrics in grbm.fit(state, data, objective, n_updates=1000, batch_size=500, centred=True, average_decay=0.99):
+for metrics in grbm.fit(
+    state, data, objective, grbm.FitOptions(n_updates=1000, batch_size=500, centred=True, average_decay=0.99)
+):
     if state.update % 50 == 0:
         updates.append(state.update)
         likelihood.append(float(exact.log_prob(state.average, data).mean()))

@@ -21,7 +21,7 @@ objective = grbm.PCD(grbm.Gibbs(), n_steps=10, n_chains=256, probabilities=True,
 options = {"batch_size": 256, "centred": True, "min_var": 0.02, "average_decay": 0.99}
 
 norms = []
-for metrics in grbm.fit(state, data, objective, n_updates=1000, **options):
+for metrics in grbm.fit(state, data, objective, grbm.FitOptions(n_updates=1000, **options)):
     norms.append(float(metrics.grad_norm))
 model = state.average
 

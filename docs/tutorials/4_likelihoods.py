@@ -22,7 +22,7 @@ rest = [model.W, model.b, model.mu]
 optimizer = torch.optim.SGD([{"params": rest, "lr": 0.05}, {"params": [model.log_var], "lr": 0.005}])
 state = grbm.TrainState(model, optimizer, seed=0)
 objective = grbm.PCD(grbm.ParallelTempering(base=grbm.Base.fit(data)), n_steps=5, n_chains=100, probabilities=True)
-for _ in grbm.fit(state, data, objective, n_updates=400, batch_size=500, centred=True):
+for _ in grbm.fit(state, data, objective, grbm.FitOptions(n_updates=400, batch_size=500, centred=True)):
     pass
 
 # %%

@@ -4,20 +4,23 @@ The package imports with torch, numpy and safetensors alone; heavier things are 
 """
 
 import importlib
+import warnings
 from typing import Any
 
 from grbm.conditional import Conditional, Imputed, impute
-from grbm.errors import DivergenceError, ScaleWarning, UserError
+from grbm.errors import Divergence, DivergenceError, ScaleWarning, UserError
 from grbm.initialise import anchored_, paper_, sparse_
 from grbm.model import GRBM, Base, Energy
 from grbm.moments import Moments, gradient
 from grbm.objectives import CD, PCD, ModifiedCD, Objective
 from grbm.samplers import (
+    AdaptiveSampler,
     Annealed,
     Chains,
     Gibbs,
     GibbsLangevin,
     Langevin,
+    MoveSampler,
     ParallelTempering,
     PartialGibbs,
     Sampler,
@@ -25,7 +28,7 @@ from grbm.samplers import (
     sample,
     walk,
 )
-from grbm.training import TrainState, fit, train_step
+from grbm.training import FitOptions, TrainState, fit, train_step
 
 __version__ = "0.1.0"
 
@@ -33,12 +36,15 @@ __all__ = [
     "CD",
     "GRBM",
     "PCD",
+    "AdaptiveSampler",
     "Annealed",
     "Base",
     "Chains",
     "Conditional",
+    "Divergence",
     "DivergenceError",
     "Energy",
+    "FitOptions",
     "GaussianBernoulliRBM",
     "Gibbs",
     "GibbsLangevin",
@@ -46,6 +52,7 @@ __all__ = [
     "Langevin",
     "ModifiedCD",
     "Moments",
+    "MoveSampler",
     "Objective",
     "ParallelTempering",
     "PartialGibbs",
@@ -66,8 +73,21 @@ __all__ = [
 ]
 
 
+MOVED = {  # the names of version 0.1, until 0.3
+    "checkpoint": "grbm.runs.checkpoint",
+    "compat": "grbm.interchange.conventions",
+    "config": "grbm.runs.config",
+    "experiment": "grbm.runs.training",
+    "export": "grbm.interchange.programs",
+    "presets": "grbm.runs.presets",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """The estimator, imported when asked for: it needs scikit-learn."""
+    """The estimator, imported when asked for, since it needs scikit-learn; and modules under their names of 0.1."""
     if name == "GaussianBernoulliRBM":
         return importlib.import_module("grbm.estimator").GaussianBernoulliRBM
+    if name in MOVED:
+        warnings.warn(f"grbm.{name} is {MOVED[name]} now.", DeprecationWarning, stacklevel=2)
+        return importlib.import_module(MOVED[name])
     raise AttributeError(f"module 'grbm' has no attribute {name!r}")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from grbm.model import GRBM, Base, Energy
-from grbm.ops import draw_noise, hidden_update
-from grbm.randomness import Blocks, Rng, seed_of
+from grbm.randomness import Blocks, Rng, normal, seed_of
 from grbm.samplers import Chains, ParallelTempering, Sampler, Step, StepInfo, walk
+from grbm.samplers.updates import hidden_update
 
 CHUNK = 8192  # chains at a time
 
@@ -61,7 +61,7 @@ class Conditional(Sampler):
         mean_given, std = self.given_hidden(energy)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            v = torch.addcmul(mean_given(chains.h), std, draw_noise(chains.v, rng))
+            v = torch.addcmul(mean_given(chains.h), std, normal(chains.v.shape, chains.v, rng))
             return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng)), StepInfo()
 
         return step

@@ -3,7 +3,8 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -11,116 +12,134 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grbm.errors import UserError
+from grbm.errors import LostProcessError, UserError
 from grbm.randomness import Blocks, seed_of
 
 T = TypeVar("T")
 
 
-class Share:
-    """This process's part of a run.
+class ProcessGroup:
+    """The processes that share a run, seen from one of them.
 
     Parameters
     ----------
-    rank, world : int
-        Which of how many processes; by default the only one.
+    rank, world_size : int
+        Which of how many processes this is; by default the only one.
 
     Attributes
     ----------
-    wishes, agreed : set of str
-        What this process asks of all ("stop", "save"), and what all know that one of them asks. Wishes travel with the
-        moments of the next update, so that all heed them after the same one.
+    requests, agreed : set of str
+        What this process asks of all ("stop", "save"), and what all know that one of them asks. Requests travel with
+        the moments of the next update, so that all heed them after the same one.
     """
 
-    WISHES = ("stop", "save")
+    REQUESTS = ("stop", "save")
 
-    def __init__(self, rank: int = 0, world: int = 1) -> None:
-        self.rank, self.world = rank, world
-        self.wishes: set[str] = set()
+    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.requests: set[str] = set()
         self.agreed: set[str] = set()
         self.buffer = torch.empty(0, dtype=torch.float64)  # kept: fresh pages for every exchange would cost as much
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process writes and prints."""
         return self.rank == 0
 
     def part(self, n: int) -> slice:
         """Which of ``n`` rows or chains are this process's own."""
-        return slice(self.rank * n // self.world, (self.rank + 1) * n // self.world)
+        return slice(self.rank * n // self.world_size, (self.rank + 1) * n // self.world_size)
 
     def blocks(self, total: int, seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> Blocks:
         """The random numbers of this process's blocks among ``total``."""
         return Blocks(seed_of(seed, *purpose), total, range(total)[self.part(total)], device)
 
-    def sum(self, *tensors: Tensor) -> list[Tensor]:
-        """Sums over processes, in float64, valid until the next call; one exchange for all, and for the wishes."""
-        if self.world == 1:
-            self.agreed = set(self.wishes)
-            return list(tensors)
-        wishes = torch.tensor([float(wish in self.wishes) for wish in self.WISHES], device=tensors[0].device)
-        sizes = [x.numel() for x in (*tensors, wishes)]
-        if len(self.buffer) != sum(sizes) or self.buffer.device != wishes.device:
-            self.buffer = torch.empty(sum(sizes), dtype=torch.float64, device=wishes.device)
-        *sums, wished = torch.split(self.buffer, sizes)
-        for place, x in zip((*sums, wished), (*tensors, wishes), strict=True):
-            place.copy_(x.detach().reshape(-1))
-        dist.all_reduce(self.buffer)
-        self.agreed = {wish for wish, asked in zip(self.WISHES, wished.tolist(), strict=True) if asked > 0}
-        return [total.view(x.shape) for total, x in zip(sums, tensors, strict=True)]
+    def all_reduce(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sums over processes by name, in float64, valid until the next call; one exchange for all, requests included.
 
-    def gather(self, x: Tensor, axis: int = -2) -> Tensor:
+        A single process gets its own tensors back, in their own dtype.
+        """
+        if self.world_size == 1:
+            self.agreed = set(self.requests)
+            return dict(tensors)
+        device = next(iter(tensors.values())).device
+        requests = torch.tensor([float(request in self.requests) for request in self.REQUESTS], device=device)
+        parts = [*tensors.values(), requests]
+        sizes = [x.numel() for x in parts]
+        if len(self.buffer) != sum(sizes) or self.buffer.device != device:
+            self.buffer = torch.empty(sum(sizes), dtype=torch.float64, device=device)
+        *sums, requested = torch.split(self.buffer, sizes)
+        for place, x in zip((*sums, requested), parts, strict=True):
+            place.copy_(x.detach().reshape(-1))
+        with _noticing_loss():
+            dist.all_reduce(self.buffer)
+        self.agreed = {request for request, n in zip(self.REQUESTS, requested.tolist(), strict=True) if n > 0}
+        return {name: total.view(x.shape) for (name, x), total in zip(tensors.items(), sums, strict=True)}
+
+    def all_gather(self, x: Tensor, axis: int = -2) -> Tensor:
         """The chains of all processes, in order, along ``axis``."""
-        if self.world == 1:
+        if self.world_size == 1:
             return x
-        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.world)]
-        dist.all_gather(parts, x.contiguous())
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.world_size)]
+        with _noticing_loss():
+            dist.all_gather(parts, x.contiguous())
         return torch.cat(parts, axis)
 
-    def from_leader(self, value: Any = None) -> Any:
+    def broadcast(self, value: Any = None) -> Any:
         """The leader's ``value``, in every process; also a meeting point of all."""
-        if self.world == 1:
+        if self.world_size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0)
+        with _noticing_loss():
+            dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def lead(self, action: Callable[[], T]) -> T | None:
+    def on_leader(self, action: Callable[[], T]) -> T | None:
         """Run ``action`` in the leader alone; where it fails on bad input, it fails in all, and nobody waits."""
         result, failure = None, None
-        if self.leads:
+        if self.is_leader:
             try:
                 result = action()
             except (UserError, OSError) as error:
                 failure = error
-        failure = self.from_leader(failure)
+        failure = self.broadcast(failure)
         if failure is not None:
-            failure.told = not self.leads  # type: ignore[union-attr]
+            failure.told = not self.is_leader  # type: ignore[union-attr]
             raise failure
         return result
 
-    def same(self, tensors: Sequence[Tensor]) -> bool:
+    def agree(self, tensors: Sequence[Tensor]) -> bool:
         """Whether all processes hold the same numbers, as they do unless their machines compute differently."""
-        if self.world == 1:
+        if self.world_size == 1:
             return True
         digest = torch.stack([x.detach().double().sum() for x in tensors])
         low, high = digest.clone(), digest.clone()
-        dist.all_reduce(low, dist.ReduceOp.MIN)
-        dist.all_reduce(high, dist.ReduceOp.MAX)
+        with _noticing_loss():
+            dist.all_reduce(low, dist.ReduceOp.MIN)
+            dist.all_reduce(high, dist.ReduceOp.MAX)
         return torch.equal(low, high)
 
 
-ALONE = Share()
+@contextmanager
+def _noticing_loss() -> Iterator[None]:
+    """An exchange that fails where it worked before has lost a partner: PyTorch raises several kinds of errors then."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostProcessError(str(error)) from error
 
 
-def join(device: str) -> tuple[Share, str]:
-    """This process's share and device: under ``torchrun`` its part of the job, else the whole run.
+ALONE = ProcessGroup()
+
+
+def join(device: str) -> tuple[ProcessGroup, str]:
+    """The process group and this process's device: under ``torchrun`` its part of the job, else the whole run.
 
     Raises UserError where ``torchrun`` started more processes per machine than it has GPUs.
     """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1 or not dist.is_available():
-        return Share(), device
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1 or not dist.is_available():
+        return ProcessGroup(), device
     local_rank = int(os.environ["LOCAL_RANK"])
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -135,11 +154,11 @@ def join(device: str) -> tuple[Share, str]:
         device = f"cuda:{local_rank}"
         torch.cuda.set_device(local_rank)
     if not dist.is_initialized():
-        _connect("nccl" if device.startswith("cuda") else "gloo", world)
-    return Share(dist.get_rank(), world), device
+        _connect("nccl" if device.startswith("cuda") else "gloo", world_size)
+    return ProcessGroup(dist.get_rank(), world_size), device
 
 
-def _connect(backend: str, world: int) -> None:
+def _connect(backend: str, world_size: int) -> None:
     """Join the process group, through a meeting point of its own.
 
     The agent's store outlives a restart, and with it the addresses of the dead, which the living would wait for. On
@@ -155,25 +174,25 @@ def _connect(backend: str, world: int) -> None:
     if os.environ.get("GROUP_WORLD_SIZE") == "1":  # one agent counts the restarts of all: new names are enough
         names = f"grbm/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         renamed = dist.PrefixStore(names, agent)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=renamed, rank=rank, world_size=world)
+        dist.init_process_group(backend, store=renamed, rank=rank, world_size=world_size)
         return
     store: Any = None
     if rank == 0:
         with socket.create_connection((host, port)) as line:
             own = line.getsockname()[0]  # how the others reach this machine
-        store = dist.TCPStore(own, 0, world, True, wait_for_workers=False)  # type: ignore[attr-defined]
+        store = dist.TCPStore(own, 0, world_size, True, wait_for_workers=False)  # type: ignore[attr-defined]
         agent.set("grbm/address", f"{own} {store.port}")
     deadline = time.monotonic() + patience.total_seconds()
     while store is None:
         where, number = agent.get("grbm/address").decode().rsplit(" ", 1)
         try:
             socket.create_connection((where, int(number)), timeout=5).close()
-            store = dist.TCPStore(where, int(number), world, False, timeout=patience)  # type: ignore[attr-defined]
+            store = dist.TCPStore(where, int(number), world_size, False, timeout=patience)  # type: ignore[attr-defined]
         except (OSError, RuntimeError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
 
 
 def leave() -> None:
@@ -182,14 +201,7 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def lost(error: Exception) -> bool:
-    """Whether ``error`` means that another process of the job has died, whose own message is the one to read."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return False
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
-
-
-def job() -> str | None:
+def torchrun_id() -> str | None:
     """What tells this ``torchrun`` job from others, and stays through its restarts; None outside of one."""
     name = os.environ.get("TORCHELASTIC_RUN_ID")
     if name in (None, "", "none"):  # not every way to start it gives a name

@@ -1,4 +1,16 @@
-"""Errors whose text is one sentence for the user: what was wrong, where, and what to do."""
+"""What can go wrong, as data: each error has fields, and the sentence that a person reads is made of them here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Remedy = Literal["learning_rate", "step_size", "per_unit", "min_var"]
+ADVICE: dict[Remedy, str] = {
+    "learning_rate": "lower the learning rate",
+    "step_size": "lower the step size",
+    "per_unit": "use a step size per unit (per_unit)",
+    "min_var": "set a larger min_var",
+}
 
 
 class UserError(ValueError):
@@ -7,22 +19,100 @@ class UserError(ValueError):
     told = False  # whether another process of the same job tells the user
 
 
+@dataclass(frozen=True)
+class Divergence:
+    """Where learning left the finite world, and what to change.
+
+    Attributes
+    ----------
+    cause : {"gradient", "step size"}
+        The gradient was no sensible number, or a Langevin step was more than two variances, which overshoots.
+    update : int
+        The update that was being made.
+    remedies : tuple of {"learning_rate", "step_size", "per_unit", "min_var"}
+        What to change, the likeliest first.
+    unit : int, optional
+        The visible unit where it is worst; None where a GPU was not asked.
+    var, chains_v2 : float, optional
+        That unit's σ², and the mean square of its chains.
+    overshoot : float, optional
+        The step in units of the variance, with the cause "step size".
+    """
+
+    cause: Literal["gradient", "step size"]
+    update: int
+    remedies: tuple[Remedy, ...]
+    unit: int | None = None
+    var: float | None = None
+    chains_v2: float | None = None
+    overshoot: float | None = None
+
+    @property
+    def happened(self) -> str:
+        """What happened and where, without the remedies."""
+        if self.overshoot is not None:
+            return (
+                f"Stopped before update {self.update}: the Langevin step is {self.overshoot:.3g} variances of visible "
+                f"unit {self.unit} (variance {self.var:.3g}), and above 2 it overshoots"
+            )
+        where = ""
+        if self.unit is not None:
+            where = f", worst at visible unit {self.unit} (variance {self.var:.3g}, mean square of its chains "
+            where += f"{self.chains_v2:.3g})"
+        return f"Stopped at update {self.update}: the gradient is no longer a sensible number{where}"
+
+    def __str__(self) -> str:
+        return f"{self.happened}; {', or '.join(ADVICE[remedy] for remedy in self.remedies)}."
+
+
 class DivergenceError(RuntimeError):
-    """Training left the finite world; the message names the unit, the update and the remedy."""
+    """Learning left the finite world.
+
+    Attributes
+    ----------
+    divergence : Divergence
+        The update, the unit and the remedy.
+    kept : Path, optional
+        Where the last good weights are.
+    advice : str
+        What to do, in the words of whoever learned, in place of the remedies'.
+    """
+
+    def __init__(self, divergence: Divergence, kept: Path | None = None, advice: str = "") -> None:
+        super().__init__(divergence, kept, advice)
+        self.divergence, self.kept, self.advice = divergence, kept, advice
+
+    def __str__(self) -> str:
+        if self.advice:
+            return f"{self.divergence.happened}. {self.advice}"
+        return f"{self.divergence}" + (f" The last good weights are in {self.kept}." if self.kept else "")
 
 
 class StoppedError(Exception):
-    """Training was asked to stop, and did so cleanly; the message says how to go on.
+    """Training was asked to stop, and did so after a whole update, with its checkpoint written.
 
-    ``signal`` is the number of the signal that asked, or 0.
+    Attributes
+    ----------
+    signal : int
+        The number of the signal that asked, or 0.
+    folder, update
+        The run that can go on and its last update; None where several runs were stopped.
     """
 
-    def __init__(self, message: str, signal: int = 0) -> None:
-        super().__init__(message, signal)
-        self.message, self.signal = message, signal
+    def __init__(self, signal: int = 0, folder: Path | None = None, update: int | None = None) -> None:
+        super().__init__(signal, folder, update)
+        self.signal, self.folder, self.update = signal, folder, update
 
     def __str__(self) -> str:
-        return self.message
+        if self.folder is None:
+            return "stopped, with checkpoints written; to go on, give the same command again."
+        return (
+            f"stopped after update {self.update:,} and the checkpoint is written; go on with: grbm resume {self.folder}"
+        )
+
+
+class LostProcessError(RuntimeError):
+    """Another process of the same job has died; its own message is the one to read."""
 
 
 class ScaleWarning(UserWarning):

@@ -2,11 +2,14 @@
 
 import math
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -14,31 +17,34 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grbm.conditional import impute
+from grbm.devices import pick_device, threads
+from grbm.errors import DivergenceError
 from grbm.evaluate import ais, exact
 from grbm.initialise import anchored_
 from grbm.model import GRBM, Base
-from grbm.objectives import PCD
+from grbm.objectives import PCD, Adaptation
 from grbm.randomness import generator
 from grbm.samplers import Annealed, Gibbs, ParallelTempering, Sampler, sample
-from grbm.tabular import (
-    Array,
-    check_distance,
-    check_scale,
-    device_of,
-    explained,
-    incomplete,
-    reconstruction_error,
-    threads,
-    warn_user,
-)
-from grbm.training import TrainState, fit, train_step
+from grbm.tabular import Array, check_distance, check_scale, refuse_gaps, warn_user
+from grbm.training import FitOptions, TrainState, fit, train_step
 
 FLOATS = (np.float64, np.float32)
 AVERAGE_DECAY = 0.99
 FEWEST_ANNEALED, PARTING = 256, 50
 DEFAULT_UPDATES = 2000
 PARAMETERS = {"components_": "W", "intercept_hidden_": "b", "intercept_visible_": "mu", "variances_": "log_var"}
+ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
+
+
+@contextmanager
+def _explained(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """What to do where learning diverges, in the estimator's own words, after ``undo``."""
+    try:
+        yield
+    except DivergenceError as error:
+        undo()
+        raise DivergenceError(error.divergence, advice=ADVICE) from error
 
 
 class LogPartition(NamedTuple):
@@ -48,6 +54,7 @@ class LogPartition(NamedTuple):
     error: float  # standard error; 0 where exact
     method: Literal["exact", "AIS"]
     verdict: str  # whether it can be trusted, in words
+    converged: bool  # the same as a fact; True where exact
 
 
 class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -188,27 +195,18 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
             self.__dict__.pop(name, None)
-        with incomplete("Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute."):
-            X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS))
+        X = self._complete(X)
         check_scale(X, getattr(self, "feature_names_in_", None))
         batch = min(self.batch_size, len(X))
         per_pass = len(X) // batch
         n_iter = math.ceil(DEFAULT_UPDATES / per_pass) if self.n_iter is None else self.n_iter
         state, data = self._begin(X), self._tensor(X)
         start, total = time.perf_counter(), n_iter * per_pass
-        with threads(self.n_jobs), explained():
-            for _ in fit(
-                state,
-                data,
-                self._objective(),
-                n_updates=total,
-                batch_size=batch,
-                centred=True,
-                min_var=self.min_variance,
-                average_decay=AVERAGE_DECAY,
-            ):
+        with self._threads(), _explained():
+            for _ in fit(state, data, self._objective(), self._options(total)):
                 if self.verbose and state.update * 10 // total > (state.update - 1) * 10 // total:
-                    error = reconstruction_error(state.model, data[:batch])
+                    with torch.no_grad():
+                        error = (state.model.visible_mean(state.model(data[:batch])) - data[:batch]).square().mean()
                     print(
                         f"[GaussianBernoulliRBM] Update {state.update:,} of {total:,}, mean squared "
                         f"reconstruction error {error:.4g}, {time.perf_counter() - start:.1f} s",
@@ -222,25 +220,15 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Go on learning from the rows of X, each once and in their order, at a constant learning rate."""
         first = not self.__sklearn_is_fitted__()
-        with incomplete("Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute."):
-            X = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=first))
+        X = self._complete(X, reset=first)
         if first:
             check_scale(X, getattr(self, "feature_names_in_", None), whole=False)
         seen = getattr(self, "_seen", None)
         state = self._begin(X) if first else self._resume(X)
         data = self._tensor(X)
-        with threads(self.n_jobs), explained(lambda: setattr(self, "_seen", seen)):
+        with self._threads(), _explained(lambda: setattr(self, "_seen", seen)):
             for batch in torch.split(data, self.batch_size):
-                n_blocks = math.gcd(4, len(batch), self.n_chains)
-                train_step(
-                    state,
-                    self._objective(),
-                    batch,
-                    centred=True,
-                    min_var=self.min_variance,
-                    average_decay=AVERAGE_DECAY,
-                    n_blocks=n_blocks,
-                )
+                train_step(state, self._objective(), batch, self._options())
             state.settle()
         self._keep(state, X.dtype if first else self.components_.dtype)
         self.n_iter_ = 1 if first else self.n_iter_ + 1
@@ -279,7 +267,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
         model, seed = self._model_here(), self._seed(random_state)
         n_chains = max(n_samples, FEWEST_ANNEALED)
-        with threads(self.n_jobs):
+        with self._threads():
             drawn = sample(model, Annealed(self._base_here()), n_chains=n_chains, n_steps=n_steps, seed=seed).v
             some = torch.randperm(n_chains, generator=generator(seed, "some"))[:n_samples]
             # Chains that resampling has copied part again.
@@ -291,7 +279,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         X = self._validated(X)
         if n_steps < 1:
             raise ValueError(f"n_steps must be at least 1, got {n_steps}.")
-        with threads(self.n_jobs):
+        with self._threads():
             v0, model = self._tensor(X), self._model_here()
             chains = sample(model, Gibbs(), v0=v0, n_steps=n_steps, seed=self._seed(random_state))
         return self._array(chains.v, X.dtype)
@@ -315,11 +303,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         if n_steps < 4 or n_chains < 1:
             raise ValueError(f"n_steps must be at least 4 and n_chains at least 1, got {n_steps} and {n_chains}.")
-        X = self._validated(X, ensure_all_finite="allow-nan")
+        X = self._validated(X, gaps=True)
         noise = np.asarray(noise_std, dtype=np.float64)
         if noise.shape not in ((), X.shape[1:]) or not (noise >= 0).all():
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
-        with threads(self.n_jobs):
+        with self._threads():
             found = impute(
                 self._model_here(),
                 self._tensor(X),
@@ -363,26 +351,27 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         check_is_fitted(self)
         asked = [n_steps, n_chains]
-        if self._log_z is None or asked not in (self._log_z_settings, [1000, 500]):
+        known = self._log_z is not None and len(self._log_z) == len(LogPartition._fields)  # fewer in version 0.1
+        if not known or asked not in (self._log_z_settings, [1000, 500]):
             self._log_z_settings = asked
             if len(self.components_) <= exact.MAX_HIDDEN:
-                self._log_z = [exact.log_z(self.to_model(np.float64)), 0.0, "exact", "Exact."]
+                self._log_z = [exact.log_z(self.to_model(np.float64)), 0.0, "exact", "Exact.", True]
             else:
                 model = self._model_here()
                 chains = torch.tensor(self.v_samples_, dtype=torch.float32)
                 base = self._base_here()
-                with threads(self.n_jobs):
+                with self._threads():
                     found = ais.log_z(model, chains, base=base, n_steps=n_steps, n_chains=n_chains, settling=SETTLING)
-                self._log_z = [found.log_z, found.error, "AIS", found.verdict]
+                self._log_z = [found.log_z, found.error, "AIS", f"{found.finding}.", found.converged]
         assert self._log_z is not None
-        if self._log_z[3].startswith("Not"):
+        log_z = LogPartition(*self._log_z)
+        if not log_z.converged:
             more = f"log_partition(n_steps={10 * self._log_z_settings[0]:_})"
             warn_user(
-                f"log Z is uncertain: {self._log_z[3].split(';')[0]}. Call {more}, or take at most 20 components, "
-                f"where it is exact.",
+                f"log Z is uncertain. {log_z.verdict} Call {more}, or take at most 20 components, where it is exact.",
                 ConvergenceWarning,
             )
-        return LogPartition(*self._log_z)
+        return log_z
 
     def to_model(self, dtype: Any = np.float32) -> GRBM:
         """The fitted `grbm.GRBM`, a copy, on the CPU."""
@@ -416,7 +405,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         model = GRBM(X.shape[1], self.n_components)
         length = min(0.3, 1.5 * (X.shape[1] / self.n_components) ** 0.5)  # so that all units together vary as X does
         anchored_(model, torch.tensor(X), length=length, seed=self._learned_with)
-        model.to(device_of(self.device))
+        model.to(pick_device(self.device))
         return TrainState(model, self._optimizer(model), seed=self._learned_with)
 
     def _resume(self, X: Array) -> TrainState:
@@ -434,7 +423,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         shape = (self.n_chains, X.shape[1])
         if self._chains.shape == (shape if self.n_replicas == 1 else (self.n_replicas, *shape)):  # else new chains
             state.persistent = self._tensor(self._chains)
-            state.memory = {name: torch.tensor(x) for name, x in self._memory.items()}
+            state.adaptation = Adaptation({name: torch.tensor(x) for name, x in self._memory.items()})
         return state
 
     def _see(self, X: Array) -> None:
@@ -456,10 +445,19 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if chains is None:  # no update was made
             chains = torch.randn(self.n_chains, self.n_features_in_, generator=generator(state.seed, "no chains"))
         self._chains = chains.cpu().numpy()
-        self._memory = {name: x.cpu().numpy() for name, x in state.memory.items()}
+        self._memory = {name: x.cpu().numpy() for name, x in state.adaptation.state_dict.items()}
         self.v_samples_ = (self._chains[-1] if self._chains.ndim == 3 else self._chains).astype(dtype)
         self.n_updates_ = state.update
         self._log_z, self._log_z_settings = None, []
+
+    def _options(self, n_updates: int = 0) -> FitOptions:
+        """How `fit` and `partial_fit` learn; the latter makes one update after another itself."""
+        return FitOptions(
+            n_updates, self.batch_size, centred=True, min_var=self.min_variance, average_decay=AVERAGE_DECAY
+        )
+
+    def _threads(self) -> AbstractContextManager[None]:
+        return threads(None if self.n_jobs is None else effective_n_jobs(self.n_jobs))
 
     def _objective(self) -> PCD:
         return PCD(self._sampler(), self.n_steps, self.n_chains, probabilities=True, restart=self.restart)
@@ -473,24 +471,33 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Where tempered paths start: the mean and variance of the data, the latter near 1 while rows are few."""
         n, mean, var = self._seen
         parts = mean, (n * var + 10) / (n + 10)
-        return Base(*(torch.tensor(x, dtype=torch.float32, device=device_of(self.device)) for x in parts))
+        return Base(*(torch.tensor(x, dtype=torch.float32, device=pick_device(self.device)) for x in parts))
 
     def _optimizer(self, model: GRBM) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=self.learning_rate)
 
     def _model_here(self) -> GRBM:
-        return self.to_model().to(device_of(self.device))
+        return self.to_model().to(pick_device(self.device))
 
-    def _validated(self, X: Any, **options: Any) -> Array:
+    def _complete(self, X: Any, *, reset: bool = True) -> Array:
+        """Rows to learn from, checked."""
+        X = validate_data(self, X, dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
+        refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
+        return np.ascontiguousarray(X)
+
+    def _validated(self, X: Any, *, gaps: bool = False) -> Array:
+        """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""
         check_is_fitted(self)
-        with incomplete("Fill the gaps of X first: impute(X)."):
-            array: Array = np.ascontiguousarray(validate_data(self, X, dtype=FLOATS, reset=False, **options))
+        X = validate_data(self, X, dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
+        if not gaps:
+            refuse_gaps(X, "Fill the gaps of X first: impute(X).")
+        array: Array = np.ascontiguousarray(X)
         base = self._base_here()
         check_distance(array, base.mean.cpu().numpy(), base.var.cpu().numpy())
         return array
 
     def _tensor(self, X: Array) -> torch.Tensor:
-        return torch.tensor(X, dtype=torch.float32, device=device_of(self.device))
+        return torch.tensor(X, dtype=torch.float32, device=pick_device(self.device))
 
     def _array(self, v: torch.Tensor, dtype: Any = None) -> Array:
         return v.cpu().numpy().astype(dtype or self.components_.dtype)

@@ -46,6 +46,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -66,6 +67,7 @@ def _checksum(tensors: dict[str, Tensor]) -> str:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file, as `encode` makes it, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_bytes(encode(tensors))
 

@@ -62,48 +62,71 @@ class Energy:
     var_β = 1/((1 − β)/var_0 + β/var), W_β = (β var_β/var) ∘ W by rows and b_β = βb. All its inverse temperatures
     share W: β enters as a factor of the logits and of the drive W h, so replicas share each matrix product.
 
-    Attributes
+    Parameters
     ----------
     W, b, mu, var : Tensor
         (N, M), (M,), (N,), (N,); tempered: b (R, 1, M), mu and var (R, 1, N), one entry per inverse temperature.
     precision : {"highest", "high", "fast"}
         What the operands of products in chains may be: float32; TF32; half precision, centred and in units of σ.
         Sums, logits and statistics are float32 in any case, and so is all outside of chains.
+    tempering : Tempering, optional
+        What makes it a tempered version of another energy, whose W it has; `temper` gives it.
+
+    Attributes
+    ----------
+    projection : Tensor
+        (W/σ²)ᵀ of the untempered energy, (M, N): maps v to the hidden logits.
+    beta, gain, offset
+        Of a tempered energy, as in `Tempering`; None, None and 0 where it is not tempered.
     """
 
-    def __init__(self, W: Tensor, b: Tensor, mu: Tensor, var: Tensor, precision: Precision = "highest") -> None:
+    def __init__(
+        self,
+        W: Tensor,
+        b: Tensor,
+        mu: Tensor,
+        var: Tensor,
+        precision: Precision = "highest",
+        *,
+        tempering: "Tempering | None" = None,
+    ) -> None:
         self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
-        self.projection = (W / var[:, None]).T  # (M, N): maps v to the hidden logits
-        self.beta: Tensor | None = None
-        self.gain: Tensor | None = None  # β var_β/var: scales the drive W h
-        self.packed: dict[str, Any] = {}  # other forms of W and W/σ², made when first needed
-        self.tables: dict[int, Any] = {}  # and of what else is here
-        self.offset: Tensor | float = 0.0  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
+        self.projection: Tensor = (W / var[:, None]).T if tempering is None else tempering.untempered.projection
+        self._untempered = None if tempering is None else tempering.untempered
+        self.beta = None if tempering is None else tempering.beta
+        self.gain = None if tempering is None else tempering.gain
+        self.offset = 0.0 if tempering is None else tempering.offset
 
     @property
     def n_visible(self) -> int:
+        """N, the number of visible units."""
         return self.W.shape[0]
 
     @property
     def n_hidden(self) -> int:
+        """M, the number of hidden units."""
         return self.W.shape[1]
+
+    @property
+    def untempered(self) -> "Energy":
+        """The energy at β = 1, with which a tempered one shares W; itself where it is not tempered."""
+        return self._untempered or self
 
     def temper(self, beta: Tensor, base: Base) -> "Energy":
         """(1 − β) E_0 + β E_1 for a scalar ``beta`` or a ladder (R,), for states (R, C, ·)."""
         beta = beta.to(self.W)
         if beta.ndim:
             beta = beta[:, None, None]
-        precision = (1 - beta) / base.var + beta / self.var
-        var = 1 / precision
+        inverse_var = (1 - beta) / base.var + beta / self.var
+        var = 1 / inverse_var
         mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
-        tempered = Energy.__new__(Energy)
-        tempered.W, tempered.projection, tempered.packed, tempered.tables = self.W, self.projection, self.packed, {}
-        tempered.precision = self.precision
-        tempered.b, tempered.mu, tempered.var = beta * self.b, mu, var
-        tempered.beta, tempered.gain = beta, beta * var / self.var
-        squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * precision
-        tempered.offset = 0.5 * squares.sum(-1)
-        return tempered
+        squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * inverse_var
+        tempering = Tempering(self.untempered, beta, beta * var / self.var, 0.5 * squares.sum(-1))
+        return Energy(self.W, beta * self.b, mu, var, self.precision, tempering=tempering)
+
+    def at(self, precision: Precision) -> "Energy":
+        """This untempered energy with products of another precision; itself where it has that already."""
+        return self if precision == self.precision else Energy(self.W, self.b, self.mu, self.var, precision)
 
     def to(self, like: Tensor) -> "Energy":
         """An untempered energy on the device of ``like``, in its dtype."""
@@ -145,6 +168,22 @@ class Energy:
 
     def _quadratic(self, v: Tensor) -> Tensor:
         return 0.5 * ((v - self.mu).square() / self.var).sum(-1) + self.offset
+
+
+class Tempering(NamedTuple):
+    """What a tempered energy has beside the parameters of its own."""
+
+    untempered: Energy
+    beta: Tensor  # multiplies v in the logits
+    gain: Tensor  # β var_β/var: scales the drive W h
+    offset: Tensor  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
+
+
+def base_for(base: Base | None, energy: Energy) -> Base:
+    """The base on the energy's device, in its dtype; N(0, I), which fits standardised data, where it is None."""
+    if base is None:
+        return Base(torch.zeros_like(energy.W[:, 0]), torch.ones_like(energy.W[:, 0]))
+    return Base(base.mean.to(energy.W), base.var.to(energy.W))
 
 
 class GRBM(nn.Module):
@@ -267,10 +306,12 @@ class GRBM(nn.Module):
 
     @property
     def n_visible(self) -> int:
+        """N, the number of visible units."""
         return self.W.shape[0]
 
     @property
     def n_hidden(self) -> int:
+        """M, the number of hidden units."""
         return self.W.shape[1]
 
     @property
@@ -279,6 +320,7 @@ class GRBM(nn.Module):
         return self.log_var.exp()
 
     def extra_repr(self) -> str:
+        """The sizes, for PyTorch's own representation of a module."""
         return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}"
 
     def freeze(self, precision: Precision = "highest") -> Energy:

@@ -22,6 +22,7 @@ class Moments(NamedTuple):
         return cls(v.mean(0), v.square().mean(0), h.mean(0), v.T @ h / len(v))
 
     def minus(self, other: "Moments") -> "Moments":
+        """The difference of each moment."""
         return Moments(*(a - b for a, b in zip(self, other, strict=True)))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Rng, local, uniform
-from grbm.samplers import Gibbs, Sampler, run
+from grbm.samplers import AdaptiveSampler, Gibbs, Sampler, persistent, run_chains
 from grbm.samplers.chains import Swaps
 
 
@@ -22,7 +22,7 @@ class Negative(NamedTuple):
 
     sums: MomentSum
     persistent: Tensor | None
-    accept_prob: Tensor | None  # scalar mean, None where nothing can be rejected
+    accept_rate: Tensor | None  # scalar, None where nothing can be rejected
     v: Tensor  # the chains' last visible units (C, N)
     swaps: Swaps | None = None  # where replicas are swapped
 
@@ -36,17 +36,23 @@ class Objective(Protocol):
     """Data in, positive and negative moments out. As a dataclass with a field ``sampler`` it lets tempering adapt."""
 
     @property
-    def sampler(self) -> Sampler: ...
+    def sampler(self) -> Sampler:
+        """What moves the chains of the negative phase."""
+        ...
 
     @property
-    def probabilities(self) -> bool: ...
+    def probabilities(self) -> bool:
+        """Whether hidden units enter the moments by their probabilities (Alg. 4), not by draws (Alg. 3)."""
+        ...
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative: ...
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+        """The negative phase of an update on the batch ``v_data``, where ``persistent`` is what the last one kept."""
+        ...
 
 
 def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -> MomentSum:
     """Moments at the data (B, N), h drawn from p(h | v) or kept as its probabilities."""
-    sums = run(energy, Gibbs(), v_data, 0, rng, burn_in=-1, probabilities=probabilities).sums
+    sums = run_chains(energy, Gibbs(), v_data, 0, rng, burn_in=-1, probabilities=probabilities).sums
     assert sums is not None
     return sums
 
@@ -84,8 +90,9 @@ class ModifiedCD:
             raise ValueError("Only the last state of an annealed path is a draw from the model: burn_in = n_steps - 1.")
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+        """From noise, at every update."""
         v = self.sampler.noise(energy, local(self.n_chains, rng) if self.n_chains else len(v_data), rng)
-        return _run(energy, self.sampler, v, self.n_steps, self.burn_in, self.probabilities, rng)
+        return _negative(energy, self.sampler, v, self.n_steps, self.burn_in, self.probabilities, rng)
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,8 @@ class CD:
         _refuse_annealing(self.sampler, "CD")
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
-        return _run(energy, self.sampler, v_data, self.n_steps, self.n_steps - 1, self.probabilities, rng)
+        """From the batch, at every update; the last state counts."""
+        return _negative(energy, self.sampler, v_data, self.n_steps, self.n_steps - 1, self.probabilities, rng)
 
 
 @dataclass(frozen=True)
@@ -126,18 +134,14 @@ class PCD:
             raise ValueError(f"restart must be a probability, got {self.restart}.")
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+        """From where the chains were left, or from noise where there are none yet."""
         v = persistent
         if v is None or self.restart > 0:
             n_chains = local(self.n_chains, rng)
             noise = self.sampler.noise(energy, n_chains, rng)
             fresh = uniform((n_chains, 1), noise, rng) < self.restart
             v = noise if v is None else torch.where(fresh, noise[: len(v)], v)  # replicas may have been added since
-        return _run(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
-
-
-def adapts(objective: Objective) -> bool:
-    """Whether its sampler can be exchanged for one that has adapted."""
-    return is_dataclass(objective) and any(f.name == "sampler" and f.init for f in fields(objective))
+        return _negative(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
 
 
 def with_sampler(objective: Objective, sampler: Sampler) -> Objective:
@@ -148,12 +152,56 @@ def with_sampler(objective: Objective, sampler: Sampler) -> Objective:
     return changed
 
 
+class Adaptation:
+    """How the sampler of an objective has adapted so far: what `AdaptiveSampler.adapted` made of it, update by update.
+
+    An objective of one's own that is no dataclass with a field ``sampler`` keeps its sampler as it is.
+
+    Attributes
+    ----------
+    state_dict : dict of str to Tensor
+        What the sampler has adapted, such as a ladder: what a checkpoint keeps.
+    """
+
+    def __init__(self, state_dict: dict[str, Tensor] | None = None) -> None:
+        self.state_dict = state_dict or {}
+        self._made: tuple[Sampler, AdaptiveSampler] | None = None  # from which sampler which, since making is slow
+
+    def applied(self, objective: Objective) -> Objective:
+        """The objective with its sampler as it has adapted."""
+        sampler = _adaptive(objective)
+        if sampler is None:
+            return objective
+        if self._made is not None and self._made[0] is sampler:
+            return with_sampler(objective, self._made[1])
+        return with_sampler(objective, sampler.with_state(self.state_dict)) if self.state_dict else objective
+
+    def learn(self, objective: Objective, energy: Energy, swap_rate: Tensor | None) -> None:
+        """Let the sampler adapt to how often neighbouring replicas swapped in an update, (R − 1,).
+
+        It looks at numbers, so a GPU is waited for.
+        """
+        original, present = _adaptive(objective), _adaptive(self.applied(objective))
+        if original is None or present is None or swap_rate is None:
+            return
+        adapted = present.adapted(energy, swap_rate)
+        self._made = original, adapted
+        if adapted is not present:
+            self.state_dict = adapted.state_dict()
+
+
+def _adaptive(objective: Objective) -> AdaptiveSampler | None:
+    """The objective's sampler, if it adapts and can be exchanged for one that has."""
+    exchangeable = is_dataclass(objective) and any(f.name == "sampler" and f.init for f in fields(objective))
+    return objective.sampler if exchangeable and isinstance(objective.sampler, AdaptiveSampler) else None
+
+
 def _refuse_annealing(sampler: Sampler, name: str) -> None:
     if sampler.anneals:
         raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")
 
 
-def _run(
+def _negative(
     energy: Energy,
     sampler: Sampler,
     v: Tensor,
@@ -163,7 +211,7 @@ def _run(
     rng: Rng,
     keep: bool = False,
 ) -> Negative:
-    walked = run(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+    walked = run_chains(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
     assert walked.sums is not None
-    persistent = sampler.persistent(walked.chains) if keep else None
-    return Negative(walked.sums, persistent, walked.accept_prob, walked.chains.v, walked.swaps)
+    kept = persistent(sampler, walked.chains) if keep else None
+    return Negative(walked.sums, kept, walked.accept_rate, walked.chains.v, walked.swaps)

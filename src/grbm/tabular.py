@@ -1,16 +1,12 @@
-"""What the estimator asks of tables and machines: rows that are scaled and complete, threads, a device."""
+"""What the estimator asks of tables, rows that are scaled and complete; warnings at the line of whoever called."""
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 
-from grbm.errors import DivergenceError, ScaleWarning
-from grbm.model import GRBM
+from grbm.errors import ScaleWarning
 
 Array = np.ndarray[Any, Any]
 
@@ -58,59 +54,7 @@ def warn_user(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-@contextmanager
-def incomplete(advice: str) -> Iterator[None]:
-    """What to do about NaN, in place of scikit-learn's general advice."""
-    try:
-        yield
-    except ValueError as error:
-        if "contains NaN" not in str(error):
-            raise
-        raise ValueError(f"{str(error).splitlines()[0]} {advice}") from error
-
-
-def reconstruction_error(model: GRBM, v: torch.Tensor) -> float:
-    with torch.no_grad():
-        return float((model.visible_mean(model(v)) - v).square().mean())
-
-
-def device_of(name: str) -> torch.device:
-    """The device of this name; ValueError where it cannot be used."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except Exception as error:
-        raise ValueError(f"device={name!r} cannot be used here; take 'auto', 'cpu' or 'cuda'.") from error
-    return device
-
-
-@contextmanager
-def threads(n_jobs: int | None) -> Iterator[None]:
-    """PyTorch with so many threads."""
-    if n_jobs is None:
-        yield
-        return
-    import joblib
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(joblib.effective_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def explained(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """What to do where learning diverges, in the estimator's own words, after ``undo``."""
-    try:
-        yield
-    except DivergenceError as error:
-        undo()
-        update = str(error).split(":")[0]
-        raise DivergenceError(
-            f"{update}: the gradient is no longer a sensible number. Are the features standardised (StandardScaler)? "
-            f"If so, take a smaller learning_rate or a larger min_variance."
-        ) from error
+def refuse_gaps(X: Array, advice: str) -> None:
+    """Raise ValueError for NaN, with what to do about it."""
+    if np.isnan(X).any():
+        raise ValueError(f"Input X contains NaN. {advice}")

@@ -9,14 +9,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from grbm.data.rows import Rows
+from grbm.data.tables import StoredTable
 from grbm.errors import UserError
 
 RESIDENT = 64 << 20  # bytes of a map that may be in memory before they are given back
 LARGE_PAGE = 2 << 20
 
 
-def open_array(path: Path, key: str | None = None) -> Rows:
+def open_array(path: Path, key: str | None = None) -> StoredTable:
     """An array (n, N), or (n, ...) flattened to it, from a .npy file or from a .npz archive under ``key``.
 
     Never unpickles. Compressed archives cannot be mapped and are read into memory.
@@ -40,7 +40,7 @@ def open_array(path: Path, key: str | None = None) -> Rows:
     return rows_of(array, str(path))
 
 
-def rows_of(array: "Mapped | np.ndarray", where: str) -> Rows:
+def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:
     """A checked array as rows; raises UserError for what is no table of real numbers."""
     shape, dtype = array.shape, array.dtype
     if dtype.kind not in "fiub":
@@ -48,7 +48,7 @@ def rows_of(array: "Mapped | np.ndarray", where: str) -> Rows:
     if len(shape) < 2 or 0 in shape:
         raise UserError(f"{where} has shape {shape}; what is needed is rows of samples, (n, N) with n, N >= 1.")
     n_columns = int(np.prod(shape[1:]))
-    return Rows(lambda index: array[index].reshape(len(index), n_columns), torch.arange(shape[0]), n_columns)
+    return StoredTable(lambda index: array[index].reshape(len(index), n_columns), torch.arange(shape[0]), n_columns)
 
 
 class Mapped:

@@ -1,4 +1,4 @@
-"""Image data sets: scikit-learn's digits, MNIST and Fashion-MNIST."""
+"""Image data sets: scikit-learn's digits, MNIST and Fashion-MNIST; and rows of any of them as a picture."""
 
 import gzip
 import zlib
@@ -73,3 +73,16 @@ def _download(name: str, folder: Path, train: bool) -> tuple[Tensor, Tensor]:
             f"give --data-dir a folder that holds {IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
         ) from error
     return data.data.reshape(len(data.data), -1).float() / 255, data.targets
+
+
+def tile(images: Tensor, shape: tuple[int, int, int], columns: int, gap: int = 1) -> np.ndarray:
+    """Images (n, N) in [0, 1], of ``shape`` (channels, height, width), as one array (H, W, 3), with light gaps."""
+    channels, height, width = shape
+    x = images.detach().float().cpu().clamp(0, 1).view(-1, channels, height, width).permute(0, 2, 3, 1)
+    x = x.expand(-1, -1, -1, 3) if channels == 1 else x
+    rows = -(-len(x) // columns)
+    sheet = torch.full((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), 0.85)
+    for k, image in enumerate(x):
+        top, left = (k // columns) * (height + gap) + gap, (k % columns) * (width + gap) + gap
+        sheet[top : top + height, left : left + width] = image
+    return np.asarray(sheet.numpy())

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.data.rows import Rows, Statistics, measure
+from grbm.data.tables import Statistics, StoredTable, measure
 from grbm.model import Base
 
 Mode = Literal["none", "pixel", "channel", "scalar"]
@@ -56,7 +56,7 @@ class Standardizer(NamedTuple):
 class Standardised:
     """A table as a model sees it: float32, standardised, on the model's device; indexed by a tensor of row numbers."""
 
-    def __init__(self, rows: Rows, scale: Standardizer, device: torch.device | str = "cpu") -> None:
+    def __init__(self, rows: StoredTable, scale: Standardizer, device: torch.device | str = "cpu") -> None:
         self.rows, self.scale, self.device = rows, scale, device
 
     @property

@@ -7,7 +7,7 @@ forth have missed a mode, they cannot agree. Bennett's acceptance ratio makes on
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,14 @@ from torch import Tensor
 from grbm.evaluate import exact
 from grbm.model import GRBM, Base, Energy, softplus
 from grbm.randomness import Blocks, seed_of
-from grbm.samplers import Gibbs, run
+from grbm.samplers import Gibbs, run_chains
+from grbm.samplers.annealing import importance
 
 PILOT_STEPS, PILOT_CHAINS = 100, 200
 SETTLING = 200  # Gibbs steps from the data before chains go back, where exact samples cannot be had
+
+
+Doubt = Literal["", "few weights", "wide", "apart", "one end"]
 
 
 class LogZ(NamedTuple):
@@ -31,8 +35,36 @@ class LogZ(NamedTuple):
     upper: float  # from the model to the base; NaN where there was nothing to start it from
     upper_error: float
     ess: tuple[float, float]  # effective share of the chains' weights, forth and back
-    converged: bool
-    verdict: str
+    n_chains: int  # each way
+    doubt: Doubt  # why it cannot be relied upon: nothing; weights that rest on few chains; errors; ends that differ
+
+    @property
+    def converged(self) -> bool:
+        """Whether both ends agree, within errors that are small enough and rest on enough chains to be errors."""
+        return self.doubt == ""
+
+    @property
+    def finding(self) -> str:
+        """Whether the two ends agree, in words."""
+        gap, error = self.upper - self.lower, math.hypot(self.lower_error, self.upper_error)
+        match self.doubt:
+            case "one end":
+                return "One end only: without data or exact samples nothing bounds log Z from above"
+            case "few weights":
+                n = min(self.ess) * self.n_chains
+                return f"Not converged: the weights rest on {n:.0f} of {self.n_chains} chains"
+            case "wide":
+                return f"Not converged: the two ends are known to {error:.2g} nats only"
+            case "apart":
+                return f"Not converged: the two ends lie {gap:.3g} nats apart, with an error of {error:.2g}"
+        return f"Converged: the two ends agree ({gap:+.2g} ± {error:.2g} nats)"
+
+    @property
+    def verdict(self) -> str:
+        """The finding, and what to do where it is a bad one."""
+        more = "; more n_steps, or a base nearer to the model"
+        advice = {"": "", "one end": ". A mode may be missing", "wide": f"{more} or n_chains"}.get(self.doubt, more)
+        return f"{self.finding}{advice}."
 
 
 class _State:
@@ -74,7 +106,7 @@ def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
     grid = torch.linspace(0, 1, PILOT_STEPS + 1, dtype=torch.float64) ** 2
     speeds = []
     for beta in grid.tolist():
-        v = run(energy.temper(torch.tensor(beta), base), Gibbs(), v, 2, rng).chains.v
+        v = run_chains(energy.temper(torch.tensor(beta), base), Gibbs(), v, 2, rng).chains.v
         speeds.append(_State(exactly, base, v).slope(beta).std())
     speed = torch.stack(speeds).cpu()
     length = torch.cat([torch.zeros(1).double(), (0.5 * (speed[1:] + speed[:-1]) * grid.diff()).cumsum(0)])
@@ -99,20 +131,20 @@ def anneal(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Blocks, *,
     for k in range(len(ladder) - 1, 0, -1) if back else range(1, len(ladder)):
         tempered = energy.temper(betas[k], base)
         if back:
-            v = run(tempered, Gibbs(), v, 1, rng).chains.v
+            v = run_chains(tempered, Gibbs(), v, 1, rng).chains.v
         state = _State(exactly, base, v)
         log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
         if not back:
-            v = run(tempered, Gibbs(), v, 1, rng).chains.v
+            v = run_chains(tempered, Gibbs(), v, 1, rng).chains.v
     return log_weight
 
 
-def log_mean(log_weight: Tensor) -> tuple[float, float, float]:
+def mean_weight(log_weight: Tensor) -> tuple[float, float, float]:
     """The logarithm of the mean of weights, its standard error, and their effective share."""
     n = len(log_weight)
-    total, squares = log_weight.logsumexp(0), (2 * log_weight).logsumexp(0)
-    ess = float((2 * total - squares).exp()) / n
-    return float(total) - math.log(n), math.sqrt(max(0.0, 1 / ess - 1) / n), ess
+    log_mean, n_effective = (float(x) for x in importance(log_weight))
+    ess = n_effective / n
+    return log_mean, math.sqrt(max(0.0, 1 / ess - 1) / n), ess
 
 
 def bennett(forth: Tensor, back: Tensor) -> tuple[float, float]:
@@ -166,7 +198,7 @@ def log_z(
     Returns
     -------
     LogZ
-        ``verdict`` says in words whether the two ends agree.
+        ``converged`` says whether the two ends agree, ``doubt`` why not, and ``verdict`` both in words.
     """
     energy = model.freeze()
     device = energy.W.device
@@ -180,31 +212,29 @@ def log_z(
     rng = Blocks(seed_of(seed, "ais"), 1, device=device)
     start = float(base.log_z(energy.n_hidden))
     forth = anneal(energy, base, betas, base.sample((n_chains,), rng), rng)
-    lower, lower_error, ess = log_mean(forth)
+    lower, lower_error, ess = mean_weight(forth)
     lower += start
     if energy.n_hidden <= exact.MAX_HIDDEN:
         v = exact.sample(model, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
     elif data is not None:
         rows = torch.arange(n_chains, device=device) * len(data) // n_chains
-        v = run(energy, Gibbs(), data[rows], settling, rng).chains.v
+        v = run_chains(energy, Gibbs(), data[rows], settling, rng).chains.v
     else:
-        text = "One end only: without data or exact samples nothing bounds log Z from above. A mode may be missing."
-        return LogZ(lower, lower_error, lower, lower_error, math.nan, math.nan, (ess, math.nan), False, text)
+        end, nothing = (lower, lower_error), (math.nan, math.nan)
+        return LogZ(*end, *end, *nothing, (ess, math.nan), n_chains, "one end")
     back = anneal(energy, base, betas, v, rng, back=True)
-    minus_upper, upper_error, ess_back = log_mean(-back)
+    minus_upper, upper_error, ess_back = mean_weight(-back)
     upper = start - minus_upper
     both, error = bennett(forth, back)
-    converged, text = _judge(upper - lower, math.hypot(lower_error, upper_error), min(ess, ess_back), n_chains)
-    return LogZ(both + start, error, lower, lower_error, upper, upper_error, (ess, ess_back), converged, text)
+    doubt = _doubt(upper - lower, math.hypot(lower_error, upper_error), min(ess, ess_back) * n_chains)
+    ends = (lower, lower_error, upper, upper_error)
+    return LogZ(both + start, error, *ends, (ess, ess_back), n_chains, doubt)
 
 
-def _judge(gap: float, error: float, ess: float, n_chains: int) -> tuple[bool, str]:
-    """Whether both ends agree, within errors that are small enough and rest on enough chains to be errors at all."""
-    more = "more n_steps, or a base nearer to the model"
-    if not ess * n_chains >= 20:
-        return False, f"Not converged: the weights rest on {ess * n_chains:.0f} of {n_chains} chains; {more}."
+def _doubt(gap: float, error: float, n_effective: float) -> Doubt:
+    """What stands against an estimate, worst first; also where something is NaN."""
+    if not n_effective >= 20:
+        return "few weights"
     if not error <= 0.3:
-        return False, f"Not converged: the two ends are known to {error:.2g} nats only; {more} or n_chains."
-    if not abs(gap) <= 3 * error:
-        return False, f"Not converged: the two ends lie {gap:.3g} nats apart, with an error of {error:.2g}; {more}."
-    return True, f"Converged: the two ends agree ({gap:+.2g} ± {error:.2g} nats)."
+        return "wide"
+    return "" if abs(gap) <= 3 * error else "apart"

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from grbm.model import GRBM, Energy
 from grbm.moments import Moments, gradient
-from grbm.ops import draw_noise
-from grbm.randomness import generator
+from grbm.randomness import generator, normal
 
 MAX_HIDDEN = 20
 
@@ -78,7 +77,7 @@ def sample(model: GRBM, n_samples: int, *, seed: int = 0) -> tuple[Tensor, Tenso
     index = torch.searchsorted(mass.cumsum(0), uniform).clamp_max(len(mass) - 1)
     h = torch.cat(states)[index]
     mean = energy.visible_mean(h)
-    return mean + energy.var.sqrt() * draw_noise(mean, rng), h
+    return mean + energy.var.sqrt() * normal(mean.shape, mean, rng), h
 
 
 class GaussianMixture(NamedTuple):
@@ -99,7 +98,7 @@ class GaussianMixture(NamedTuple):
         rng = generator(seed, "mixture of a GRBM", device=self.means.device)
         component = torch.multinomial(self.log_weights.exp(), n_samples, replacement=True, generator=rng)
         mean = self.means[component]
-        return mean + self.var.sqrt() * draw_noise(mean, rng)
+        return mean + self.var.sqrt() * normal(mean.shape, mean, rng)
 
 
 @torch.no_grad()

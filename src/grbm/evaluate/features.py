@@ -26,6 +26,8 @@ class Features(NamedTuple):
     protocol: str  # how images are prepared and which numbers are taken
     extract: Callable[[Tensor], Tensor]  # (n, channels, height, width) in [0, 1] to (n, d), on the CPU
     key: str  # equal for equal functions: what is remembered of one must not be taken for another's
+    kernel_label: str = "KID"  # for tables: the kernel distance of these features
+    neighbours: bool = False  # whether precision, recall, density and coverage are taken in them
 
 
 LABELLED = ("digits", "mnist", "fashion-mnist")  # data sets that can have a classifier of their own
@@ -72,7 +74,7 @@ def inception_768(weights: Path, device: torch.device | str = "cpu") -> Features
         return network((2 * x - 1).contiguous(memory_format=torch.channels_last)).mean((2, 3))
 
     protocol = "clipped to [0, 1], one channel repeated to three, bilinear to 299 x 299; mean of Mixed_6e"
-    return Features("inception-768", "FID-768", protocol, _batched(extract, device), _digest(weights))
+    return Features("inception-768", "FID-768", protocol, _batched(extract, device), _digest(weights), "KID-768")
 
 
 def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> Features:
@@ -254,4 +256,4 @@ def classifier(
         right = torch.cat([model(part).argmax(1) for part in torch.split(x, 1000)]) == unseen[1]
     accuracy = float(right.float().mean())
     protocol = f"128 features of a small classifier trained here (test accuracy {accuracy:.1%}); its scale is its own"
-    return Features(f"classifier-{name}", "Fréchet", protocol, _batched(extract, "cpu"), path.stem)
+    return Features(f"classifier-{name}", "Fréchet", protocol, _batched(extract, "cpu"), path.stem, "kernel", True)

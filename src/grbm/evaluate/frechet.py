@@ -38,6 +38,8 @@ def frechet(a: Statistics, b: Statistics) -> float:
 
 
 class Estimate(NamedTuple):
+    """A number and its standard error."""
+
     mean: float
     error: float
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from grbm.data.rows import Table
 from grbm.data.standardise import Standardizer
+from grbm.data.tables import Table
 from grbm.model import GRBM
 from grbm.randomness import generator
 
@@ -42,7 +42,7 @@ def log_likelihood(
     ----------
     model, scale, log_z, log_z_error
         The model of standardised rows, on the CPU or a GPU, and its log partition function with standard error.
-    rows : Tensor or Rows
+    rows : Tensor or StoredTable
         In their own units.
     levels : int, optional
         For numbers k/(levels − 1), k = 0..levels − 1, such as pixels: dequantise. A density can be arbitrarily high at

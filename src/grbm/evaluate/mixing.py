@@ -8,7 +8,7 @@ noise never finds, or one that the data do not have.
 import math
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from grbm.randomness import Blocks, seed_of
 from grbm.samplers import Sampler
 
 WORST_RHAT = 1.05  # 1.01 is advised for one quantity; here it is the worst of all visible units
+LEAST = {"n_chains": 4, "n_draws": 4, "every": 1, "burn_in": 0}  # what `record` takes
 LEAST_ESS = 400.0  # below this R-hat itself is uncertain (Vehtari et al. 2021)
 
 
@@ -45,10 +46,54 @@ class Mixing(NamedTuple):
     autocorrelation: Tensor  # (2, S) of the free energy and of the slowest visible unit, at lags of 0, 1, ... draws
     slowest: int  # the visible unit of which the draws are worth least
     steps_per_independent: float  # integrated autocorrelation time of the slowest unit, or of the free energy if slower
-    accept_prob: float | None
+    accept_rate: float | None
     swap_rate: Tensor | None  # (R − 1,)
-    mixed: bool
-    verdict: str
+    apart: tuple[float, float] | None  # nats of free energy between chains from noise and from data, and the error
+    exact: bool  # whether the sampler leaves the model's distribution alone
+
+    @property
+    def problem(self) -> Literal["", "not one population", "few draws"]:
+        """What stands against the chains, if anything."""
+        if not self.worst_rhat <= WORST_RHAT:
+            return "not one population"
+        return "" if self.least_ess >= LEAST_ESS else "few draws"
+
+    @property
+    def mixed(self) -> bool:
+        """Whether all chains tell of one population, and enough of it."""
+        return self.problem == ""
+
+    @property
+    def worst_rhat(self) -> float:
+        """Of all visible units and the free energy; infinite where one is NaN."""
+        return max(float(self.rhat.nan_to_num(nan=torch.inf).max()), self.rhat_free_energy)
+
+    @property
+    def least_ess(self) -> float:
+        return min(float(self.ess_bulk.min()), float(self.ess_tail.min()), self.ess_free_energy)
+
+    @property
+    def verdict(self) -> str:
+        """What to think of it, in words."""
+        if self.problem == "not one population":
+            worst, unit = self.rhat.nan_to_num(nan=torch.inf).max(0)
+            text = f"Not mixed: visible unit {int(unit)} has R-hat {float(worst):.3f}, the free energy "
+            text += f"{self.rhat_free_energy:.3f}."
+            if self.apart is not None:
+                gap, error = self.apart
+                text += f" Chains from data and from noise are {abs(gap):.3g} ± {error:.1g} nats of free energy apart."
+            text += " Run longer, or use tempering (parallel-tempering, or trajectory-tempering)."
+        elif self.problem == "few draws":
+            text = (
+                f"No sign of bad mixing, but the draws are worth only {self.least_ess:.0f} independent ones (R-hat at "
+            )
+            text += f"most {self.worst_rhat:.3f}); {LEAST_ESS:.0f} are wanted: more draws or chains."
+        else:
+            text = f"Mixed: R-hat at most {self.worst_rhat:.3f}, and the draws are worth at least {self.least_ess:.0f} "
+            text += f"independent ones; an independent sample takes about {self.steps_per_independent:.0f} steps."
+        if not self.exact:
+            text += " The sampler is biased by its step size, so where its chains mix is not quite the model's density."
+        return text
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """What to print: names and numbers."""
@@ -59,8 +104,8 @@ class Mixing(NamedTuple):
         yield "effective size, free energy", f"{self.ess_free_energy:.0f}"
         at_least = "" if self.mixed else "not known; at a guess "
         yield "steps per independent draw", f"{at_least}{self.steps_per_independent:.0f}"
-        if self.accept_prob is not None:
-            yield "acceptance rate", f"{self.accept_prob:.3f}"
+        if self.accept_rate is not None:
+            yield "acceptance rate", f"{self.accept_rate:.3f}"
         if self.swap_rate is not None:
             rates = f"{float(self.swap_rate.min()):.3f} to {float(self.swap_rate.max()):.3f}"
             yield "swap rate of neighbours", f"{rates} ({len(self.swap_rate) + 1} replicas)"
@@ -74,7 +119,7 @@ class Mixing(NamedTuple):
             "ess_tail_min": float(self.ess_tail.min()),
             "ess_free_energy": self.ess_free_energy,
             "steps_per_independent": self.steps_per_independent,
-            "accept_prob": self.accept_prob,
+            "accept_prob": self.accept_rate,
         }
         rates = None if self.swap_rate is None else self.swap_rate.tolist()
         finite = {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
@@ -113,14 +158,9 @@ def record(
     """
     if sampler.anneals:
         raise ValueError("An annealed path is no chain; choose another sampler, such as parallel-tempering.")
-    for name, number, least in (
-        ("n_chains", n_chains, 4),
-        ("n_draws", n_draws, 4),
-        ("every", every, 1),
-        ("burn_in", burn_in, 0),
-    ):
-        if number < least:
-            raise ValueError(f"{name} must be at least {least}, got {number}.")
+    for name, number in (("n_chains", n_chains), ("n_draws", n_draws), ("every", every), ("burn_in", burn_in)):
+        if number < LEAST[name]:
+            raise ValueError(f"{name} must be at least {LEAST[name]}, got {number}.")
     energy = model.freeze() if isinstance(model, GRBM) else model
     rng = Blocks(seed_of(seed, "mixing"), 1, device=energy.W.device)
     start = sampler.noise(energy, n_chains, rng)
@@ -186,7 +226,7 @@ def diagnose(trace: Trace) -> Mixing:
     n_chains, n_draws, _ = trace.v.shape
     unit = int(np.argmin(means.v.values))
     least = min(float(means.v.min()), float(means.free_energy))
-    found = Mixing(
+    return Mixing(
         rhat=torch.from_numpy(rhat.v.values),
         ess_bulk=torch.from_numpy(bulk.v.values),
         ess_tail=torch.from_numpy(tail.v.values),
@@ -197,47 +237,21 @@ def diagnose(trace: Trace) -> Mixing:
         ),
         slowest=unit,
         steps_per_independent=n_chains * n_draws * trace.every / least,
-        accept_prob=None if trace.accept_prob is None else float(trace.accept_prob.mean()),
+        accept_rate=None if trace.accept_prob is None else float(trace.accept_prob.mean()),
         swap_rate=None if trace.swap_prob is None else trace.swap_prob.double().mean((0, 1)),
-        mixed=False,
-        verdict="",
-    )
-    mixed, verdict = _judge(found, trace)
-    if not trace.exact:
-        verdict += " The sampler is biased by its step size, so where its chains mix is not quite the model's density."
-    return found._replace(mixed=mixed, verdict=verdict)
-
-
-def _judge(found: Mixing, trace: Trace) -> tuple[bool, str]:
-    """Where the chains are not one population, say so and what to do."""
-    worst, unit = found.rhat.nan_to_num(nan=torch.inf).max(0)
-    least = min(float(found.ess_bulk.min()), float(found.ess_tail.min()), found.ess_free_energy)
-    tempered = "tempering (parallel-tempering, or trajectory-tempering)"
-    if not max(float(worst), found.rhat_free_energy) <= WORST_RHAT:
-        where = f"visible unit {int(unit)} has R-hat {float(worst):.3f}, the free energy {found.rhat_free_energy:.3f}"
-        apart = _apart(trace)
-        return False, f"Not mixed: {where}.{apart} Run longer, or use {tempered}."
-    if not least >= LEAST_ESS:
-        return False, (
-            f"No sign of bad mixing, but the draws are worth only {least:.0f} independent ones (R-hat at most "
-            f"{max(float(worst), found.rhat_free_energy):.3f}); 400 are wanted: more draws or chains."
-        )
-    return True, (
-        f"Mixed: R-hat at most {max(float(worst), found.rhat_free_energy):.3f}, and the draws are worth at least "
-        f"{least:.0f} independent ones; an independent sample takes about {found.steps_per_independent:.0f} steps."
+        apart=_apart(trace),
+        exact=trace.exact,
     )
 
 
-def _apart(trace: Trace) -> str:
-    """Whether chains from data and from noise differ in free energy, in standard errors over chains."""
+def _apart(trace: Trace) -> tuple[float, float] | None:
+    """By how much chains from data lie above those from noise in free energy, if by 3 standard errors over chains."""
     k, means = trace.n_from_data, trace.free_energy.double().mean(1)
     if not 1 < k < len(means) - 1:
-        return ""
+        return None
     error = float((means[:k].var() / k + means[k:].var() / (len(means) - k)).sqrt())
     gap = float(means[:k].mean() - means[k:].mean())
-    if abs(gap) < 3 * error:
-        return ""
-    return f" Chains from data and from noise are {abs(gap):.3g} ± {error:.1g} nats of free energy apart."
+    return None if abs(gap) < 3 * error else (gap, error)
 
 
 def _autocorrelation(chains: Tensor) -> np.ndarray:

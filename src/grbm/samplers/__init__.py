@@ -1,28 +1,34 @@
 """Markov chains on (v, h): Gibbs, Langevin, Gibbs-Langevin, the exact partial moves, tempering and annealing."""
 
 from grbm.samplers.annealing import Annealed
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, walk
+from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, persistent, tuned, walk
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.gibbs_langevin import GibbsLangevin
 from grbm.samplers.langevin import Langevin
+from grbm.samplers.moves import Moves, MoveSampler
 from grbm.samplers.partial_gibbs import PartialGibbs
-from grbm.samplers.run import run, sample
 from grbm.samplers.tempering import ParallelTempering
 from grbm.samplers.trajectory import TrajectoryTempering
+from grbm.samplers.walk import run_chains, sample
 
 __all__ = [
+    "AdaptiveSampler",
     "Annealed",
     "Chains",
     "Gibbs",
     "GibbsLangevin",
     "Langevin",
+    "MoveSampler",
+    "Moves",
     "ParallelTempering",
     "PartialGibbs",
     "Sampler",
     "Step",
     "StepInfo",
     "TrajectoryTempering",
-    "run",
+    "persistent",
+    "run_chains",
     "sample",
+    "tuned",
     "walk",
 ]

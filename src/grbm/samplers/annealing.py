@@ -7,13 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.model import Base, Energy
-from grbm.ops import hidden_update
+from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, uniform
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, start_chains
 from grbm.samplers.gibbs import Gibbs
-from grbm.samplers.run import run
-from grbm.samplers.tempering import on_device
+from grbm.samplers.walk import run_chains
 
 
 class Weights(NamedTuple):
@@ -62,17 +60,17 @@ class Annealed(Sampler):
         return False
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
-        return on_device(self.base, energy).sample((n_chains,), rng)
+        return base_for(self.base, energy).sample((n_chains,), rng)
 
     def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
         """Chains at v, which must be draws from the base for the weights to mean anything."""
-        base = on_device(self.base, energy)
+        base = base_for(self.base, energy)
         beginning = energy.temper(energy.W.new_zeros(()), base)
         log_z = base.log_z(energy.n_hidden)
-        return Chains(v, *hidden_update(beginning.hidden_logits(v), rng=rng), Weights(log_z.new_zeros(len(v)), log_z))
+        return start_chains(beginning, v, rng)._replace(state=Weights(log_z.new_zeros(len(v)), log_z))
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
-        base = on_device(self.base, energy)
+        base = base_for(self.base, energy)
         betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64) ** self.power
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
@@ -81,16 +79,24 @@ class Annealed(Sampler):
             v = chains.v
             log_weight = weights.log_weight + (before.free_energy(v) - after.free_energy(v)).double()
             log_z = weights.log_z
-            ess = torch.exp(2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0))
+            log_mean, ess = importance(log_weight)
             if t == n_steps - 1 or ess < self.resample_below * len(v):
-                log_z = log_z + log_weight.logsumexp(0) - math.log(len(v))
+                log_z = log_z + log_mean
                 v = v[systematic(log_weight, rng)]
                 log_weight = torch.zeros_like(log_weight)
-            walked = run(after, self.sampler, v, 1, rng)
-            accept_prob = None if walked.accept_prob is None else walked.accept_prob.expand(len(v))
-            return walked.chains._replace(state=Weights(log_weight, log_z)), StepInfo(accept_prob)
+            walked = run_chains(after, self.sampler, v, 1, rng)
+            return walked.chains._replace(state=Weights(log_weight, log_z)), StepInfo(walked.accept_prob)
 
         return step
+
+
+def importance(log_weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Of weights given by their logarithms (C,): the logarithm of their mean, and the effective number of chains.
+
+    The latter is (Σ w)²/Σ w² (Kong 1992): C where all weights are equal, 1 where one chain has it all.
+    """
+    total = log_weight.logsumexp(0)
+    return total - math.log(len(log_weight)), torch.exp(2 * total - (2 * log_weight).logsumexp(0))
 
 
 def systematic(log_weight: Tensor, rng: Rng) -> Tensor:

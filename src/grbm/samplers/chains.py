@@ -1,16 +1,16 @@
 """What a chain is, what a sampler is, and how to run one step by step."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+import torch
 from torch import Tensor
 
 from grbm.model import Energy
-from grbm.ops import hidden_update
-from grbm.randomness import Rng, normal
-
-if TYPE_CHECKING:
-    from grbm.samplers.moves import Moves
+from grbm.moments import MomentSum
+from grbm.randomness import Rng, n_blocks, normal
+from grbm.samplers.updates import hidden_update
 
 
 class Chains(NamedTuple):
@@ -25,42 +25,57 @@ class Chains(NamedTuple):
 class StepInfo(NamedTuple):
     """What a step tells diagnostics."""
 
-    accept_prob: Tensor | None = None  # per chain; None where nothing can be rejected
-    swap_prob: Tensor | None = None  # (R − 1, C): of each pair of neighbouring replicas
+    accept_prob: Tensor | None = None  # (..., C), one for each chain; None where nothing can be rejected
+    swap_prob: Tensor | None = None  # (R − 1, C), of each pair of neighbouring replicas
 
 
 class Swaps(NamedTuple):
     """How readily neighbouring replicas swapped."""
 
-    total: Tensor  # (R − 1,) float64: acceptance probabilities in units of 2^-30, so that sums of them are exact
-    number: int  # how many went into each
+    n_accepted: Tensor  # (R − 1,) float64: expected numbers, in units of 2^-30 so that sums of them are exact
+    n_proposed: int  # of each pair
 
     def rate(self) -> Tensor:
-        """Their mean (R − 1,)."""
-        return self.total / (self.number * 2**30)
+        """The acceptance rate of each pair (R − 1,)."""
+        return self.n_accepted / (self.n_proposed * 2**30)
+
+
+class Walked(NamedTuple):
+    """What is left of a walk: its last state, and what was gathered on the way."""
+
+    chains: Chains
+    sums: MomentSum | None  # of the states that count
+    accept_prob: Tensor | None = None  # (..., C), mean over steps; None where nothing can be rejected
+    accept_rate: Tensor | None = None  # (...,), mean over chains and steps
+    swaps: Swaps | None = None  # where replicas are swapped
 
 
 Step = Callable[[Chains, int, Rng], tuple[Chains, StepInfo]]
 
 
+def start_chains(energy: Energy, v: Tensor, rng: Rng) -> Chains:
+    """Chains at v with h ~ p(h | v)."""
+    return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng))
+
+
 class Sampler(Protocol):
     """A Markov transition. `bind` does the work that all steps of a walk share and returns the step function.
 
-    A new sampler needs ``bind``, and ``exact``: does it leave the model's distribution unchanged?
+    A new sampler needs ``bind``, and ``exact``: does it leave the model's distribution unchanged? One that is nothing
+    but moves of v given h is a `grbm.samplers.moves.MoveSampler`, which every engine runs; one of several replicas, or
+    which adapts to the model, is an `AdaptiveSampler`.
     """
 
     anneals: ClassVar[bool] = False  # must start from its own noise, and only its last state is a draw from the model
 
     @property
-    def exact(self) -> bool: ...
+    def exact(self) -> bool:
+        """Whether a step leaves the model's distribution unchanged."""
+        ...
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         """The function ``step(chains, t, rng)`` for t = 0..n_steps−1."""
         ...
-
-    def moves(self, energy: Energy, n_steps: int) -> "Moves | None":
-        """The walk as plain moves, which faster implementations can run; None where it is more than that."""
-        return None
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """Where chains start from noise: v ~ N(0, I), (n_chains, N)."""
@@ -68,28 +83,41 @@ class Sampler(Protocol):
 
     def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
         """Chains at v with h ~ p(h | v)."""
-        return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng))
+        return start_chains(energy, v, rng)
 
+
+class AdaptiveSampler(Sampler):
+    """A sampler of several replicas whose ladder, or whose models, adapt while it learns; immutable all the same."""
+
+    @abstractmethod
     def persistent(self, chains: Chains) -> Tensor:
-        """The part that outlives a parameter update and that `start` takes up again: v alone."""
-        return chains.v
+        """The visible units of all replicas (R, C, N), which outlive a parameter update and which `start` takes up."""
 
-    def tuned(self, energy: Energy, *, seed: int = 0) -> "Sampler":
+    @abstractmethod
+    def tuned(self, energy: Energy, *, seed: int = 0) -> Self:
         """This sampler with what it can find out about ``energy`` by pilot runs, such as a ladder."""
-        return self
 
-    def adapted(self, energy: Energy, swap_rate: Tensor) -> "Sampler":
+    @abstractmethod
+    def adapted(self, energy: Energy, swap_rate: Tensor) -> Self:
         """The sampler of the next update, from how often neighbouring replicas swapped in this one, (R − 1,)."""
-        return self
 
-    @property
-    def memory(self) -> dict[str, Tensor]:
+    @abstractmethod
+    def state_dict(self) -> dict[str, Tensor]:
         """What `adapted` has changed since the sampler was made."""
-        return {}
 
-    def recalling(self, memory: dict[str, Tensor]) -> "Sampler":
-        """The sampler with this `memory`."""
-        return self
+    @abstractmethod
+    def with_state(self, state_dict: dict[str, Tensor]) -> Self:
+        """The sampler as it had adapted when `state_dict` was taken."""
+
+
+def persistent(sampler: Sampler, chains: Chains) -> Tensor:
+    """The visible units from which the sampler's chains go on after a parameter update, ([R,] C, N)."""
+    return sampler.persistent(chains) if isinstance(sampler, AdaptiveSampler) else chains.v
+
+
+def tuned(sampler: Sampler, energy: Energy, *, seed: int = 0) -> Sampler:
+    """The sampler as it suits a finished model: `AdaptiveSampler.tuned`, or itself where there is nothing to tune."""
+    return sampler.tuned(energy, seed=seed) if isinstance(sampler, AdaptiveSampler) else sampler
 
 
 def walk(
@@ -100,3 +128,39 @@ def walk(
     for t in range(n_steps):
         chains, info = step(chains, t, rng)
         yield t, chains, info
+
+
+def gather(
+    energy: Energy,
+    step: Step,
+    chains: Chains,
+    n_steps: int,
+    rng: Rng,
+    *,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """Take ``n_steps`` steps one by one and gather what learning and diagnostics need: the definition of a walk.
+
+    The states after the first ``burn_in`` steps are summed, from the start on with −1, none with None; with
+    ``probabilities`` p(h | v) is summed in place of h.
+    """
+    sums = None if burn_in is None else MomentSum(energy, n_blocks(rng))
+    accept_probs, swap_probs = [], []
+    for t in range(-1, n_steps):
+        if t >= 0:
+            chains, info = step(chains, t, rng)
+            accept_probs += [] if info.accept_prob is None else [info.accept_prob]
+            swap_probs += [] if info.swap_prob is None else [info.swap_prob]
+        if sums is not None and burn_in is not None and t >= burn_in:
+            sums.add(chains.v, chains.h_prob if probabilities else chains.h)
+    accept_prob = torch.stack(accept_probs).mean(0) if accept_probs else None
+    accept_rate = torch.stack([prob.mean(-1) for prob in accept_probs]).mean(0) if accept_probs else None
+    return Walked(chains, sums, accept_prob, accept_rate, _swaps(swap_probs))
+
+
+def _swaps(swap_probs: list[Tensor]) -> Swaps | None:
+    if not swap_probs:
+        return None
+    n_accepted = torch.stack([(prob.double() * 2**30).round().sum(-1) for prob in swap_probs]).sum(0)
+    return Swaps(n_accepted, len(swap_probs) * swap_probs[0].shape[-1])

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from grbm.model import Energy
-from grbm.samplers.moves import Moves, MoveSampler, partial_moves
+from grbm.samplers.moves import Moves, MoveSampler
 
 
 @dataclass(frozen=True)
@@ -13,4 +15,5 @@ class Gibbs(MoveSampler):
     exact = True
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        return partial_moves(energy.var, 0.0)
+        """v' = m + σ ξ: nothing of v is kept."""
+        return Moves(torch.zeros_like(energy.var)[None], energy.var.sqrt()[None])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from grbm.model import Energy
-from grbm.samplers.moves import Moves, MoveSampler, langevin_moves
+from grbm.samplers.moves import Moves, MoveSampler
 from grbm.schedules import cosine_steps
 
 
@@ -61,7 +61,18 @@ class Langevin(LangevinOptions, MoveSampler):
     """
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        first = first_step_size(energy.var, self.step_size, self.per_unit)
-        schedule = cosine_steps(max(n_steps, 1), first.device)
-        step_sizes = schedule.view(-1, *[1] * first.ndim) * first
+        step_sizes = scheduled(energy.var, self, max(n_steps, 1))
         return langevin_moves(energy.var, step_sizes, self.temperature, self.adjust_from)
+
+
+def langevin_moves(var: Tensor, step_sizes: Tensor, temperature: float, adjust_from: int | None) -> Moves:
+    """v − (α/T) ∂F + sqrt(2α) ξ as a move: ∂F = (v − m)/σ² with m = μ + W p(h | v) (Eq. 21)."""
+    step_sizes = step_sizes.expand(-1, *var.shape)
+    shrink = 1 - step_sizes / (temperature * var.double())
+    return Moves(shrink.to(var), (2 * step_sizes).sqrt().to(var), True, adjust_from, temperature)
+
+
+def scheduled(var: Tensor, options: LangevinOptions, n: int) -> Tensor:
+    """α_k for k = 0..n−1 by the cosine (Eq. 22), (n, ..., N or 1), float64."""
+    first = first_step_size(var, options.step_size, options.per_unit)
+    return cosine_steps(n, first.device).view(-1, *[1] * first.ndim) * first

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from grbm.model import Energy
-from grbm.samplers.moves import Moves, MoveSampler, partial_moves
+from grbm.samplers.moves import Moves, MoveSampler
 
 
 @dataclass(frozen=True)
@@ -22,4 +24,6 @@ class PartialGibbs(MoveSampler):
             raise ValueError(f"rho must lie strictly between -1 and 1, got {self.rho}.")
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        return partial_moves(energy.var, self.rho)
+        """The variance is kept: ρ² σ² + (1 − ρ²) σ² = σ²."""
+        rho = self.rho
+        return Moves(torch.full_like(energy.var, rho)[None], ((1 - rho**2) * energy.var).sqrt()[None])

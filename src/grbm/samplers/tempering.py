@@ -1,25 +1,27 @@
 """Parallel tempering: replicas of the chain along a ladder from a Gaussian base to the model."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.model import Base, Energy
+from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers import native
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo
+from grbm.samplers.engines import run_moves
 from grbm.samplers.gibbs import Gibbs
-from grbm.samplers.metropolis import accept
-from grbm.samplers.run import run
+from grbm.samplers.moves import MoveSampler
+from grbm.samplers.updates import Decision, accept
+from grbm.samplers.walk import run_chains
 
 PILOT_CHAINS, PILOT_STEPS, PILOT_ROUNDS = 64, 50, 8  # of `ParallelTempering.tuned`; half of each round is burn-in
 
 
 @dataclass(frozen=True)
-class ParallelTempering(Sampler):
+class ParallelTempering(AdaptiveSampler):
     """R replicas at inverse temperatures 0 = β_0 < ... < β_{R−1} = 1; each step swaps neighbours, then moves all.
 
     Replica r has energy (1 − β_r) E_0 + β_r E_1, where E_0 is the base and E_1 the model, so a swap of neighbouring
@@ -68,6 +70,7 @@ class ParallelTempering(Sampler):
 
     @property
     def exact(self) -> bool:
+        """Whether the sampler that moves each replica is."""
         return self.sampler.exact
 
     def betas(self) -> Tensor:
@@ -78,13 +81,13 @@ class ParallelTempering(Sampler):
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """All replicas at the base, (R, C, N)."""
-        return on_device(self.base, energy).sample((self.n_replicas, n_chains), rng)
+        return base_for(self.base, energy).sample((self.n_replicas, n_chains), rng)
 
     def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
         """From v (C, N), copied to every replica, or from each replica's own (R, C, N)."""
         if v.ndim == 2:
             v = v.expand(self.n_replicas, *v.shape)
-        ladder = energy.temper(self.betas().to(energy.W), on_device(self.base, energy))
+        ladder = energy.temper(self.betas().to(energy.W), base_for(self.base, energy))
         return _target(self.sampler.start(ladder, v, rng))
 
     def persistent(self, chains: Chains) -> Tensor:
@@ -96,12 +99,11 @@ class ParallelTempering(Sampler):
             return self
         return replace(self, ladder=tuple(even_out(self.betas(), swap_rate, self.adapt).tolist()))
 
-    @property
-    def memory(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {} if self.ladder is None else {"ladder": self.betas()}
 
-    def recalling(self, memory: dict[str, Tensor]) -> "ParallelTempering":
-        return replace(self, ladder=tuple(memory["ladder"].tolist())) if "ladder" in memory else self
+    def with_state(self, state_dict: dict[str, Tensor]) -> "ParallelTempering":
+        return replace(self, ladder=tuple(state_dict["ladder"].tolist())) if "ladder" in state_dict else self
 
     def tuned(self, energy: Energy, *, seed: int = 0) -> "ParallelTempering":
         """With a ladder for ``energy`` whose neighbours swap half of the time, by eight pilot runs from the base.
@@ -115,8 +117,8 @@ class ParallelTempering(Sampler):
         rng = Blocks(seed_of(seed, "ladder"), 1, device=energy.W.device)
         v = sampler.noise(energy, PILOT_CHAINS, rng)
         for _ in range(PILOT_ROUNDS):
-            v = sampler.persistent(run(energy, sampler, v, PILOT_STEPS // 2, rng).chains)
-            walked = run(energy, sampler, v, PILOT_STEPS // 2, rng)
+            v = sampler.persistent(run_chains(energy, sampler, v, PILOT_STEPS // 2, rng).chains)
+            walked = run_chains(energy, sampler, v, PILOT_STEPS // 2, rng)
             assert walked.swaps is not None
             rate = walked.swaps.rate().cpu()
             rungs = min(64, max(2, math.ceil(2 * float((1 - rate).sum())) + 1))
@@ -127,37 +129,70 @@ class ParallelTempering(Sampler):
         return sampler
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
-        base, betas = on_device(self.base, energy), self.betas().to(energy.W)
+        base, betas = base_for(self.base, energy), self.betas().to(energy.W)
         gaps = betas.diff()[:, None]  # (R − 1, 1)
         ladder = energy.temper(betas, base)
-        move, moves = self.sampler.bind(ladder, n_steps), self.sampler.moves(ladder, n_steps)
+        moves = self.sampler.moves(ladder, n_steps) if isinstance(self.sampler, MoveSampler) else None
+        move = self.sampler.bind(ladder, n_steps)
+        # Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
+        stale = moves is not None and not moves.mean_field and moves.adjust_from is None
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            replicas = chains.state
+            replicas: Chains = chains.state
             difference = energy.energy(replicas.v, replicas.h) - base.energy(replicas.v)
-            rungs = torch.arange(self.n_replicas, device=difference.device)[:, None].expand_as(difference)
-            order, rates = rungs, torch.zeros_like(difference[1:])
-            for first in (0, 1):  # even pairs, then odd pairs
+
+            def decide(order: Tensor, first: int) -> Decision:
                 decision = accept(gaps * difference.gather(0, order).diff(dim=0), rng)
-                exchange = torch.zeros_like(rungs)
-                exchange[:-1][first::2] += decision.accepted[first::2].long()
-                exchange[1:][first::2] -= decision.accepted[first::2].long()
-                order = order.gather(0, rungs + exchange)
-                rates[first::2] = decision.accept_prob[first::2]
-            rows = (order * order.shape[1] + torch.arange(order.shape[1], device=order.device)).flatten()
-            v, h = (x.flatten(0, 1).index_select(0, rows).view_as(x) for x in (replicas.v, replicas.h))
-            # Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
-            keeps = moves is None or moves.mean_field or moves.adjust_from is not None
-            swapped = Chains(v, h, ladder.hidden_logits(v).sigmoid() if keeps else replicas.h_prob)
-            if moves is not None and not isinstance(rng, torch.Generator) and native.serves(ladder):
-                walked = native.run(ladder, moves.part(t, t + 1), v, 1, rng, given=swapped)
+                return Decision(decision.accepted[first::2], decision.accept_prob[first::2])
+
+            order, swap_prob = swap_neighbours(decide, difference)
+            v, h = (in_order(x, order) for x in (replicas.v, replicas.h))
+            swapped = Chains(v, h, replicas.h_prob if stale else ladder.hidden_logits(v).sigmoid())
+            if moves is not None:
+                walked = run_moves(ladder, moves.part(t, t + 1), v, 1, rng, given=swapped)
                 replicas, accept_prob = walked.chains, walked.accept_prob
             else:
                 replicas, info = move(swapped, t, rng)
                 accept_prob = info.accept_prob
-            return _target(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], rates)
+            return _target(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], swap_prob)
 
         return step
+
+
+def swap_neighbours(decide: Callable[[Tensor, int], Decision], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Swap the states of neighbouring replicas, even pairs first, then odd ones.
+
+    Parameters
+    ----------
+    decide : callable
+        ``decide(order, first)`` says for the pairs (first, first + 1), (first + 2, first + 3), ... which swap, where
+        replica r holds the state that was number ``order[r]`` before.
+    like : Tensor
+        (R, C): the number of replicas and of chains, and the dtype of probabilities.
+
+    Returns
+    -------
+    order : Tensor
+        (R, C): the number of the state that each replica holds now; see `in_order`.
+    swap_prob : Tensor
+        (R − 1, C): with what probability each pair was to swap.
+    """
+    replicas = torch.arange(len(like), device=like.device)[:, None].expand_as(like)
+    order, swap_prob = replicas, torch.zeros_like(like[1:])
+    for first in (0, 1):
+        decision = decide(order, first)
+        exchange = torch.zeros_like(replicas)
+        exchange[:-1][first::2] += decision.accepted.long()
+        exchange[1:][first::2] -= decision.accepted.long()
+        order = order.gather(0, replicas + exchange)
+        swap_prob[first::2] = decision.accept_prob
+    return order, swap_prob
+
+
+def in_order(x: Tensor, order: Tensor) -> Tensor:
+    """x (R, C, ·) with state ``order[r, c]`` of chain c in the place of replica r."""
+    rows = (order * order.shape[1] + torch.arange(order.shape[1], device=order.device)).flatten()
+    return x.flatten(0, 1).index_select(0, rows).view_as(x)
 
 
 def even_out(betas: Tensor, swap_rate: Tensor, share: float, n_replicas: int | None = None) -> Tensor:
@@ -172,13 +207,6 @@ def even_out(betas: Tensor, swap_rate: Tensor, share: float, n_replicas: int | N
     even = torch.from_numpy(np.interp(wanted.numpy(), summed.numpy(), betas.numpy()))
     even[0], even[-1] = 0.0, 1.0
     return even if n_replicas != len(betas) else torch.lerp(betas, even, share)
-
-
-def on_device(base: Base | None, energy: Energy) -> Base:
-    """The base, or N(0, I) for None, on the energy's device."""
-    if base is None:
-        return Base(torch.zeros_like(energy.W[:, 0]), torch.ones_like(energy.W[:, 0]))
-    return Base(base.mean.to(energy.W), base.var.to(energy.W))
 
 
 def _target(replicas: Chains) -> Chains:

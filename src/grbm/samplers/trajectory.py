@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from grbm.model import Base, Energy
+from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
-from grbm.samplers.metropolis import accept
-from grbm.samplers.run import run
-from grbm.samplers.tempering import ParallelTempering, on_device
+from grbm.samplers.tempering import ParallelTempering, in_order, swap_neighbours
+from grbm.samplers.updates import Decision, accept
+from grbm.samplers.walk import run_chains
 
 PILOT_CHAINS, PILOT_STEPS = 64, 200  # of `TrajectoryTempering.tuned`, which looks at the last states alone
 FreeEnergy = Callable[[Tensor], Tensor]
@@ -20,7 +20,7 @@ PARAMETERS = ("W", "b", "mu", "var")
 
 
 @dataclass(frozen=True)
-class TrajectoryTempering(Sampler):
+class TrajectoryTempering(AdaptiveSampler):
     """Parallel trajectory tempering (Béreux et al. 2024, arXiv:2405.15376).
 
     Replica 0 is the Gaussian base, drawn afresh at each step; then come the saved ``models``, oldest first, and last
@@ -61,15 +61,17 @@ class TrajectoryTempering(Sampler):
 
     @property
     def exact(self) -> bool:
+        """Whether the sampler that moves each replica is."""
         return self.sampler.exact
 
     @property
     def n_replicas(self) -> int:
+        """The base, the saved models, and the model that is sampled."""
         return len(self.models) + 2
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """All replicas at the base, (R, C, N)."""
-        return on_device(self.base, energy).sample((self.n_replicas, n_chains), rng)
+        return base_for(self.base, energy).sample((self.n_replicas, n_chains), rng)
 
     def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:
         """From v (C, N), for every replica, or from each replica's own; a model saved since has those of the last."""
@@ -89,31 +91,30 @@ class TrajectoryTempering(Sampler):
         sampler = self if self.models else self.tuned(energy)
         return replace(sampler, models=(*sampler.models, energy))
 
-    @property
-    def memory(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The parameters of the models, each stacked along a first axis, and the base."""
         if not self.models:
             return {}
         stacked = {name: torch.stack([getattr(model, name) for model in self.models]) for name in PARAMETERS}
-        base = on_device(self.base, self.models[0])
+        base = base_for(self.base, self.models[0])
         return stacked | {"base_mean": base.mean, "base_var": base.var}
 
-    def recalling(self, memory: dict[str, Tensor]) -> "TrajectoryTempering":
-        if "W" not in memory:
+    def with_state(self, state_dict: dict[str, Tensor]) -> "TrajectoryTempering":
+        if "W" not in state_dict:
             return self
-        models = zip(*(memory[name] for name in PARAMETERS), strict=True)
-        base = Base(memory["base_mean"], memory["base_var"])
+        models = zip(*(state_dict[name] for name in PARAMETERS), strict=True)
+        base = Base(state_dict["base_mean"], state_dict["base_var"])
         return replace(self, models=tuple(Energy(*parameters) for parameters in models), base=base)
 
     def tuned(self, energy: Energy, *, seed: int = 0) -> "TrajectoryTempering":
         """Without the models that are not needed for neighbours to swap as often as ``save_below``, by a pilot run."""
         rng = Blocks(seed_of(seed, "trajectory"), 1, device=energy.W.device)
         first = self.models[0] if self.models else energy
-        start = on_device(self.base, energy).sample((4 * PILOT_CHAINS,), rng)
-        sampler = replace(self, base=Base.fit(run(first, self.sampler, start, PILOT_STEPS, rng).chains.v))
+        start = base_for(self.base, energy).sample((4 * PILOT_CHAINS,), rng)
+        sampler = replace(self, base=Base.fit(run_chains(first, self.sampler, start, PILOT_STEPS, rng).chains.v))
         sampler = replace(sampler, models=(*sampler._bridge(first, seed), *self.models))
         start = sampler.noise(energy, PILOT_CHAINS, rng)
-        v = sampler.persistent(run(energy, sampler, start, PILOT_STEPS, rng).chains)
+        v = sampler.persistent(run_chains(energy, sampler, start, PILOT_STEPS, rng).chains)
         free_energies = sampler._free_energies(energy)
         kept, last = [0], sampler.n_replicas - 1
         while kept[-1] < last:
@@ -127,48 +128,47 @@ class TrajectoryTempering(Sampler):
 
     def _bridge(self, first: Energy, seed: int = 0) -> tuple[Energy, ...]:
         """Models between the base and the ``first`` one, along a ladder of inverse temperatures."""
-        base = on_device(self.base, first)
+        base = base_for(self.base, first)
         betas = ParallelTempering(base).tuned(first, seed=seed).betas()
         return tuple(first.temper(beta, base).plain() for beta in betas[1:-1])
 
     def _free_energies(self, energy: Energy) -> list[FreeEnergy]:
-        base = on_device(self.base, energy)
+        base = base_for(self.base, energy)
         return [base.energy, *(model.free_energy for model in (*self.models, energy))]
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
-        base, models = on_device(self.base, energy), (*self.models, energy)
-        for model in self.models:
-            model.precision = energy.precision
+        base = base_for(self.base, energy)
+        models = (*(model.at(energy.precision) for model in self.models), energy)
         free_energies = self._free_energies(energy)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            v = chains.state.clone()
-            swap_prob = torch.zeros_like(v[1:, :, 0])
-            for first in (0, 1):
-                lower, upper = v[first:-1:2], v[first + 1 :: 2]
-                if len(lower) == 0:
-                    continue
-                both = torch.stack([lower, upper], 1)  # (pairs, 2, C, N)
-                own, other = (
-                    torch.stack([f(x) for f, x in zip(free_energies[k:stop:2], both, strict=True)])
-                    for k, stop in ((first, -1), (first + 1, None))
-                )
-                decision = accept((own - other)[:, 0] - (own - other)[:, 1], rng)
-                exchange = decision.accepted[..., None]
-                v[first:-1:2], v[first + 1 :: 2] = (
-                    torch.where(exchange, upper, lower),
-                    torch.where(exchange, lower, upper),
-                )
-                swap_prob[first::2] = decision.accept_prob
-            walks = [run(model, self.sampler, x, 1, rng) for model, x in zip(models, v[1:], strict=True)]
-            last = walks[-1]
+            before: Tensor = chains.state
+
+            def decide(order: Tensor, first: int) -> Decision:
+                v = in_order(before, order)
+                pairs = range(first, len(v) - 1, 2)
+                if not pairs:
+                    return Decision(order[:0].bool(), v[:0, :, 0])
+                ratios = [swap_log_ratio(free_energies[r], free_energies[r + 1], v[r], v[r + 1]) for r in pairs]
+                return accept(torch.stack(ratios), rng)
+
+            order, swap_prob = swap_neighbours(decide, before[..., 0])
+            v = in_order(before, order)
+            walks = [run_chains(model, self.sampler, x, 1, rng) for model, x in zip(models, v[1:], strict=True)]
             replicas = torch.stack([base.sample((v.shape[1],), rng), *(walked.chains.v for walked in walks)])
-            accept_prob = None if last.accept_prob is None else last.accept_prob.expand(v.shape[1])
-            return last.chains._replace(state=replicas), StepInfo(accept_prob, swap_prob)
+            last = walks[-1]
+            return last.chains._replace(state=replicas), StepInfo(last.accept_prob, swap_prob)
 
         return step
 
 
+def swap_log_ratio(f: FreeEnergy, g: FreeEnergy, a: Tensor, b: Tensor) -> Tensor:
+    """log A of swapping a (C, N) of the model with free energy f and b of the one with g, chain by chain: (C,)."""
+    both = torch.stack([a, b])
+    (f_a, f_b), (g_a, g_b) = f(both), g(both)
+    return (f_a - g_a) - (f_b - g_b)
+
+
 def swap_rate(f: FreeEnergy, g: FreeEnergy, a: Tensor, b: Tensor) -> float:
     """How often states a (C, N) of the model with free energy f and b of the one with g would be swapped."""
-    return float((f(a) - f(b) + g(b) - g(a)).clamp_max(0).exp().mean())
+    return float(swap_log_ratio(f, g, a, b).clamp_max(0).exp().mean())

@@ -1,0 +1,5 @@
+"""The command line: thin, so that all it does can be done from Python too."""
+
+from grbm.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,296 @@
+"""What each command of the command line takes, as typed, frozen dataclasses."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from grbm.runs import RunConfig, Which
+from grbm.runs.config import About, Dynamics, SamplerName
+
+
+@dataclass(frozen=True)
+class TrainOptions(RunConfig):
+    """All that can be set of a run, and where it goes."""
+
+    preset: Annotated[str, tyro.conf.Suppress] = ""
+    about: Annotated[About | None, tyro.conf.Suppress] = None
+    command: Annotated[str, tyro.conf.Suppress] = ""
+    out: Path | None = None
+    """Run folder to make; by default runs/PRESET."""
+    overwrite: bool = False
+    """Replace a run that is already there."""
+    resume: bool = False
+    """Go on with a run that is already there; begin if there is none, and do nothing if it is finished."""
+    figures: bool = True
+    """Draw the figures after training."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with a run from its newest good checkpoint, as if it had never been interrupted."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    device: str | None = None
+    """cpu, cuda, cuda:1 ..., or auto; by default as the run was begun."""
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved."""
+    data: Path | None = None
+    """Where the data are now, if they moved."""
+    figures: bool = True
+    """Draw the figures after training."""
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Draw samples from noise and write them, in the data's units, to RUN/samples/samples.npy and a picture."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    n: int = 128
+    """How many."""
+    steps: int | None = None
+    """Steps of the chains; by default the run's own."""
+    sampler: str | None = None
+    """Another sampler than the run's own, by name, with its default options."""
+    mean: bool | None = None
+    """Conditional means μ + W h in place of v; by default as the run says."""
+    seed: int = 1
+    weights: Which = "model"
+    """model: what training ended with; raw: the last parameters, where model is their average; best: of the checkpoint
+    whose chains were nearest to the data."""
+    overwrite: bool = False
+    """Replace samples that are already there."""
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """Write the binary codes of data, a row per sample: hidden probabilities, or bits drawn from them."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a run."""
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")]
+    """train or test (the run's own rows), a .npy or .npz file, or a folder of pictures."""
+    out: Path | None = None
+    """The .npy file to write; by default RUN/codes/WHAT.npy, .bits.npy or .packed.npy."""
+    bits: bool = False
+    """Bits drawn from the probabilities, one a byte, in place of the probabilities."""
+    packed: bool = False
+    """Such bits, eight a byte (numpy.unpackbits, axis 1, gives them back)."""
+    key: str | None = None
+    """Which array of a .npz archive, or which column."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    """Of the bits."""
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+    overwrite: bool = False
+    """Replace codes that are already there."""
+
+
+@dataclass(frozen=True)
+class ImputeOptions:
+    """Fill in the gaps (NaN) of an array, and take away noise of a known size: means and deviations of what is not
+    known given what is, by tempered chains."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a run."""
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A .npy or .npz file in the units of the run's data, NaN where something is missing."""
+    noise_std: float = 0.0
+    """Standard deviation of the errors of what is there, in its units; 0 = it is exact."""
+    out: Path | None = None
+    """The .npy file to write; by default RUN/imputed/FILE.npy. Deviations go to .std.npy beside it."""
+    steps: int = 200
+    """Steps of the chains; a quarter of them is burn-in."""
+    chains: int = 4
+    """Chains for each row."""
+    replicas: int | None = None
+    """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1."""
+    key: str | None = None
+    """Which array of a .npz archive."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    overwrite: bool = False
+    """Replace files that are already there."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write a run's machine for other programs: the encoder as ONNX or torch.export program, or the whole machine, in
+    the data's own units, as a folder that GRBM.from_pretrained reads."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a run."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """NAME.onnx, NAME.pt2, or a folder."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    overwrite: bool = False
+    """Replace a file that is already there."""
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Score a run on its training and held-out data; writes RUN/evaluation.json."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    samples: int = 10_000
+    """Samples from noise to score."""
+    log_likelihood: bool = False
+    """Of all training and held-out rows, with standard errors; for images also in bits per dimension."""
+    ais_steps: int = 2000
+    """Temperatures of the annealing that finds log Z, where it is not exact."""
+    ais_chains: int = 1000
+    """Its chains, each way."""
+    fid: bool = False
+    """Images: distances between samples from noise and training images, beside reference points, to RUN/fid.json."""
+    fid_weights: Path | None = None
+    """The Inception network of FID: torch-fidelity's .pth (downloaded where it is not given), or a .npz of its first
+    part, which gives 768 features on another scale."""
+    fid_samples: int = 10_000
+    """Images on either side."""
+    fid_references: bool = True
+    """Also held-out images, one Gaussian, a mixture of 20 and a small autoencoder, in the same table."""
+    fid_mean: bool | None = None
+    """Images: score conditional means μ + W h in place of v; by default as the run says."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Say in plain words what is wrong with a run, or fine, and what to change."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class MixingOptions:
+    """Say whether a run's chains mix: R-hat, effective sample sizes, autocorrelation, acceptance and swap rates.
+
+    Half of the chains start at the data, half at noise. Writes RUN/mixing.json and RUN/figures/mixing.png.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    sampler: SamplerName | None = None
+    """Another sampler than the run's own, with its default options."""
+    chains: int = 8
+    draws: int = 1000
+    """States to keep of each chain."""
+    every: int = 2
+    """Steps from one state to the next."""
+    burn_in: int = 1000
+    """Steps before the first."""
+    netcdf: bool = False
+    """Also keep all states in RUN/mixing.nc, for ArviZ (arviz.from_netcdf)."""
+    weights: Which = "model"
+    """As in grbm sample."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class FiguresOptions:
+    """Draw all figures of a run anew, from its files."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write RUN/report.html, one page that needs no network: samples and the way to them, filters, learning curves,
+    scores, the doctor's findings, settings."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run."""
+    seed: int = 1
+    data_dir: Path | None = None
+    """Where the folder of image data is now, if it moved since training."""
+    data: Path | None = None
+    """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Put runs side by side: settings that differ, scores, samples and learning curves."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of two runs or more."""
+    out: Path = Path("compare.html")
+    """The page to write."""
+    seed: int = 1
+    overwrite: bool = False
+    """Replace a page that is already there."""
+
+
+@dataclass(frozen=True)
+class PaperOptions:
+    """Run what is missing of a table or figure of the paper, go on with what was interrupted, score and draw.
+
+    Tables and figures share their runs.
+    """
+
+    dynamics: Dynamics = "paper"
+    """paper: the equations as printed, temperature 1. published-program: what the authors' program computes."""
+    scale: float | None = None
+    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, a
+    quarter of an hour of one core for each."""
+    out: Path | None = None
+    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE, or runs/DYNAMICS-cpu."""
+    data_dir: Path = Path("data")
+    """Folder of MNIST, Fashion-MNIST and CelebA."""
+    data: Path | None = None
+    """CelebA's aligned pictures, a folder or zip file, if they are not in data_dir."""
+    fid_weights: Path | None = None
+    """As in grbm evaluate --fid."""
+    fid_samples: int = 10_000
+    """As in grbm evaluate --fid."""
+    mean: bool | None = None
+    """Show and score conditional means μ + W h in place of v; by default only with the dynamics of the program."""
+    jobs: int | None = None
+    """Runs at a time; by default 1 on a GPU and 2 on a CPU."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Figure1Options:
+    """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
+
+    budget: Literal["short", "paper"] = "short"
+    """short: at most 15 minutes on two cores. paper: the full 50,000 epochs, many hours."""
+    out: Path | None = None
+    """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
+    jobs: int = 2
+    """Runs at a time, one thread each."""
+    seed: int = 0

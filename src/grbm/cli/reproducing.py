@@ -1,0 +1,62 @@
+"""The command that reproduces a table or figure of the paper. Parse, call, print."""
+
+from pathlib import Path
+from typing import Any
+
+from grbm.cli.common import note, parse, require
+from grbm.cli.options import Figure1Options, PaperOptions
+from grbm.errors import UserError
+
+
+def reproduce(args: list[str]) -> None:
+    """`grbm reproduce`: a figure or table of the paper."""
+    from grbm.reproduce.tables import ABOUT, TARGETS
+
+    names = ", ".join(["fig1", *sorted(TARGETS)])
+    if not args or args[0] in ("-h", "--help"):
+        print("usage: grbm reproduce WHAT [options]\n\nWHAT, each explained by grbm reproduce WHAT --help, is")
+        print("  fig1    five samplers on two mixtures: density and samples")
+        print("\n".join(f"  {name:<6}  {text}" for name, text in sorted(ABOUT.items())))
+        return
+    if args[0] == "fig1":
+        _figure1(args[1:])
+    elif args[0] in TARGETS:
+        _paper(args[0], args[1:])
+    else:
+        raise UserError(f"There is nothing called {args[0]!r} to reproduce; choose one of {names}.")
+
+
+def _figure1(args: list[str]) -> None:
+    from grbm.reproduce import figure1
+
+    options = parse(Figure1Options, args, "grbm reproduce fig1")
+    require("--jobs", options.jobs, 1)
+    out = options.out or Path("runs") / f"fig1-{options.budget}"
+    print(figure1.reproduce(out, budget=options.budget, jobs_at_once=options.jobs, seed=options.seed))
+
+
+def _paper(what: str, args: list[str]) -> None:
+    from grbm.devices import pick_device
+    from grbm.evaluate.features import inception
+    from grbm.reproduce import tables
+
+    options = parse(PaperOptions, args, f"grbm reproduce {what}")
+    require("--jobs", options.jobs, 1)
+    require("--fid-samples", options.fid_samples, 100)
+    device = pick_device("auto")
+    scale = 1.0 if options.scale is None and device.type == "cuda" else options.scale
+    made = tables.Options(
+        options.out or Path("runs") / f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}",
+        options.dynamics,
+        scale,
+        options.data_dir,
+        options.data,
+        options.seed,
+        options.jobs or (1 if device.type == "cuda" else 2),
+        options.mean,
+    )
+
+    def judge(dataset: str) -> Any:
+        return inception(options.fid_weights, dataset, device, note)
+
+    print(tables.reproduce(what, made, judge, options.fid_samples))

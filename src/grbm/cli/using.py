@@ -1,0 +1,151 @@
+"""The commands that use a run: samples, codes of data, gaps filled in, files for other programs. Parse, call, print."""
+
+from pathlib import Path
+
+from grbm import files, runs
+from grbm.cli.common import note, parse, read_run, refuse_existing, require
+from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions
+from grbm.errors import UserError
+
+
+def sample(args: list[str]) -> None:
+    """`grbm sample`: draws from noise, as numbers and as a picture."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from grbm.data.mixtures import MIXTURES
+    from grbm.report import plots
+    from grbm.runs.config import SAMPLERS, SamplerConfig, SamplingConfig
+    from grbm.runs.sampling import generate
+
+    options = parse(SampleOptions, args, "grbm sample")
+    require("--n", options.n, 1)
+    require("--steps", options.steps, 1)
+    if options.sampler is not None and options.sampler not in SAMPLERS:
+        raise UserError(f"There is no sampler {options.sampler!r}; choose one of {', '.join(SAMPLERS)}.")
+    run = read_run(options.run, None, None, options.weights)
+    own = run.config.sampling
+    sampling = SamplingConfig(
+        sampler=own.sampler if options.sampler in (None, own.sampler.name) else SamplerConfig(options.sampler),  # type: ignore[arg-type]
+        n_steps=options.steps or own.n_steps,
+        mean=own.mean if options.mean is None else options.mean,
+    )
+    path = options.run / runs.SAMPLES / "samples.npy"
+    refuse_existing(path, options.overwrite)
+    drawn = generate(run, options.n, sampling=sampling, seed=options.seed)
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
+        np.save(file, drawn.numpy().astype(kind), allow_pickle=False)
+    what = "conditional means of the last states; --mean False for the states" if sampling.mean else "states"
+    print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise; {what}): {path}")
+    name = run.config.dataset.name
+    if run.image_shape is not None:
+        title = f"{'Conditional means' if sampling.mean else 'Samples'} after {sampling.n_steps} steps from noise"
+        figure = plots.image_grid(drawn[:256], run.image_shape, title)
+    elif run.model.n_visible == 2:
+        figure = Figure(figsize=(4, 4.2), layout="constrained")
+        limits = None if name in MIXTURES else plots.limits_of(drawn)
+        plots.sample_panel(figure.subplots(), drawn, MIXTURES.get(name), "samples from noise", limits)
+    else:
+        return
+    with files.replacing(path.with_suffix(".png")) as temporary:
+        figure.savefig(temporary, dpi=150)
+    print(f"  {path.with_suffix('.png')}")
+
+
+def encode(args: list[str]) -> None:
+    """`grbm encode`: binary codes of data."""
+    import numpy as np
+
+    from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes
+
+    options = parse(EncodeOptions, args, "grbm encode")
+    run = read_run(options.run, options.data_dir, options.data, options.weights)
+    rows = rows_to_encode(run, options.what, options.key)
+    form = ".packed" if options.packed else ".bits" if options.bits else ""
+    path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
+    refuse_existing(path, options.overwrite, ", or choose another with --out")
+    if path.suffix != ".npy":
+        raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
+    _note_units(strangeness(run, rows))
+    write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
+    kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
+    print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
+    numbers = row_numbers(run, options.what)
+    if numbers is not None:
+        with files.replacing(path.with_suffix(".rows.npy")) as temporary, temporary.open("wb") as file:
+            np.save(file, numbers, allow_pickle=False)
+        print(f"  which rows of the data they are: {path.with_suffix('.rows.npy')}")
+
+
+def impute(args: list[str]) -> None:
+    """`grbm impute`: what is missing of an array, filled in."""
+    import numpy as np
+    import torch
+
+    from grbm.runs.encoding import strangeness
+    from grbm.runs.imputing import restore, rows_with_gaps
+
+    options = parse(ImputeOptions, args, "grbm impute")
+    require("--noise-std", options.noise_std, 0)
+    require("--chains", options.chains, 1)
+    require("--replicas", options.replicas, 1)
+    require("--steps", options.steps, 4)
+    run = read_run(options.run, None, None, options.weights)
+    rows = rows_with_gaps(run, options.file, options.key)
+    path = options.out or options.run / runs.IMPUTED / f"{options.file.stem}.npy"
+    if path.suffix != ".npy":
+        raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
+    errors = path.with_suffix(".std.npy")
+    for where in (path, errors):
+        refuse_existing(where, options.overwrite, ", or choose another with --out")
+    _note_units(strangeness(run, torch.from_numpy(rows)))
+    filled, std = restore(
+        run,
+        rows,
+        noise_std=options.noise_std,
+        n_steps=options.steps,
+        n_chains=options.chains,
+        n_replicas=options.replicas,
+        seed=options.seed,
+    )
+    for where, array in ((path, filled), (errors, std)):
+        with files.replacing(where) as temporary, temporary.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+    gaps = int(np.isnan(rows).sum())
+    print(f"{gaps:,} of {rows.size:,} numbers were missing and are filled in by their means: {path}")
+    if options.noise_std > 0:
+        print(f"  all others are means given noise of standard deviation {options.noise_std:g}")
+    print(f"  their standard deviations: {errors}")
+
+
+def _note_units(far: float) -> None:
+    """Say so where rows lie far out, ``far`` times as far as the training data."""
+    if far > 3:
+        note(
+            f"these rows lie {far:.0f} times as far from the training mean as the training data do; are they in the "
+            f"same units?"
+        )
+
+
+def export(args: list[str]) -> None:
+    """`grbm export`: a machine for other programs."""
+    from grbm.interchange.programs import Encoder, write_onnx, write_program
+
+    options = parse(ExportOptions, args, "grbm export")
+    run, path = read_run(options.run, None, None, options.weights), options.out
+    refuse_existing(path, options.overwrite)
+    if path.is_dir() and path.suffix in (".onnx", ".pt2"):
+        raise UserError(f"{path} is a folder; give the name of a file.")
+    encoder = Encoder(run.model, *run.standardizer)
+    if path.suffix == ".onnx":
+        write_onnx(encoder, path)
+        print(f"Encoder, input x in the data's units, output probabilities: {path}")
+    elif path.suffix == ".pt2":
+        write_program(encoder, path)
+        print(f"Encoder, from x in the data's units to hidden probabilities: {path} (torch.export.load)")
+    elif path.suffix:
+        raise UserError(f"--out {path}: .onnx and .pt2 files can be written, and a folder, whose name has no suffix.")
+    else:
+        run.model.double().rescaled(*run.standardizer).save_pretrained(path)  # far from 0, float32 has too few digits
+        print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")

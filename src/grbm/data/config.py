@@ -1,0 +1,41 @@
+"""What a data set is called, how its rows are made, and where they lie."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from grbm.data.standardise import Mode
+
+DatasetName = Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "celeba", "array", "images"]
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """What to learn from."""
+
+    name: DatasetName = "digits"
+    """Two 2-D mixtures, four image sets, or your own array or pictures (with --data)."""
+    standardise: Mode = "pixel"
+    """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all."""
+    n_points: int = 1000
+    """Mixtures only: training points."""
+    held_out: float = 0.1
+    """Digits, arrays and pictures: share of rows kept from training for evaluation. The others have test data."""
+    subset: int | None = None
+    """Arrays and pictures, CelebA: a random choice of so many rows, by seed, before any are held out."""
+    key: str | None = None
+    """Which array of a .npz archive, or which column of a Hugging Face data set."""
+    crop: int | None = None
+    """Pictures: side of the square to cut from their centre."""
+    size: int | None = None
+    """Pictures: bring them to squares of this side."""
+    grey: bool = False
+    """Pictures: one channel in place of three."""
+
+
+class Source(NamedTuple):
+    """Where data lie, and how much of them may be held in memory: none of it changes what is learned from them."""
+
+    folder: Path = Path("data")  # of MNIST, Fashion-MNIST and CelebA
+    path: Path | None = None  # of the user's own array or pictures
+    memory: int = 256  # megabytes, in float32

@@ -1,0 +1,205 @@
+"""Folders and zip files of pictures, and Hugging Face data sets on disk. Pictures are decoded once, into a cache."""
+
+import hashlib
+import io
+import json
+import os
+import sys
+import threading
+import zipfile
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from grbm.data.arrays import open_array
+from grbm.data.tables import StoredTable
+from grbm.errors import UserError
+from grbm.files import cache_folder, replacing
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+ImageShape = tuple[int, int, int]
+TOGETHER = 2000  # pictures that are decoded before the next are begun
+
+
+class Look(NamedTuple):
+    """How pictures become rows: an optional square from the centre, an optional square size, colour or grey."""
+
+    crop: int | float | None = None  # a float is a share of the width
+    size: int | None = None
+    grey: bool = False
+
+
+def is_arrow(folder: Path) -> bool:
+    """Whether a folder was written by ``datasets.Dataset.save_to_disk``."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def open_pictures(folder: Path, look: Look, key: str | None = None) -> tuple[StoredTable, ImageShape]:
+    """One picture, those of a folder and the folders in it, a zip file, or a Hugging Face data set, in [0, 1].
+
+    Returns rows (n, channels · height · width) in channel-major order, and their image shape.
+    """
+    if folder.is_file() and zipfile.is_zipfile(folder):
+        return _open_zip(folder, look)
+    if folder.is_file() and folder.suffix.lower() in SUFFIXES:
+        paths = [folder]
+    elif not folder.is_dir():
+        raise UserError(f"{folder} is neither a folder nor a zip file; give --data one of pictures.")
+    elif is_arrow(folder):
+        table, column = _load_arrow(folder, key)
+        if type(table.features[column]).__name__ != "Image":
+            raise UserError(
+                f"{folder}: {column} holds no pictures; choose with --dataset.key, or train the array preset."
+            )
+        name = f"{folder.resolve()} {table._fingerprint} {column}"
+        return _cached(name, look, len(table), lambda k: (str(k), table[k][column]), folder)
+    else:
+        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    _enough(len(paths), folder)
+    stamps = [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
+    name = f"{folder.resolve()} {json.dumps(stamps)}"
+    return _cached(name, look, len(paths), lambda k: (str(paths[k]), _open(paths[k], str(paths[k]))), folder)
+
+
+def _open_zip(path: Path, look: Look) -> tuple[StoredTable, ImageShape]:
+    """The pictures in a zip file, by name; nothing is unpacked to the disk."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = sorted(
+                (info for info in archive.infolist() if Path(info.filename).suffix.lower() in SUFFIXES),
+                key=lambda info: info.filename,
+            )
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{path} is not a whole zip file ({error}); fetch it again.") from error
+    _enough(len(infos), path)
+    held = threading.local()  # an archive for each thread: they would move each other's place in the file
+
+    def picture(k: int) -> tuple[str, Any]:
+        if not hasattr(held, "archive"):
+            held.archive = zipfile.ZipFile(path)
+        title = f"{infos[k].filename} in {path}"
+        try:
+            return title, _open(io.BytesIO(held.archive.read(infos[k])), title)
+        except (zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{title} is damaged ({error}); fetch the file again.") from error
+
+    stamps = [(info.filename, info.file_size, info.CRC) for info in infos]
+    return _cached(json.dumps(stamps), look, len(infos), picture, path)
+
+
+def _enough(count: int, where: Path) -> None:
+    if count == 0:
+        raise UserError(f"{where} holds no pictures ({', '.join(SUFFIXES)}).")
+
+
+def open_arrow(folder: Path, key: str | None = None) -> StoredTable:
+    """A column of numbers, or of lists of numbers of one length, of a Hugging Face data set on disk."""
+    table, column = _load_arrow(folder, key)
+    rows = table.with_format("numpy", columns=[column])
+    first = np.asarray(rows[0][column])
+    if first.dtype.kind not in "fiub":
+        raise UserError(f"{folder}: the column {column} holds no numbers; choose with --dataset.key.")
+
+    def read(index: np.ndarray) -> np.ndarray:
+        read_rows = np.asarray(rows[index][column])
+        if read_rows.dtype.kind not in "fiub":
+            raise UserError(
+                f"{folder}: the rows of {column} differ in length; they must all have {first.size} numbers."
+            )
+        return read_rows.reshape(len(index), first.size)
+
+    return StoredTable(read, torch.arange(len(rows)), first.size)
+
+
+def _load_arrow(folder: Path, key: str | None) -> tuple[Any, str]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"{folder} is a Hugging Face data set, which needs pip install datasets (in a clone: uv run --extra "
+            f"datasets)."
+        ) from error
+    try:
+        table = datasets.load_from_disk(str(folder))
+    except Exception as error:  # whatever the library raises, it is about this folder
+        raise UserError(f"{folder} is not a readable Hugging Face data set ({error}); save it again.") from error
+    if isinstance(table, datasets.DatasetDict):
+        raise UserError(f"{folder} holds several data sets; give --data one of its folders: {', '.join(table)}.")
+    if key is None and len(table.column_names) != 1:
+        raise UserError(f"{folder} has several columns; name one with --dataset.key: {', '.join(table.column_names)}.")
+    column = key or table.column_names[0]
+    if column not in table.column_names:
+        raise UserError(f"{folder} has no column {column!r}; choose one of {', '.join(table.column_names)}.")
+    return table, column
+
+
+def _open(source: Path | io.BytesIO, title: str) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        picture = Image.open(source)
+        picture.load()
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{title} is not a readable picture ({error}); remove or replace it.") from error
+    return picture
+
+
+def _cached(
+    name: str, look: Look, count: int, picture: Callable[[int], tuple[str, Any]], where: Path
+) -> tuple[StoredTable, ImageShape]:
+    """Decode all pictures, on all cores, into one array of bytes in the cache, unless it is there; then map it."""
+    digest = hashlib.sha256(f"{name} {look}".encode()).hexdigest()[:24]
+    path = cache_folder() / f"{digest}.npy"
+    if not path.is_file():
+        workers = os.cpu_count() or 1
+        with replacing(path) as temporary, ThreadPoolExecutor(workers) as pool:
+            array: Any = None
+            for first in range(0, count, TOGETHER):  # so that not all pictures wait in memory to be written
+                numbers = range(first, min(first + TOGETHER, count))
+                decoded = pool.map(lambda k: _pixels(*picture(k), look), numbers)
+                for k, (title, pixels) in zip(numbers, decoded, strict=True):
+                    if array is None:
+                        array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *pixels.shape))
+                    if pixels.shape != array.shape[1:]:
+                        raise UserError(
+                            f"{title} is {pixels.shape[2]} x {pixels.shape[1]} pixels, the first picture in {where} "
+                            f"{array.shape[3]} x {array.shape[2]}; bring them to one size with --dataset.size."
+                        )
+                    array[k] = pixels
+                if count > TOGETHER:
+                    print(f"  decoded {numbers.stop:,} of {count:,} pictures", file=sys.stderr, flush=True)
+            if array is not None:
+                array.flush()
+    rows = open_array(path)
+    shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+    scaled = StoredTable(lambda index: rows.read(index) / np.float32(255), rows.index, rows.n_columns)
+    return scaled, (int(shape[1]), int(shape[2]), int(shape[3]))
+
+
+def _pixels(title: str, picture: Any, look: Look) -> tuple[str, np.ndarray]:
+    """One picture as bytes (channels, height, width), with its title."""
+    from PIL import Image
+
+    if picture.mode.startswith("I"):  # 16 bits, which PIL would cut off at 255
+        picture = Image.fromarray((np.asarray(picture).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))
+    picture = picture.convert("L" if look.grey else "RGB")
+    crop = round(look.crop * picture.width) if isinstance(look.crop, float) else look.crop
+    if crop is not None:
+        if crop > min(picture.size):
+            raise UserError(
+                f"{title} is {picture.width} x {picture.height} pixels, smaller than --dataset.crop {crop}."
+            )
+        left, top = (picture.width - crop) // 2, (picture.height - crop) // 2
+        picture = picture.crop((left, top, left + crop, top + crop))
+    if look.size is not None:
+        shorter = min(picture.size)
+        left, top = (picture.width - shorter) // 2, (picture.height - shorter) // 2
+        square = (left, top, left + shorter, top + shorter)
+        picture = picture.resize((look.size, look.size), resample=2, box=square)  # bilinear
+    pixels = np.asarray(picture, np.uint8)
+    return title, pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -1,0 +1,102 @@
+"""Tables larger than memory: rows read from the disk as they are asked for, and statistics in one pass over them."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grbm.errors import UserError
+
+CHUNK = 1_000_000  # numbers read at a time when a table is passed over
+
+
+class StoredTable:
+    """A table (n, N) of real numbers that stays on the disk; indexed like a tensor, it reads the rows asked for.
+
+    Parameters
+    ----------
+    read : callable
+        Takes row numbers (k,), an int64 array, and returns those rows (k, N), of any real dtype.
+    index : Tensor
+        The row numbers of the source that make up this table, in order (n,).
+    n_columns : int
+        N.
+    """
+
+    def __init__(self, read: Callable[[np.ndarray], np.ndarray], index: Tensor, n_columns: int) -> None:
+        self.read, self.index, self.n_columns = read, index, n_columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.index), self.n_columns
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, which: slice | Tensor) -> Tensor:
+        """Rows by slice or by numbers, as a float64 tensor (k, N)."""
+        return torch.from_numpy(self.read(self.index[which].numpy()).astype(np.float64))
+
+    def take(self, which: Tensor) -> "StoredTable":
+        """The table of these rows, in this order; nothing is read."""
+        return StoredTable(self.read, self.index[which], self.n_columns)
+
+
+Table = Tensor | StoredTable
+
+
+class Statistics(NamedTuple):
+    """What standardisation and tempered paths need to know about a table; all (N,), float64."""
+
+    mean: Tensor
+    var: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def spread(n: int, k: int) -> Tensor:
+    """At most ``k`` of the row numbers 0 .. n−1, evenly spaced, the first and the last among them."""
+    k = min(n, k)
+    return torch.arange(k) * (n - 1) // max(1, k - 1)
+
+
+def chunks(table: Table) -> Iterator[tuple[int, np.ndarray]]:
+    """The table from top to bottom: the number of the first row, and rows (k, N) in float64."""
+    step = max(1, CHUNK // table.shape[1])
+    for first in range(0, len(table), step):
+        yield first, table[first : first + step].double().cpu().numpy()
+
+
+def refuse_not_finite(x: np.ndarray, numbers: Tensor | None, where: str, first: int = 0) -> None:
+    """Raise UserError for the first NaN or infinity in rows x, ``numbers`` of ``where`` or from ``first`` on."""
+    bad = ~np.isfinite(x)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        number = first + row if numbers is None else int(numbers[row])
+        raise UserError(
+            f"{where} holds NaN or infinite numbers, the first at row {number}, column {column}; remove or fill them."
+        )
+
+
+def measure(table: Table, where: str = "the data") -> Statistics:
+    """Statistics in one pass (Chan, Golub & LeVeque 1983), the same for any number of threads.
+
+    Raises UserError that names the first number that is not finite.
+    """
+    n, N = 0, table.shape[1]
+    mean, squares = np.zeros(N), np.zeros(N)
+    low, high = np.full(N, np.inf), np.full(N, -np.inf)
+    for first, x in chunks(table):
+        refuse_not_finite(
+            x, table.index[first : first + len(x)] if isinstance(table, StoredTable) else None, where, first
+        )
+        k = len(x)
+        delta = x.mean(0) - mean
+        squares += ((x - x.mean(0)) ** 2).sum(0) + delta**2 * (n * k / (n + k))
+        mean += delta * (k / (n + k))
+        n += k
+        np.minimum(low, x.min(0), out=low)
+        np.maximum(high, x.max(0), out=high)
+    return Statistics(*(torch.from_numpy(x) for x in (mean, squares / n, low, high)))

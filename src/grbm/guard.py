@@ -1,0 +1,111 @@
+"""The guard against divergence: it looks at every gradient, and keeps the last parameters that had a sensible one."""
+
+import torch
+from torch import Tensor, nn
+
+from grbm.errors import Divergence, DivergenceError, Remedy
+from grbm.model import Energy
+from grbm.samplers import Sampler
+from grbm.samplers.langevin import LangevinOptions
+
+LOOK_EVERY = 25  # updates after which a GPU is waited for, to see whether the numbers are still sensible
+EXPLODED = 1e6  # root-mean-square gradient per parameter beyond which nothing sensible is being learned
+
+
+def is_deferred(energy: Energy) -> bool:
+    """Whether looking at a number would make the host wait for the device."""
+    return energy.W.is_cuda
+
+
+def looks(update: int, energy: Energy) -> bool:
+    """Whether numbers are looked at in this update: in every one, but on a GPU only now and then."""
+    return not is_deferred(energy) or update % LOOK_EVERY == 0
+
+
+class Guard:
+    """What training falls back on.
+
+    Attributes
+    ----------
+    last_good : dict of str to Tensor, optional
+        The last parameters whose gradient was known to be sensible.
+    broken : Tensor, optional
+        On a GPU: whether some gradient since then was not, which stops learning until it is looked at.
+    """
+
+    def __init__(self, last_good: dict[str, Tensor] | None = None) -> None:
+        self.last_good = last_good
+        self.broken: Tensor | None = None
+
+    def check(
+        self, model: nn.Module, energy: Energy, sampler: Sampler, update: int, grad_norm: Tensor, chains_v2: Tensor
+    ) -> Tensor:
+        """Look at the gradient in ``model`` before it is followed; returns the norm to clip it by.
+
+        Parameters
+        ----------
+        model, energy
+            The parameters with their gradients, and the energy under which the chains ran.
+        sampler
+            What ran them: a Langevin step may be too long for some unit.
+        update, grad_norm, chains_v2
+            Which update it is, the norm of the gradient, and the mean square of the chains by visible unit (N,).
+
+        Raises
+        ------
+        DivergenceError
+            The parameters are back at the last good ones then. On a GPU, within `LOOK_EVERY` updates; until then a
+            gradient that is not sensible is replaced by 0.
+        """
+        n_parameters = sum(p.numel() for p in model.parameters())
+        broken = ~(grad_norm < EXPLODED * n_parameters**0.5)  # also where it is NaN
+        if is_deferred(energy):
+            broken = self.broken = broken if self.broken is None else broken | self.broken
+        if looks(update, energy):
+            divergence = _overshoot(update, energy, sampler)
+            if divergence is None and broken:
+                divergence = _explosion(update, energy, chains_v2, model)
+            if divergence is not None:
+                self._fall_back(model, divergence)
+            self.last_good = {name: p.clone() for name, p in model.state_dict().items()}
+        if self.broken is None:
+            return grad_norm
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.masked_fill_(self.broken, 0.0)
+        return grad_norm.masked_fill(self.broken, 0.0)
+
+    def settle(self, model: nn.Module, update: int) -> None:
+        """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""
+        if self.broken is not None and self.broken:
+            self._fall_back(model, Divergence("gradient", update, ("learning_rate", "step_size", "min_var")))
+
+    def _fall_back(self, model: nn.Module, divergence: Divergence) -> None:
+        if divergence.cause == "gradient":
+            model.load_state_dict(self.last_good or model.state_dict())
+        self.broken = None
+        raise DivergenceError(divergence)
+
+
+def _overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | None:
+    """Above α/(Tσ²) = 2 a Langevin proposal overshoots: unadjusted chains explode, adjusted ones reject everything."""
+    if not isinstance(sampler, LangevinOptions):
+        return None
+    ratio, unit = sampler.overshoot(energy).max(0)
+    if not ratio > 2:
+        return None
+    remedies: tuple[Remedy, ...] = ("per_unit", "step_size", "min_var")
+    var = float(energy.var[unit])
+    return Divergence("step size", update, remedies, int(unit), var, overshoot=float(ratio))
+
+
+def _explosion(update: int, energy: Energy, chains_v2: Tensor, model: nn.Module) -> Divergence:
+    """Name the visible unit that left the sensible world first, and what to do."""
+    log_var, slope = energy.var.log(), model.get_parameter("log_var").grad
+    assert slope is not None
+    bad = ~torch.isfinite(log_var + chains_v2 + slope)
+    unit = int((log_var.abs().nan_to_num(torch.inf) + 1e6 * bad).argmax())
+    remedies: tuple[Remedy, ...] = ("learning_rate", "step_size")
+    if log_var[unit] < 0:
+        remedies = ("min_var", *remedies)
+    return Divergence("gradient", update, remedies, unit, float(energy.var[unit]), float(chains_v2[unit]))

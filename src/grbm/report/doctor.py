@@ -1,0 +1,292 @@
+"""`grbm doctor`: what a run's record, weights and chains say about its health, in plain words."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.data.loading import Dataset
+from grbm.data.tables import spread
+from grbm.evaluate.distance import energy_distance
+from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint, model_digest
+from grbm.runs.config import RunConfig
+from grbm.runs.sampling import on_device, tuned_sampler
+from grbm.samplers import sample
+
+Level = Literal["fine", "note", "wrong"]
+
+
+class Finding(NamedTuple):
+    """One thing looked at: how it stands, and what to change where it is not fine."""
+
+    level: Level
+    about: str
+    text: str
+
+
+@torch.no_grad()
+def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: int = 1) -> list[Finding]:
+    """Everything that can be said of ``run``; without its data, what needs none."""
+    if not all(p.isfinite().all() for p in run.model.parameters()):
+        return [Finding("wrong", "weights", "They hold NaN or infinite numbers; use --weights best, or train again.")]
+    findings = [*_training(run), *_gradients(run), *_acceptance(run), *_swaps(run)]
+    if dataset is None:
+        return [
+            *findings,
+            *_variances(run, None),
+            Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data."),
+        ]
+    rows = run.standardizer(dataset.train[spread(len(dataset.train), 2000)])
+    findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
+    return [*findings, *_chains(run, rows, n_chains, seed), *_mixing(run)]
+
+
+def _late(run: Run, name: str) -> list[float]:
+    """The last quarter of a column of the record."""
+    values = [float(m[name]) for m in run.metrics if m.get(name) is not None]
+    return values[-max(1, len(values) // 4) :] if values else []
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _training(run: Run) -> Iterator[Finding]:
+    n_updates = run.config.train.n_updates
+    last = run.metrics[-1]["update"] if run.metrics else 0
+    match run.status.ended:
+        case "finished":
+            yield Finding("fine", "training", f"Finished all {n_updates:,} updates.")
+        case "diverged":
+            yield Finding("wrong", "divergence", str(run.status))
+        case _:
+            go_on = f"to go on: grbm resume {run.folder}"
+            yield Finding("note", "training", f"At update {last:,} of {n_updates:,}; {go_on}.")
+    distances = [(m["energy_distance"], m["update"]) for m in run.metrics if m.get("energy_distance") is not None]
+    if len(distances) >= 20:
+        window = max(5, len(distances) // 10)
+        means = [_mean([d for d, _ in distances[k : k + window]]) for k in range(len(distances) - window + 1)]
+        best = min(range(len(means)), key=means.__getitem__)
+        if means[-1] > 2 * means[best] and means[-1] - means[best] > 0.01 * math.sqrt(run.model.n_visible):
+            where = distances[best + window // 2][1]
+            kept = checkpoint.best(run.folder / CHECKPOINTS)
+            near = kept is not None and abs(checkpoint.read_record(kept)["update"] - where) <= last / 10
+            remedy = "Use --weights best, stop" if near else "No checkpoint of then was kept: stop"
+            yield Finding(
+                "wrong",
+                "later is worse",
+                f"The chains were nearest to the data around update {where:,} (energy distance {means[best]:.3g}) and "
+                f"ended at {means[-1]:.3g}. {remedy} sooner (--train.n-updates), or lower the learning rate.",
+            )
+        else:
+            text = f"Energy distance of chains to data {distances[0][0]:.3g} at first, {means[-1]:.3g} at the end."
+            yield Finding("fine", "progress", text)
+
+
+def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
+    """σ² should be what is left of the data around their reconstructions, which tells a floor from a collapse."""
+    var, floor = run.model.var.detach(), run.config.train.min_var
+    left = var if rows is None else (rows - run.model.visible_mean(run.model(rows))).square().mean(0)
+    at_floor, collapsed, share = var <= floor * 1.0001, var < left / 20, 1 / len(var)
+    span = f"σ² between {float(var.min()):.3g} and {float(var.max()):.3g} (standardised units)"
+    if collapsed.any():
+        yield Finding(
+            "wrong",
+            "variances",
+            f"{float(collapsed.sum()) * share:.0%} of the visible units have a σ² below a twentieth of the mean square "
+            f"error of their reconstructions; {span}. Lower --train.variance-rate, or raise --train.min-var.",
+        )
+    elif at_floor.any():
+        finer = at_floor & (left < 0.9 * floor)
+        if rows is not None:
+            finer &= rows.var(0) > 2 * floor
+        remedy = "they hardly vary in the data, or fit it"
+        if finer.any():
+            remedy = (
+                f"{float(finer.sum()) * share:.0%} could be sharper, since their reconstructions are: for a better "
+                f"likelihood lower --train.min-var"
+            )
+        text = (
+            f"{float(at_floor.sum()) * share:.0%} of the visible units are at the floor {floor:.3g}; {span}; {remedy}."
+        )
+        yield Finding("note" if finer.any() else "fine", "variances", text)
+    elif float(var.max()) > 4:
+        yield Finding(
+            "wrong",
+            "variances",
+            f"{span}: some unit is broader than the data, so the model has given it up. Lower the learning rate, or "
+            f"use more --model.n-hidden.",
+        )
+    else:
+        yield Finding("fine", "variances", f"{span}, none at the floor {floor:.3g}.")
+
+
+def _gradients(run: Run) -> Iterator[Finding]:
+    clipped = _late(run, "clipped")
+    if not clipped:
+        return
+    share = _mean(clipped)
+    clip = run.config.train.clip_norm
+    if share > 0.99 and run.status.ended == "finished":
+        yield Finding(
+            "note",
+            "gradients",
+            f"In the last quarter all were clipped to {clip:g}, so the learning rate alone set the length of a step. "
+            f"That is how the paper trains; if progress was slow, raise --train.clip-norm or --train.learning-rate.",
+        )
+    else:
+        yield Finding("fine", "gradients", f"{share:.0%} clipped in the last quarter of training.")
+
+
+def _acceptance(run: Run) -> Iterator[Finding]:
+    accepted = _late(run, "accept_prob")
+    if not accepted:
+        return
+    rate = _mean(accepted)
+    if rate < 0.01:
+        yield Finding(
+            "wrong",
+            "acceptance",
+            f"{rate:.2%} of the proposals are accepted: the chains stand still. Lower --sampler.step-size, or give "
+            f"each unit its own with --sampler.per-unit True.",
+        )
+    elif rate > 0.999:
+        yield Finding(
+            "wrong",
+            "acceptance",
+            f"{rate:.2%} of the proposals are accepted: the steps are too small to go anywhere. Raise "
+            f"--sampler.step-size.",
+        )
+    else:
+        yield Finding("fine", "acceptance", f"{rate:.0%} of the proposals are accepted.")
+
+
+def _swaps(run: Run) -> Iterator[Finding]:
+    least, replicas = _late(run, "swap_rate_min"), _late(run, "replicas")
+    if not least:
+        return
+    rate, count = _mean(least), int(replicas[-1])
+    if rate < 0.05:
+        yield Finding(
+            "note" if rate > 0.005 else "wrong",
+            "swaps",
+            f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes from base "
+            f"to model. Use more --sampler.n-replicas; trajectory-tempering, which keeps 64 models at most, may need a "
+            f"lower --sampler.save-below.",
+        )
+    else:
+        yield Finding("fine", "swaps", f"Neighbours among the {count} replicas swap {rate:.0%} of the time or more.")
+
+
+def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
+    on = run.model(rows).mean(0)
+    off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
+    if off + always > 0.1:
+        yield Finding(
+            "wrong" if off + always > 0.5 else "note",
+            "hidden units",
+            f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower "
+            f"--train.learning-rate, {'' if run.config.train.centred else 'train with --train.centred, '}or use fewer "
+            f"--model.n-hidden.",
+        )
+    else:
+        used = f"{off:.0%} off and {always:.0%} on for 99 % of the data"
+        yield Finding("fine", "hidden units", f"{used}; mean probability {float(on.mean()):.2f}.")
+
+
+def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
+    if len(dataset.test) < 20:
+        return
+    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.standardizer(dataset.test[:2000])))
+    gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
+    error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())
+    if not gap <= max(0.5 * spread, 3 * error):  # also where it is NaN
+        yield Finding(
+            "wrong",
+            "overfitting",
+            f"Held-out data lie {gap:.3g} nats above the training data in free energy (spread {spread:.3g}). Use fewer "
+            f"--model.n-hidden or --train.n-updates, or more data.",
+        )
+    else:
+        text = f"Held-out data lie {gap:.3g} ± {error:.2g} nats above the training data in free energy."
+        yield Finding("fine", "held-out data", text)
+
+
+def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Finding]:
+    """Chains from noise and from data, as the run draws samples: are they where the data are, and do they meet?"""
+    config: RunConfig = run.config
+    model = on_device(run)
+    sampler = tuned_sampler(run, config.sampling.sampler, model)
+    steps = config.sampling.n_steps
+    noise = sample(model, sampler, n_steps=steps, n_chains=n_chains, seed=seed).v.cpu()
+    data = rows[spread(len(rows), n_chains)]
+    if not noise.isfinite().all():
+        text = f"{steps} steps from noise end in NaN or infinite numbers. Lower --sampling.sampler.step-size."
+        yield Finding("wrong", "chains", text)
+        return
+    met = None
+    if not sampler.anneals:
+        other = sample(model, sampler, n_steps=steps, v0=data.to(model.W), seed=seed + 1).v.cpu()
+        distance, p = _differ(noise, other, seed)
+        met = not (p < 0.01 and distance > 0.01)
+    energies = {name: run.model.free_energy(x).double() for name, x in (("data", data), ("noise", noise))}
+    gap, width = float(energies["noise"].mean() - energies["data"].mean()), float(energies["data"].std())
+    where = f"After {steps} steps from noise the chains lie {gap:+.3g} nats from the data in free energy"
+    if not abs(gap) <= 2 * width:  # also where it is NaN
+        pcd = run.config.objective.name == "pcd"
+        if gap < 0:
+            remedy = "they sit where the model is deeper than at the data: lower --train.learning-rate, or train with "
+            remedy += "more chains or tempering (--sampler.name parallel-tempering)"
+        elif met:
+            remedy = "and so do chains from the data: it is where the model puts its mass, and more steps change "
+            remedy += "nothing; train with more --train.n-updates or a lower --train.learning-rate"
+        else:
+            remedy = "they have not come down to where the data are: more --sampling.n-steps, or train with more "
+            remedy += f"--objective.n-steps{'' if pcd else ' or with --objective.name pcd'} or --train.n-updates"
+        text = f"{where}, more than twice the data's own standard deviation of {width:.3g}; {remedy}."
+        yield Finding("wrong", "energy gap", text)
+    else:
+        text = f"{where}, within twice the data's own standard deviation of {width:.3g}."
+        yield Finding("fine", "energy gap", text)
+    if met is None:
+        text = "Annealed chains start from their base alone, so two starts cannot be compared."
+        yield Finding("note", "memory", text)
+    elif not met:
+        yield Finding(
+            "wrong",
+            "memory",
+            f"After {steps} steps chains from noise and chains from the data still differ (energy distance "
+            f"{distance:.1%} of their width): they have not forgotten their start. Draw with more --sampling.n-steps, "
+            f"or temper (--sampling.sampler.name parallel-tempering or annealed).",
+        )
+    else:
+        how = f"energy distance {max(0.0, distance):.1%} of their width, p = {p:.2f}; below 1 % does not matter"
+        yield Finding("fine", "memory", f"After {steps} steps chains from noise and from the data have met ({how}).")
+
+
+def _mixing(run: Run) -> Iterator[Finding]:
+    """What `grbm mixing` said of longer chains, if it was asked."""
+    try:
+        found = json.loads((run.folder / MIXING).read_text(encoding="utf-8"))
+        if found["model"] == model_digest(run.model):
+            yield Finding("fine" if found["mixed"] else "wrong", f"mixing of {found['sampler']}", found["verdict"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+
+
+def _differ(x: Tensor, y: Tensor, seed: int, n_permutations: int = 199) -> tuple[float, float]:
+    """Energy distance over the mean distance within, and the share of relabelings that give as much."""
+    both = torch.cat([x, y]).double()
+    distances = torch.cdist(both, both)
+    label = torch.cat([torch.ones(len(x)), -torch.ones(len(y))]).double()
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.stack([label, *(label[torch.randperm(len(label), generator=rng)] for _ in range(n_permutations))])
+    first = (labels > 0).double() / len(x)
+    weights = first - (labels < 0).double() / len(y)
+    statistics = -((weights @ distances) * weights).sum(1)
+    p = float((statistics >= statistics[0]).double().mean())
+    scale = float(distances.sum() / (len(both) * (len(both) - 1)))
+    return float(energy_distance(x, y)) / scale, p

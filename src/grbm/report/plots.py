@@ -1,0 +1,247 @@
+"""Figures, as matplotlib Figures that the caller saves or shows; nothing here touches global plotting state."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
+from torch import Tensor
+
+from grbm.data.images import tile
+from grbm.data.mixtures import Mixture
+from grbm.data.pictures import ImageShape
+from grbm.evaluate.mixing import Mixing, Trace
+
+INK, RUST = "#1f4e79", "#c0504d"
+COLOURS = (INK, RUST, "#5b8c5a", "#c9a227", "#7a5c99", "#4aa3a2", "#8a8a8a")
+
+
+def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25) -> Figure:
+    """An array as a picture, with ``room`` inches above and below for words."""
+    height = width * array.shape[0] / array.shape[1]
+    figure = Figure(figsize=(width, height + room), layout="constrained")
+    show(figure.subplots(), array, title)
+    return figure
+
+
+def show(axes: Axes, array: np.ndarray, title: str) -> None:
+    """An array (H, W, 3) as a picture in ``axes``."""
+    axes.imshow(array, interpolation="nearest")
+    axes.set_axis_off()
+    axes.set_title(title, fontsize=10)
+
+
+def image_grid(images: Tensor, shape: ImageShape, title: str, columns: int = 16) -> Figure:
+    """Images (n, N), in [0, 1], as a grid."""
+    return _sheet(tile(images, shape, columns), title)
+
+
+def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: str) -> Figure:
+    """The sampling process (Fig. 2): states (S, C, N), a row per chain and a column per kept step."""
+    n_states, n_chains, _ = states.shape
+    array = tile(states.transpose(0, 1).reshape(n_states * n_chains, -1), shape, n_states)
+    figure = _sheet(array, title, width=0.6 * n_states + 0.5, room=0.8)
+    axes = figure.axes[0]
+    axes.set_axis_on()
+    cell = shape[2] + 1
+    axes.set_xticks([cell * k + cell / 2 for k in range(n_states)], [str(s) for s in steps], fontsize=7)
+    axes.set_yticks([])
+    axes.set_xlabel("step of the chain", fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: int = 8, width: int = 640) -> None:
+    """The sampling process as a GIF about ``width`` pixels wide: a frame per state of (S, C, N), the last one held."""
+    from PIL import Image
+
+    frames = []
+    for state in states:
+        array = (tile(state, shape, columns) * 255).round().astype(np.uint8)
+        scale = max(1, round(width / array.shape[1]))
+        frames.append(Image.fromarray(array).resize((array.shape[1] * scale, array.shape[0] * scale), 0))
+    durations = [90] * (len(frames) - 1) + [2000]
+    frames[0].save(path, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
+
+
+def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
+    """Weights of the hidden units of largest norm (Fig. 3b)."""
+    title = f"Filters: the {min(count, W.shape[1])} hidden units of largest weight norm"
+    return _sheet(filter_sheet(W, shape, count), title)
+
+
+def filter_sheet(W: Tensor, shape: ImageShape, count: int) -> np.ndarray:
+    """Columns of W of largest norm as images, each scaled to its own range, 0 in mid-grey."""
+    W = W.detach().float().cpu()
+    strongest = W.norm(dim=0).argsort(descending=True)[:count]
+    columns = W[:, strongest].T
+    scaled = 0.5 + 0.5 * columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
+    return tile(scaled, shape, round(len(columns) ** 0.5))
+
+
+def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
+    """Log-variance and reconstruction error over training (Fig. 3a), and the gradient norm."""
+    figure = Figure(figsize=(9, 2.8), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    updates = [m["update"] for m in metrics]
+    log_variance(left, metrics, "log σ²: mean, and range over units")
+    middle.plot(updates, column(metrics, "reconstruction"), color=INK)
+    middle.set_title("reconstruction error (mean square)", fontsize=9)
+    right.semilogy(updates, column(metrics, "grad_norm"), color=INK)
+    right.set_title("gradient norm before clipping", fontsize=9)
+    for axes in (left, middle, right):
+        axes.set_xlabel("update", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: bool = False) -> Figure:
+    """One number of the records of one or several runs, by label, over updates."""
+    figure = Figure(figsize=(4.4, 2.9), layout="constrained")
+    axes = figure.subplots()
+    for k, (label, metrics) in enumerate(several.items()):
+        plain = label.replace("$", r"\$")  # not mathematics
+        axes.plot([m["update"] for m in metrics], column(metrics, name), color=COLOURS[k % len(COLOURS)], label=plain)
+    if log and any(y > 0 for metrics in several.values() for y in column(metrics, name)):
+        axes.set_yscale("log", nonpositive="mask")  # an unbiased distance can be below 0
+    if len(several) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("update", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def cloud(v: Tensor, data: Tensor | None, limits: "Limits") -> Figure:
+    """First two columns of samples (n, N), beside data where they are at hand."""
+    figure = Figure(figsize=(4.6 if data is None else 8, 4.2), layout="constrained")
+    shown = [("samples", v, INK)] if data is None else [("data", data, RUST), ("samples", v, INK)]
+    second = min(1, v.shape[1] - 1)
+    for axes, (title, x, colour) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        axes.scatter(x[:, 0].cpu(), x[:, second].cpu(), s=5, alpha=0.5, lw=0, color=colour)
+        _frame(axes, "", limits)
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel("column 0", fontsize=10)
+        axes.set_ylabel(f"column {second}", fontsize=10)
+        axes.tick_params(labelsize=9)
+    return figure
+
+
+def log_variance(axes: Axes, metrics: list[dict[str, Any]], title: str) -> None:
+    """log σ² over training (Fig. 3a): the mean over visible units as a line, their range as a band."""
+    updates = [m["update"] for m in metrics]
+    low, high = column(metrics, "log_var_min"), column(metrics, "log_var_max")
+    axes.fill_between(updates, low, high, color=INK, alpha=0.15, lw=0)
+    axes.plot(updates, column(metrics, "log_var_mean"), color=INK)
+    axes.set_xlabel("update", fontsize=8)
+    axes.set_title(title, fontsize=9)
+
+
+def column(metrics: list[dict[str, Any]], name: str) -> list[float]:
+    """One number of each record; NaN where it has none."""
+    return [math.nan if m.get(name) is None else m[name] for m in metrics]
+
+
+Limits = tuple[tuple[float, float], tuple[float, float]]
+
+
+def limits_of(rows: Tensor, margin: float = 0.2) -> Limits:
+    """What a panel must show to hold all rows (n, 2)."""
+    low, high = rows.amin(0), rows.amax(0)
+    border = margin * (high - low).clamp_min(1e-12)
+    (left, bottom), (right, top) = (low - border).tolist(), (high + border).tolist()
+    return (left, right), (bottom, top)
+
+
+def density_panel(
+    axes: Axes, points: Tensor, shape: tuple[int, ...], log_density: Tensor, title: str, limits: Limits | None = None
+) -> None:
+    """A log-density on a 2-D grid (P, 2), coloured down to 12 nats below its peak."""
+    x, y = (points[:, k].view(shape).cpu().numpy() for k in (0, 1))
+    log_p = log_density.view(shape).cpu().numpy()
+    low, high = log_p.max() - 12, log_p.max()
+    axes.set_facecolor(colormaps["viridis"](0))  # where the grid ends there is no density
+    axes.pcolormesh(x, y, log_p, cmap="viridis", vmin=low, vmax=high, shading="auto", rasterized=True)
+    _frame(axes, title, limits)
+
+
+def sample_panel(axes: Axes, v: Tensor, mixture: Mixture | None, title: str, limits: Limits | None = None) -> None:
+    """Samples (n, 2), over the 3-deviation ellipses of the mixture's modes."""
+    axes.scatter(v[:, 0].cpu(), v[:, 1].cpu(), s=2, color=INK, alpha=0.4, lw=0, rasterized=True)
+    if mixture is not None:
+        for mean, std in zip(mixture.means.tolist(), mixture.stds.tolist(), strict=True):
+            axes.add_patch(Ellipse(mean, 6 * std[0], 6 * std[1], fill=False, color=RUST, lw=0.8))
+    _frame(axes, title, limits)
+
+
+def _frame(axes: Axes, title: str, limits: Limits | None) -> None:
+    """The paper's window, or ``limits`` with its own scale of each axis."""
+    horizontal, vertical = limits or ((-10, 10), (-10, 10))
+    axes.set_xlim(*horizontal)
+    axes.set_ylim(*vertical)
+    if limits is None:
+        axes.set_aspect("equal")
+        axes.set_xticks([])
+        axes.set_yticks([])
+    axes.tick_params(labelsize=6)
+    axes.set_title(title, fontsize=8)
+
+
+def scatter(v: Tensor, data: Tensor, title: str) -> Figure:
+    """First two columns of samples over data, for arrays that are no images."""
+    figure = Figure(figsize=(4.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    second = min(1, data.shape[1] - 1)
+    for x, label, colour in ((data, "data", "#bbbbbb"), (v, "samples", INK)):
+        axes.scatter(x[:, 0].cpu(), x[:, second].cpu(), s=4, alpha=0.5, lw=0, color=colour, label=label)
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("column 0", fontsize=8)
+    axes.set_ylabel(f"column {second}", fontsize=8)
+    axes.set_title(title, fontsize=9)
+    return figure
+
+
+def mixing(trace: Trace, found: Mixing) -> Figure:
+    """Free energies of the chains, autocorrelations, R-hat of the visible units, and swap rates if there are any."""
+    tempered = found.swap_rate is not None
+    figure = Figure(figsize=(11 if tempered else 8.5, 2.9), layout="constrained")
+    panels = figure.subplots(1, 4 if tempered else 3, width_ratios=[2, 1, 1, 1][: 4 if tempered else 3])
+    steps = [trace.every * (k + 1) for k in range(trace.v.shape[1])]
+    for k, chain in enumerate(trace.free_energy):
+        start, colour = ("data", RUST) if k < trace.n_from_data else ("noise", INK)
+        label = f"from {start}" if k in (0, trace.n_from_data) else None
+        panels[0].plot(steps, chain, color=colour, lw=0.6, alpha=0.7, label=label)
+    panels[0].set_title("free energy of each chain, nats", fontsize=9)
+    panels[0].set_xlabel("step after burn-in", fontsize=8)
+    panels[0].legend(frameon=False, fontsize=7, loc="upper right")
+    above = (found.autocorrelation > 0.05).any(0).long()
+    shown = min(len(above), 2 * int(above.cumprod(0).sum()) + 10)
+    panels[1].axhline(0, color="#999999", lw=0.6)
+    for rho, label, colour in zip(
+        found.autocorrelation, ("free energy", f"slowest unit ({found.slowest})"), (INK, RUST), strict=True
+    ):
+        panels[1].plot([trace.every * k for k in range(shown)], rho[:shown], color=colour, label=label)
+    panels[1].legend(frameon=False, fontsize=7)
+    panels[1].set_title("autocorrelation", fontsize=9)
+    panels[1].set_xlabel("lag, steps", fontsize=8)
+    rhat = found.rhat.nan_to_num(nan=2.0).clamp_max(2.0).numpy()
+    panels[2].hist(rhat, bins=30, range=(min(1.0, rhat.min()), max(1.06, rhat.max())), color=INK)
+    panels[2].axvline(1.05, color=RUST, lw=0.8)
+    panels[2].set_title("R-hat of the visible units", fontsize=9)
+    if found.swap_rate is not None:
+        panels[3].bar(range(1, len(found.swap_rate) + 1), found.swap_rate.numpy(), color=INK)
+        panels[3].set_ylim(0, 1)
+        panels[3].set_title("swap rates", fontsize=9)
+        panels[3].set_xlabel("pair of replicas, from the base up", fontsize=8)
+    for axes in panels:
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure

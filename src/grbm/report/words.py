@@ -1,0 +1,60 @@
+"""What is known of a run, in words: numbers with their errors, how training ended, how long it took, likelihoods."""
+
+import math
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from grbm.runs import Run
+from grbm.runs.paper import describe
+
+
+def with_error(mean: float, error: float) -> str:
+    """A number to the digits that its standard error allows: two of those that are uncertain."""
+    decimals = max(0, 1 - math.floor(math.log10(error))) if error > 0 else 4
+    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    minutes, hours = divmod(round(seconds), 60), divmod(round(seconds / 60), 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes[0]} min {minutes[1]} s" if seconds < 3600 else f"{hours[0]} h {hours[1]} min"
+
+
+def ending(run: Run) -> str:
+    """How training ended, and how to go on where that is possible; empty where it finished."""
+    go_on = f"; to go on: grbm resume {run.folder}" if run.status.ended == "running" else ""
+    return f"{run.status}{go_on}"
+
+
+def experiment(run: Run) -> str:
+    """Which of the paper's experiments a run is and how it departs from it; empty for other runs."""
+    return describe(run.config)
+
+
+def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
+    """The log-likelihoods among ``scores`` (of `grbm.report.scores`) as a small table, and what they mean."""
+    bits = "bits_per_dimension_train" in scores
+    yield "\nLog-likelihood, nats per sample" + (
+        "; dequantised, nats per sample and bits per dimension:" if bits else ":"
+    )
+    for name, label in (("train", "training"), ("test", "held out")):
+        if f"rows_{name}" not in scores:
+            continue
+        kinds = ("log_likelihood", *(("dequantised", "bits_per_dimension") if bits else ()))
+        columns = [with_error(scores[f"{kind}_{name}"], scores[f"{kind}_{name}_error"]) for kind in kinds]
+        yield f"  {label:<9}{scores[f'rows_{name}']:>8,} rows   " + "   ".join(columns)
+    yield f"log Z = {scores['log_z']:.3f} ± {scores['log_z_error']:.2g} ({scores['log_z_method']})"
+    if "log_z_verdict" in scores:
+        doubt = "" if scores["log_z_converged"] else " Do not use these likelihoods: raise --ais-steps or --ais-chains."
+        yield scores["log_z_verdict"] + doubt
+    text = "Errors are standard errors, of the rows and of log Z together. The log-determinant of the standardisation "
+    text += "is in it: log p(x) = -F(z) - log Z - sum log scale."
+    if bits:
+        text += (
+            " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has uniform "
+        )
+        text += "noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
+    yield textwrap.fill(text, 100)

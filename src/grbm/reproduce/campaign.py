@@ -1,0 +1,166 @@
+"""Several runs side by side: those that are missing are trained, those that were interrupted go on."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from grbm import runs
+from grbm.errors import DivergenceError, StoppedError, UserError
+from grbm.runs.config import RunConfig
+from grbm.runs.progress import Progress
+from grbm.runs.training import train
+
+
+class Planned(NamedTuple):
+    """A run to be had, in a folder of its name."""
+
+    name: str
+    config: RunConfig
+
+
+class _Worker(NamedTuple):
+    planned: Planned
+    process: SpawnProcess
+    answer: Connection  # a sentence, or the exception that ended it
+
+
+def train_missing(
+    planned: Sequence[Planned], folder: Path, *, at_once: int, threads: int | None = None, seconds: float = 60.0
+) -> None:
+    """Train what is ``planned`` in ``folder``: one by one, or several in processes of ``threads`` threads each.
+
+    Side by side, a line is printed for each run that ends, and every so many ``seconds`` where the others are. A run
+    that diverged counts as done, with its last good weights: that is its result.
+
+    Raises
+    ------
+    UserError
+        For a run of other settings in ``folder``, or bad input.
+    StoppedError
+        After SIGINT or SIGTERM; each run has written its checkpoint then, and no process is left.
+    """
+    if at_once == 1 and threads is None:
+        for run in planned:
+            print(run.name, flush=True)
+            with Progress(run.config.train.n_updates) as progress:
+                try:
+                    text = _train(run.config, folder / run.name, on_start=progress.start, on_update=progress.update)
+                except StoppedError as error:
+                    raise StoppedError(error.signal) from error
+            print(f"  {text}", flush=True)
+        return
+    threads = threads or max(1, (os.cpu_count() or 1) // at_once)
+    waiting = list(planned)
+    workers: list[_Worker] = []
+    failure: BaseException | None = None
+    with _told_to_stop(workers) as asked:
+        while workers or (waiting and not asked and failure is None):
+            while waiting and len(workers) < at_once and not asked and failure is None:
+                workers.append(_start(waiting.pop(0), folder, threads))
+            ready = wait([worker.answer for worker in workers], timeout=seconds)
+            for worker in [worker for worker in workers if worker.answer in ready]:
+                workers.remove(worker)
+                found = _answer(worker)
+                if isinstance(found, str):
+                    print(f"  {worker.planned.name}: {found}")
+                elif failure is None:
+                    failure = found
+                    for other in workers:  # their runs can go on later
+                        other.process.terminate()
+            if not ready:
+                print("  " + "; ".join(filter(None, (_progress(worker.planned, folder) for worker in workers))))
+            sys.stdout.flush()
+    if asked:
+        raise StoppedError(asked[0])
+    if failure is not None:
+        raise failure
+
+
+def missing(planned: Sequence[Planned], folder: Path) -> list[Planned]:
+    """Those that are not finished; raises UserError where ``folder`` holds a run of other settings."""
+    return [run for run in planned if not _finished(folder / run.name, run.config)]
+
+
+def _finished(folder: Path, config: RunConfig) -> bool:
+    if not (folder / runs.CONFIG).is_file():
+        return False
+    other = RunConfig.read(folder / runs.CONFIG).difference(config)
+    if other is not None:
+        raise UserError(f"{folder} holds a run with other settings ({other}); choose another folder with --out.")
+    status = runs.read_status(folder)
+    return status.ended in ("finished", "diverged") and (folder / runs.WEIGHTS).is_file()
+
+
+@contextmanager
+def _told_to_stop(workers: list[_Worker]) -> Iterator[list[int]]:
+    """Pass SIGTERM on to the workers; a terminal sends its SIGINT to all of them itself. Yields the signals heard."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def stop(number: int, frame: object) -> None:
+        heard.append(number)
+        for worker in workers:
+            if number == signal.SIGTERM:
+                worker.process.terminate()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(planned: Planned, folder: Path, threads: int) -> _Worker:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(planned.config, folder / planned.name, threads, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(planned, process, ours)
+
+
+def _answer(worker: _Worker) -> "str | BaseException":
+    try:
+        found: str | BaseException = worker.answer.recv()
+    except EOFError:  # it died without a word, such as for memory
+        worker.process.join()
+        found = UserError(
+            f"The process of {worker.planned.name} ended with code {worker.process.exitcode}; start it again."
+        )
+    worker.process.join()
+    return found
+
+
+def _work(config: RunConfig, folder: Path, threads: int, answer: Connection) -> None:
+    torch.set_num_threads(threads)
+    try:
+        answer.send(_train(config, folder))
+    except (UserError, StoppedError, OSError) as error:
+        answer.send(error)
+
+
+def _train(config: RunConfig, folder: Path, **told: Any) -> str:
+    try:
+        train(config, folder, resume=True, **told)
+    except DivergenceError as error:
+        return str(error)
+    return f"{runs.read_metrics(folder)[-1]['seconds']:.0f} s"
+
+
+def _progress(planned: Planned, folder: Path) -> str:
+    metrics = runs.read_metrics(folder / planned.name)
+    n_updates = planned.config.train.n_updates
+    return f"{planned.name}: update {metrics[-1]['update']:,} of {n_updates:,}" if metrics else ""

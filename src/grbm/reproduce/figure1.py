@@ -1,0 +1,165 @@
+"""`grbm reproduce fig1`: five samplers, and the recommended recipe, on the two 2-D mixtures (Fig. 1)."""
+
+import json
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+
+from grbm import files, runs
+from grbm.data.mixtures import MIXTURES
+from grbm.errors import UserError
+from grbm.evaluate.mixtures import density_score, sample_score
+from grbm.report import plots
+from grbm.reproduce import campaign
+from grbm.runs.config import LogConfig, RunConfig, SamplerConfig
+from grbm.runs.presets import PAPER_SAMPLERS, PRESETS, paper
+from grbm.runs.sampling import generate
+
+TITLES = {
+    "gibbs": "Gibbs",
+    "langevin": "Langevin",
+    "langevin-adjusted": "Langevin, adjusted",
+    "gibbs-langevin": "Gibbs-Langevin",
+    "gibbs-langevin-adjusted": "Gibbs-Langevin, adjusted",
+    "recommended": "recommended",
+}
+
+
+class Panel(NamedTuple):
+    """A column of the figure: a run, on one of the two mixtures."""
+
+    mixture: str
+    method: str
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        return f"{self.mixture}-{self.method}"
+
+    @property
+    def planned(self) -> campaign.Planned:
+        return campaign.Planned(self.name, self.config)
+
+
+def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
+    """Twelve runs: the paper's recipe with five samplers, and ours. ``short`` cuts updates and halves the CD steps."""
+    updates, n_steps = {"short": (7000, 50), "paper": (500_000, 100)}[budget]
+    updates = n_updates or updates
+    todo = []
+    for mixture in MIXTURES:
+        recommended = PRESETS[mixture].config
+        if n_updates is not None:
+            recommended = replace(recommended, train=replace(recommended.train, n_updates=n_updates))
+        data = replace(recommended.dataset, n_points=1000)  # the same points as the others, a tenth of its own
+        todo.append(Panel(mixture, "recommended", replace(recommended, dataset=data, seed=seed)))
+        for method, sampler in PAPER_SAMPLERS.items():
+            config = paper(mixture, _in_the_plane(sampler), n_hidden=256, batch_size=100, n_updates=updates)
+            slow = 1.0 if method == "gibbs" else 0.1  # else log σ² outruns W, and the variances collapse at once
+            config = replace(
+                config,
+                train=replace(config.train, variance_rate=slow),
+                objective=replace(config.objective, n_steps=n_steps),
+                sampling=replace(config.sampling, n_steps=n_steps),
+            )
+            todo.append(Panel(mixture, method, replace(config, seed=seed, preset=f"fig1-{method}")))
+    quiet = LogConfig(tensorboard=False)
+    return [panel._replace(config=replace(panel.config, log=quiet)) for panel in todo]
+
+
+def _in_the_plane(sampler: SamplerConfig) -> SamplerConfig:
+    """Larger steps than on images, one per unit.
+
+    The modes are five deviations from where chains start: with α₀ = 0.04 they do not reach them in 100 steps, and every
+    Langevin run diverges within 1,000 updates. The paper's one step size for all units overshoots as soon as the
+    variances differ.
+    """
+    if sampler.name == "gibbs":
+        return sampler
+    return replace(sampler, step_size=0.5 if sampler.name == "langevin" else 0.2, per_unit=True)
+
+
+def reproduce(
+    folder: Path,
+    *,
+    budget: str = "short",
+    jobs_at_once: int = 2,
+    seed: int = 0,
+    n_updates: int | None = None,
+    n_samples: int = 10_000,
+) -> str:
+    """Train what is missing in ``folder``, draw ``figure1.png``, write ``table.json`` and return the table as text."""
+    todo = panels(budget, seed, n_updates)
+    ours = {panel.name for panel in todo} | {"figure1.png", "table.json"}
+    if folder.exists() and (not folder.is_dir() or any(path.name not in ours for path in folder.iterdir())):
+        raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
+    missing = campaign.missing([panel.planned for panel in todo], folder)
+    missing.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
+    print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
+    campaign.train_missing(missing, folder, at_once=jobs_at_once, threads=1)
+    with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
+        rows = list(pool.map(_score, todo, [folder / panel.name for panel in todo], [n_samples] * len(todo)))
+    files.write_text(folder / "table.json", json.dumps(rows, indent=2) + "\n")
+    with files.replacing(folder / "figure1.png") as temporary:
+        _draw(todo, folder).savefig(temporary, dpi=130)
+    return _table(rows, n_samples) + f"\nFigure: {folder / 'figure1.png'}"
+
+
+def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    run, mixture = runs.read(folder), MIXTURES[panel.mixture]
+    row: dict[str, Any] = {"mixture": panel.mixture, "method": panel.method, "updates": panel.config.train.n_updates}
+    row["stopped"] = "" if run.status.ended == "finished" else str(run.status)
+    row["stopped_at"] = None if run.status.ended == "finished" else run.status.update
+    try:
+        density = density_score(run.model, mixture)
+        row |= {"kl": density.kl, "mode_mass": density.mode_mass}
+    except ValueError as error:  # a density too sharp or wide for the grid has no score
+        row |= {"kl": None, "mode_mass": None, "why": str(error)}
+    drawn = sample_score(generate(run, n_samples), mixture)
+    return row | {"within": drawn.within, "mode_share": drawn.mode_share}
+
+
+def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
+    head = f"{'mixture':<12} {'sampler':<25} {'KL, nats':>9}  {'mode mass (energy)':<19} {'within 3σ':>9}  mode share"
+    lines = [head, "-" * len(head)]
+
+    def three(shares: Any) -> str:
+        return "-" if shares is None else " ".join(f"{x:.3f}" for x in shares)
+
+    for row in rows:
+        kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
+        stopped = "" if row["stopped_at"] is None else f"  (stopped at update {row['stopped_at']})"
+        lines.append(
+            f"{row['mixture']:<12} {TITLES[row['method']]:<25} {kl:>9}  {three(row['mode_mass']):<19} "
+            f"{row['within']:>9.3f}  {three(row['mode_share'])}{stopped}"
+        )
+    lines.append("truth: mass and share .330 .330 .340, .989 within 3σ. KL(data || model) and mode mass by quadrature;")
+    lines.append(f"{n_samples:,} samples from noise; 1,000 training points;")
+    lines.append("Langevin family: α₀ = 0.5 (Langevin), 0.2 (Gibbs-Langevin), per unit; log σ² at a tenth of the rate")
+    return "\n".join(lines)
+
+
+def _draw(todo: list[Panel], folder: Path) -> Figure:
+    """The paper's layout: per mixture a row of log-densities over a row of samples; one more column for our recipe."""
+    methods = [*PAPER_SAMPLERS, "recommended"]
+    figure = Figure(figsize=(2 * (len(methods) + 1), 8.4), layout="constrained")
+    table = figure.subplots(4, len(methods) + 1)
+    by_name = {panel.name: panel for panel in todo}
+    for k, (name, mixture) in enumerate(MIXTURES.items()):
+        axis = torch.linspace(-10, 10, 200, dtype=torch.float64)
+        points = torch.cartesian_prod(axis, axis)
+        truth = mixture.log_prob(points)
+        plots.density_panel(table[2 * k, 0], points, (200, 200), truth, f"{name}: true density")
+        plots.sample_panel(table[2 * k + 1, 0], by_name[f"{name}-gibbs"].config.load_data().train[:], mixture, "data")
+        for column, method in enumerate(methods, start=1):
+            run = runs.read(folder / by_name[f"{name}-{method}"].name)
+            with torch.no_grad():
+                log_p = -run.model.free_energy(points.float())
+            plots.density_panel(table[2 * k, column], points, (200, 200), log_p, TITLES[method])
+            plots.sample_panel(table[2 * k + 1, column], generate(run, 1000), mixture, "samples from noise")
+    return figure

@@ -1,0 +1,268 @@
+"""Checkpoints of a TrainState: folders of two files, complete or absent, whose every byte is under a checksum.
+
+    checkpoints/update-00001000/state.safetensors    parameters, average, optimiser, persistent chains
+                                state.json           update, seed, numbers, notes; checksums of both files
+
+What is read back is what was written, or it is refused; nothing in a file is executed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from grbm.distributed import ALONE, ProcessGroup
+from grbm.errors import UserError
+from grbm.files import encode, flush_folder
+from grbm.guard import Guard
+from grbm.model import GRBM
+from grbm.objectives import Adaptation
+from grbm.training import TrainState
+
+TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
+FORMAT = 1
+
+
+class DamagedError(Exception):
+    """A checkpoint that is not what was written; the message says how."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint read back and verified."""
+
+    folder: Path
+    update: int
+    tensors: dict[str, Tensor]
+    record: dict[str, Any]
+
+
+def save(
+    folder: Path, state: TrainState, *, run: str = "", notes: dict[str, Any] | None = None, group: ProcessGroup = ALONE
+) -> Path:
+    """Write ``state`` to ``folder/update-…`` and return that path; all processes must call it, the leader writes.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the run's checkpoints are.
+    run : str
+        What identifies the run; a checkpoint of another is refused when it is read.
+    notes : dict, optional
+        Anything that JSON holds; comes back in ``Checkpoint.record["notes"]``.
+
+    Raises
+    ------
+    OSError
+        If the disk is full or not writable. What was there before stays.
+    """
+    target = folder / f"{PREFIX}{state.update:08d}"
+    persistent = None if state.persistent is None else group.all_gather(state.persistent)
+    if not group.is_leader:
+        return target
+    tensors = {f"model.{name}": p for name, p in state.model.state_dict().items()}
+    if state.average is not None:
+        tensors |= {f"average.{name}": p for name, p in state.average.state_dict().items()}
+    if state.guard.last_good is not None:
+        tensors |= {f"last_good.{name}": p for name, p in state.guard.last_good.items()}
+    if persistent is not None:
+        tensors["persistent"] = persistent
+    tensors |= {f"memory.{name}": x for name, x in state.adaptation.state_dict.items()}
+    optimizer = state.optimizer.state_dict()
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, entries in optimizer["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{name}"] = value
+            else:
+                numbers.setdefault(str(index), {})[name] = value
+    content = encode(tensors)
+    record = {
+        "format": FORMAT,
+        "run": run,
+        "update": state.update,
+        "seed": state.seed,
+        "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
+        "notes": notes or {},
+        "tensors": hashlib.sha256(content).hexdigest(),
+    }
+    record["checksum"] = _checksum(record)
+    _write_folder(target, {TENSORS: content, RECORD: (json.dumps(record, indent=1) + "\n").encode()})
+    return target
+
+
+def _write_folder(target: Path, files: dict[str, bytes]) -> None:
+    """All files, flushed to the disk, under a temporary name; then one rename."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
+    try:
+        temporary.chmod(0o755)
+        for name, content in files.items():
+            with (temporary / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        flush_folder(temporary)
+        shutil.rmtree(target, ignore_errors=True)  # one of the same update: damaged, or equal to this
+        temporary.replace(target)
+        flush_folder(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    rest = {name: value for name, value in record.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def updates(folder: Path) -> list[Path]:
+    """The checkpoints in ``folder``, newest first, good or not."""
+    return sorted(folder.glob(f"{PREFIX}*"), reverse=True) if folder.is_dir() else []
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON half of a checkpoint, verified; raises DamagedError."""
+    try:
+        record = json.loads((path / RECORD).read_bytes())
+        good = record["checksum"] == _checksum(record)
+        known = record["format"] == FORMAT
+        named = path.name == f"{PREFIX}{record['update']:08d}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{RECORD} cannot be read ({type(error).__name__})") from error
+    if not good:
+        raise DamagedError(f"{RECORD} does not match its checksum")
+    if not known:
+        raise DamagedError(f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}")
+    if not named:
+        raise DamagedError(f"it holds update {record['update']}")
+    checked: dict[str, Any] = record
+    return checked
+
+
+def read(path: Path, *, run: str | None = None) -> Checkpoint:
+    """One checkpoint, verified; raises DamagedError where it is not what was written, or of another run."""
+    record = read_record(path)
+    if run is not None and record["run"] != run:
+        raise DamagedError("it belongs to a run with other settings")
+    try:
+        content = (path / TENSORS).read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{TENSORS} cannot be read ({error.strerror})") from error
+    if hashlib.sha256(content).hexdigest() != record["tensors"]:
+        raise DamagedError(f"{TENSORS} does not match its checksum")
+    try:
+        tensors = safetensors.torch.load(content)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise DamagedError(f"{TENSORS} is not in the safetensors format") from error
+    return Checkpoint(path, record["update"], tensors, record)
+
+
+def newest(
+    folder: Path, state: TrainState, *, run: str = "", warn: Callable[[str], None] = lambda message: None
+) -> Checkpoint | None:
+    """The newest good checkpoint that fits ``state``; None where there are none at all.
+
+    A damaged one is named to ``warn`` and the one before it is tried. Raises UserError if all are damaged.
+    """
+    found = updates(folder)
+    for path in found:
+        try:
+            checkpoint = read(path, run=run)
+            _check_fit(checkpoint, state)
+            return checkpoint
+        except DamagedError as error:
+            warn(f"The checkpoint {path} is not usable: {error}; trying the one before it.")
+    if found:
+        raise UserError(f"No checkpoint in {folder} is usable; restore one from a copy, or train again.")
+    return None
+
+
+def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
+    """Every tensor where one belongs, in its shape and dtype."""
+    model = state.model.state_dict()
+    like = model | {"var": model["log_var"]}
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+    for name, tensor in checkpoint.tensors.items():
+        kind, _, rest = name.partition(".")
+        if kind in ("model", "average", "last_good"):
+            expected = model.get(rest)
+            good = expected is not None and (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
+        elif kind == "optimizer":
+            index = rest.partition(".")[0]
+            good = index.isdigit() and int(index) < len(parameters)
+            good = good and tensor.shape in ((), parameters[int(index)].shape)
+        elif kind == "memory":  # of a ladder, or of several models
+            good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
+        else:
+            good = name == "persistent" and tensor.shape[-1] == state.model.n_visible
+        if not good:
+            raise DamagedError(f"{name} of shape {tuple(tensor.shape)} does not fit this run's model")
+    for kind in {name.partition(".")[0] for name in checkpoint.tensors} & {"model", "average", "last_good"} | {"model"}:
+        if missing := [name for name in model if f"{kind}.{name}" not in checkpoint.tensors]:
+            raise DamagedError(f"{kind}.{missing[0]} is missing")
+
+
+def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALONE) -> None:
+    """Put ``state`` where the checkpoint was taken, on the model's device, with this process's part of the chains."""
+    model, tensors, record = state.model, checkpoint.tensors, checkpoint.record
+    device = model.W.device
+
+    def part(kind: str) -> dict[str, Tensor]:
+        return {k.partition(".")[2]: v.to(device) for k, v in tensors.items() if k.startswith(f"{kind}.")}
+
+    model.load_state_dict(part("model"))
+    state.seed, state.update = record["seed"], record["update"]
+    state.guard = Guard(part("last_good") or None)
+    state.adaptation = Adaptation({name: x.cpu() if name == "ladder" else x for name, x in part("memory").items()})
+    state.average = None
+    if average := part("average"):
+        state.average = GRBM(model.n_visible, model.n_hidden, device=device, dtype=model.W.dtype)
+        state.average.load_state_dict(average)
+    state.persistent = None
+    if "persistent" in tensors:
+        chains = tensors["persistent"]
+        own = group.part(chains.shape[-2])
+        state.persistent = chains[..., own, :].contiguous().to(device)
+    entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["numbers"].items()}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):  # where each belongs, the optimiser knows: Adam counts its steps on the CPU
+            _, index, key = name.split(".", 2)
+            entries.setdefault(int(index), {})[key] = value
+    state.optimizer.load_state_dict({"state": entries, "param_groups": record["optimizer"]["groups"]})
+
+
+def prune(folder: Path, keep: int, update: int) -> None:
+    """Remove what was left half written, and all checkpoints up to ``update`` but the newest ``keep`` and the best.
+
+    Those beyond it are damaged, or training would have gone on from them: they must not take the place of good ones.
+    """
+    for path in folder.glob(f"{PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    kept = best(folder)
+    present = [path for path in updates(folder) if path.name <= f"{PREFIX}{update:08d}"]
+    for path in present[keep:]:
+        if path != kept:
+            # a rename first, so that a kill in the middle leaves rubbish by name and not half a checkpoint
+            rubbish = path.with_name(f"{PARTIAL}{path.name}")
+            path.replace(rubbish)
+            shutil.rmtree(rubbish, ignore_errors=True)
+
+
+def best(folder: Path) -> Path | None:
+    """The checkpoint whose note "score" is lowest."""
+    scores = []
+    for path in updates(folder):
+        try:
+            score = read_record(path)["notes"].get("score")
+        except DamagedError:
+            continue
+        if score is not None:
+            scores.append((score, path))
+    return min(scores)[1] if scores else None

@@ -1,0 +1,372 @@
+"""One typed, frozen description of a run. Here, and nowhere else, names become objects."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+
+from grbm.data.config import DatasetConfig, Source
+from grbm.data.loading import Dataset, load
+from grbm.errors import UserError
+from grbm.model import GRBM, Base, Precision
+from grbm.objectives import CD, PCD, ModifiedCD, Objective
+from grbm.samplers import (
+    Annealed,
+    Gibbs,
+    GibbsLangevin,
+    Langevin,
+    ParallelTempering,
+    PartialGibbs,
+    Sampler,
+    TrajectoryTempering,
+)
+from grbm.training import FitOptions
+
+SAMPLERS: dict[str, type] = {
+    "gibbs": Gibbs,
+    "langevin": Langevin,
+    "gibbs-langevin": GibbsLangevin,
+    "partial-gibbs": PartialGibbs,
+    "parallel-tempering": ParallelTempering,
+    "trajectory-tempering": TrajectoryTempering,
+    "annealed": Annealed,
+}
+SamplerName = Literal[
+    "gibbs",
+    "langevin",
+    "gibbs-langevin",
+    "partial-gibbs",
+    "parallel-tempering",
+    "trajectory-tempering",
+    "annealed",
+]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The machine and where its parameters start."""
+
+    n_hidden: int = 256
+    """Binary hidden units."""
+    start: Literal["paper", "anchored", "sparse"] = "paper"
+    """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point.
+    sparse: hidden units are rarely active, for whitened data."""
+    anchor_var: float = 0.3
+    """anchored: initial variance of all visible units, near the narrowest in the data."""
+    anchor_length: float = 0.3
+    """anchored: length of each hidden unit's weight vector."""
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """A Markov transition. Options that do not apply to the sampler named are refused."""
+
+    name: SamplerName = "partial-gibbs"
+    """What moves the chains."""
+    rho: float | None = None
+    """partial-gibbs: share of v − (μ + W h) that a step keeps, in (−1, 1). For tempered samplers: their inner move."""
+    step_size: float | None = None
+    """Langevin family: first step size α₀, in units of the variance."""
+    n_inner: int | None = None
+    """gibbs-langevin: Langevin steps K per draw of h."""
+    adjust_from: int | None = None
+    """Langevin family: Metropolis adjustment from this step on (0 = always); None = never."""
+    temperature: float | None = None
+    """Langevin family: 1 is the paper; the batch size is the published program."""
+    per_unit: bool | None = None
+    """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
+    n_replicas: int | None = None
+    """parallel-tempering: replicas on the ladder."""
+    adapt: float | None = None
+    """parallel-tempering: how far the ladder moves at every update towards equal swap rates; 0 = never."""
+    save_below: float | None = None
+    """trajectory-tempering: save a model along training when swaps with the last one saved fall below this rate."""
+    power: float | None = None
+    """Tempered samplers: exponent of the ladder or path from the base to the model."""
+
+    def build(self, base: Base) -> Sampler:
+        """The sampler; ``base`` is where tempered ones start."""
+        kind = SAMPLERS[self.name]
+        given: dict[str, Any] = {k: v for k, v in asdict(self).items() if k != "name" and v is not None}
+        known = {f.name for f in fields(kind)}
+        if "sampler" in known:
+            rho = given.pop("rho", None)
+            given |= {"base": base, "sampler": Gibbs() if rho is None else PartialGibbs(rho)}
+        if wrong := sorted(given.keys() - known):
+            own = {f.name for f in fields(self)} & (known | ({"rho"} if "sampler" in known else set()))
+            takes = ", ".join(sorted(own)) or "no options"
+            raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
+        try:
+            sampler: Sampler = kind(**given)
+        except ValueError as error:
+            raise UserError(f"The sampler {self.name} was refused: {error}") from error
+        return sampler
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The negative phase."""
+
+    name: Literal["modified-cd", "cd", "pcd"] = "modified-cd"
+    """Chains start from noise (the paper), from the batch, or where they stopped at the last update."""
+    n_steps: int = 100
+    """Steps of the chains per update: the paper's CD steps."""
+    burn_in: int = 0
+    """modified-cd: first steps that do not count."""
+    n_chains: int | None = None
+    """Chains; by default as many as the batch has rows."""
+    restart: float = 0.0
+    """pcd: probability that a chain starts again from noise at an update."""
+    probabilities: bool = False
+    """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
+
+    def build(self, sampler: Sampler, batch_size: int) -> Objective:
+        """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
+        takes = {"modified-cd": ("burn_in", "n_chains"), "cd": (), "pcd": ("n_chains", "restart")}[self.name]
+        for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
+            if getattr(self, option) != unset and option not in takes:
+                raise UserError(f"The objective {self.name} has no option {option}.")
+        try:
+            if self.name == "cd":
+                return CD(sampler, self.n_steps, self.probabilities)
+            if self.name == "pcd":
+                return PCD(sampler, self.n_steps, self.n_chains or batch_size, self.probabilities, self.restart)
+            return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, self.probabilities)
+        except ValueError as error:
+            raise UserError(f"The objective {self.name} was refused: {error}") from error
+
+
+@dataclass(frozen=True)
+class TrainConfig(FitOptions):
+    """Optimisation."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """sgd: no momentum, as in the paper. adam: betas (adam_beta1, 0.999)."""
+    learning_rate: float = 0.01
+    """At the start; falls to 0 by a cosine."""
+    adam_beta1: float = 0.9
+    variance_rate: float = 1.0
+    """Factor on the learning rate of log σ²."""
+
+    def build(self, model: GRBM) -> torch.optim.Optimizer:
+        rest = [p for name, p in model.named_parameters() if name != "log_var"]
+        groups = [
+            {"params": rest, "lr": self.learning_rate},
+            {"params": [model.log_var], "lr": self.learning_rate * self.variance_rate},
+        ]
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(groups)
+        return torch.optim.Adam(groups, betas=(self.adam_beta1, 0.999))
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How the trained model draws samples from noise."""
+
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    n_steps: int = 100
+    """Steps from noise."""
+    mean: bool = False
+    """Show the conditional mean μ + W h at the last step, as the published program does, in place of v."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What `grbm resume` continues from. Does not change what is learned."""
+
+    minutes: float = 1.0
+    """Time from one checkpoint to the next; longer where writing one takes more than a fiftieth of it."""
+    updates: int | None = None
+    """Also after every so many updates."""
+    keep: int = 3
+    """How many to keep, besides the best: the one whose chains were nearest to the data by energy distance."""
+    trajectory: float = 0.0
+    """Keep models along training, for the sampler trajectory-tempering: another whenever chains of now and those of the
+    last one kept would swap less often than this rate, such as 0.4. 0 = none."""
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is written while training, besides metrics.jsonl. Does not change what is learned."""
+
+    points: int = 200
+    """Lines of metrics.jsonl, evenly spaced."""
+    tensorboard: bool = True
+    """TensorBoard scalars and images in RUN/tensorboard."""
+    images: int = 10
+    """Pictures of the chains, evenly spaced; for image data."""
+    wandb: str | None = None
+    """Weights & Biases project (pip install wandb)."""
+
+
+Dynamics = Literal["paper", "published-program"]
+
+
+@dataclass(frozen=True)
+class About:
+    """How a run of one of the paper's experiments, which its preset names, departs from it."""
+
+    dynamics: Dynamics = "paper"
+    scale: float = 1.0
+    n_rows: int | None = None  # training rows, where the paper had others
+    changed: tuple[str, ...] = ()  # settings changed by hand, as "flag = value"
+    text: str = ""  # all of it in words, as runs of version 0.1 keep it
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run: data, model, sampler, objective, optimisation, and how to sample afterwards."""
+
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    data_dir: Path = Path("data")
+    """Folder of MNIST and Fashion-MNIST (IDX files, gzipped or not); downloaded there when absent."""
+    data: Path | None = None
+    """Preset array: a .npy or .npz file, or a Hugging Face data set on disk. Preset images: a folder of pictures."""
+    memory: int = 256
+    """Megabytes (in float32) of --data to keep in memory; larger data are read from the disk as they are needed."""
+    precision: Precision = "highest"
+    """Of the products in chains: highest (float32), high (TF32 on a GPU), fast (half-precision operands)."""
+    seed: int = 0
+    """Every random number of the run follows from it."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one."""
+    preset: str = ""
+    about: About | None = None
+    command: str = ""
+
+    @property
+    def source(self) -> Source:
+        """Where the data lie."""
+        return Source(self.data_dir, self.data, self.memory)
+
+    def load_data(self) -> Dataset:
+        """The data set; raises UserError where it is missing or malformed."""
+        return load(self.dataset, self.source, self.seed)
+
+    def check(self) -> None:
+        """Raise UserError for what no run can mean."""
+        positive: dict[str, float] = {
+            "model.n_hidden": self.model.n_hidden,
+            "model.anchor_var": self.model.anchor_var,
+            "model.anchor_length": self.model.anchor_length,
+            "dataset.n_points": self.dataset.n_points,
+            "objective.n_steps": self.objective.n_steps,
+            "train.n_updates": self.train.n_updates,
+            "train.batch_size": self.train.batch_size,
+            "train.learning_rate": self.train.learning_rate,
+            "train.min_var": self.train.min_var,
+            "train.blocks": self.train.blocks,
+            "sampling.n_steps": self.sampling.n_steps,
+            "checkpoint.minutes": self.checkpoint.minutes,
+            "checkpoint.updates": 1 if self.checkpoint.updates is None else self.checkpoint.updates,
+            "checkpoint.keep": self.checkpoint.keep,
+            "log.points": self.log.points,
+            "train.clip_norm": 1.0 if self.train.clip_norm is None else self.train.clip_norm,
+            "dataset.crop": 1 if self.dataset.crop is None else self.dataset.crop,
+            "dataset.size": 1 if self.dataset.size is None else self.dataset.size,
+            "dataset.subset": 2 if self.dataset.subset is None else self.dataset.subset - 1,
+            "objective.n_chains": 1 if self.objective.n_chains is None else self.objective.n_chains,
+        }
+        for name, number in positive.items():
+            if not number > 0:
+                raise UserError(f"{_flag(name)} must be above 0, got {number}.")
+        shares: dict[str, float] = {
+            "dataset.held_out": self.dataset.held_out,
+            "train.adam_beta1": self.train.adam_beta1,
+            "train.average_decay": self.train.average_decay or 0.0,
+            "checkpoint.trajectory": self.checkpoint.trajectory,
+        }
+        for name, number in shares.items():
+            if not 0 <= number < 1:
+                raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
+        if self.train.anneal_step_size and self.sampler.name not in ("langevin", "gibbs-langevin"):
+            raise UserError(f"--train.anneal-step-size goes with the Langevin family, not with {self.sampler.name}.")
+        if not self.train.variance_rate >= 0:
+            raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")
+        keeps = self.checkpoint.trajectory > 0 or self.sampler.name == "trajectory-tempering"
+        if self.sampling.sampler.name == "trajectory-tempering" and not keeps:
+            raise UserError("Sampling with trajectory-tempering needs models of training: --checkpoint.trajectory 0.4.")
+        if self.dataset.name == "array" and self.data is None:
+            raise UserError("The preset array needs --data FILE.npy, an array of rows of samples.")
+        if self.dataset.name == "images" and self.data is None:
+            raise UserError("The preset images needs --data FOLDER, a folder of pictures.")
+        if self.dataset.name not in ("array", "images", "celeba") and self.data is not None:
+            raise UserError(f"--data goes with the presets array and images; {self.dataset.name} has its own data.")
+        if self.dataset.name not in ("array", "images", "celeba") and self.dataset.subset is not None:
+            raise UserError(f"--dataset.subset goes with arrays, pictures and CelebA, not with {self.dataset.name}.")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, default=str) + "\n"
+
+    def identity(self) -> dict[str, Any]:
+        """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
+        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
+        return dict(_flatten({name: value for name, value in asdict(self).items() if name not in aside}))
+
+    def difference(self, other: "RunConfig") -> str | None:
+        """The first thing that decides what is learned and is not the same, as "name = mine, not the other's"."""
+        mine, others = self.identity(), other.identity()
+        return next((f"{k} = {mine.get(k)}, not {x}" for k, x in others.items() if mine.get(k) != x), None)
+
+    @classmethod
+    def read(cls, path: Path) -> "RunConfig":
+        """Read back a file of `to_json`; raises UserError where it is not one."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(values, dict) and values.get("model_type") == "grbm":
+                raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
+            if isinstance(values, dict) and isinstance(values.get("about"), str):  # of version 0.1
+                values["about"] = asdict(About(text=values["about"])) if values["about"] else None
+            config: RunConfig = _restore(cls, values)
+            return config
+        except UserError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
+
+
+def showing(config: RunConfig, mean: bool) -> RunConfig:
+    """``config`` with conditional means μ + W h, or states v, as what is shown and scored."""
+    return replace(config, sampling=replace(config.sampling, mean=mean))
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _restore(kind: type, values: Any) -> Any:
+    if not isinstance(values, dict) or not values:
+        raise TypeError(f"expected the fields of {kind.__name__}, found {values!r}")
+    given, types = dict(values), get_type_hints(kind)
+    for f in fields(kind):
+        if f.name not in given:  # as before there was such a setting
+            continue
+        wanted, value = types[f.name], given[f.name]
+        if get_origin(wanted) is Literal and value not in get_args(wanted):
+            raise ValueError(f"{f.name} is {value!r}")
+        parts = [part for part in (wanted, *get_args(wanted)) if isinstance(part, type) and is_dataclass(part)]
+        if f.name in ("data", "data_dir") and value is not None:
+            given[f.name] = Path(value)
+        elif parts and value is not None:
+            given[f.name] = _restore(parts[0], value)
+        elif isinstance(value, list):
+            given[f.name] = tuple(value)
+    return kind(**given)

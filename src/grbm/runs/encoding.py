@@ -1,0 +1,98 @@
+"""Binary codes of data: the hidden units of a trained model, as probabilities or as drawn bits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grbm.runs.config import RunConfig
+from grbm.data.arrays import open_array
+from grbm.data.pictures import SUFFIXES, Look, open_arrow, open_pictures
+from grbm.data.loading import look_of
+from grbm.data.tables import Table, spread
+from grbm.errors import UserError
+from grbm.files import replacing
+from grbm.runs.sampling import on_device
+from grbm.randomness import generator
+from grbm.runs.folder import Run
+
+CHUNK = 4096  # rows at a time: tables may be larger than memory
+
+
+def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
+    """The run's own "train" or "test" rows, or those of a file or folder, read as the run reads its data.
+
+    Raises UserError where there is no such thing, or its rows do not fit the model.
+    """
+    config: RunConfig = run.config
+    if what in ("train", "test"):
+        dataset = run.load_data()
+        rows: Table = dataset.train if what == "train" else dataset.test
+        if len(rows) == 0:
+            raise UserError(f"{run.folder} kept no rows from training; encode train, or a file.")
+        return rows
+    path, key = Path(what), key or config.dataset.key
+    pictures = path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)
+    if pictures and run.image_shape is not None:
+        rows = open_pictures(path, _look(run), key)[0]
+    elif path.suffix.lower() in SUFFIXES:
+        raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
+    else:
+        rows = open_arrow(path, key) if path.is_dir() else open_array(path, key)
+    if rows.shape[1] != run.model.n_visible:
+        raise UserError(f"{path} has {rows.shape[1]} columns, but the model has {run.model.n_visible} visible units.")
+    return rows
+
+
+def _look(run: Run) -> Look:
+    """Pictures made like those that the run learned from: cropped as they were, of their size, grey if they were."""
+    assert run.image_shape is not None
+    look, (channels, height, width) = look_of(run.config.dataset), run.image_shape
+    return Look(look.crop, look.size or (height if height == width else None), look.grey or channels == 1)
+
+
+def strangeness(run: Run, rows: Table) -> float:
+    """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
+    return float(run.standardizer(rows[spread(len(rows), CHUNK)]).square().nanmean().sqrt())
+
+
+def row_numbers(run: Run, what: str) -> np.ndarray | None:
+    """Which rows of the file that was split "train" or "test" are; None for what was never split."""
+    numbers = run.load_data().numbers if what in ("train", "test") else None
+    return None if numbers is None else numbers[what == "test"].numpy()
+
+
+@torch.no_grad()
+def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
+    """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
+
+    Raises UserError where a row holds numbers that are not finite.
+    """
+    model = on_device(run)
+    rng = generator(seed, "codes")
+    for first in range(0, len(rows), CHUNK):
+        z = run.standardizer(rows[first : first + CHUNK])
+        if not z.isfinite().all():
+            row, column = (~z.isfinite()).nonzero()[0].tolist()
+            raise UserError(
+                f"Row {first + row}, column {column} is NaN or infinite; fill gaps with: grbm impute {run.folder} FILE"
+            )
+        probabilities = model(z.to(model.W.device)).cpu()
+        if bits:
+            yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
+        else:
+            yield probabilities.numpy()
+
+
+def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> None:
+    """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
+    width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
+    dtype = np.uint8 if bits or packed else np.float32
+    with replacing(path) as temporary:
+        array = np.lib.format.open_memmap(temporary, "w+", dtype, (len(rows), width))
+        first = 0
+        for part in codes(run, rows, bits=bits or packed, seed=seed):
+            array[first : first + len(part)] = np.packbits(part, axis=1) if packed else part
+            first += len(part)
+        array.flush()

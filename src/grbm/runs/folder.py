@@ -1,0 +1,301 @@
+"""The run folder: what training writes and every other command reads."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.data.loading import Dataset
+from grbm.data.standardise import Standardizer
+from grbm.distributed import torchrun_id
+from grbm.errors import Divergence, UserError
+from grbm.files import read_tensors, write_tensors, write_text
+from grbm.model import CONFIG as CONFIG
+from grbm.model import GRBM, Base
+from grbm.model import WEIGHTS as WEIGHTS
+from grbm.runs import checkpoint
+from grbm.runs.config import RunConfig
+
+METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
+FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
+TRAJECTORY, CODES, IMPUTED = "trajectory", "codes", "imputed"
+EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
+MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
+REPORT = "report.html"
+Which = Literal["model", "raw", "best"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How training ended, at which update, and on what machine."""
+
+    ended: Literal["running", "finished", "interrupted", "diverged"]  # running: it has not ended, or was killed
+    update: int = 0
+    machine: str = ""
+    divergence: Divergence | None = None
+    text: str = ""  # what a run of version 0.1 keeps of a divergence
+
+    def __str__(self) -> str:
+        match self.ended:
+            case "running":
+                return "training has not ended, or was killed"
+            case "interrupted":
+                return f"interrupted at update {self.update}"
+            case "diverged":
+                return self.text or str(self.divergence)
+        return ""
+
+
+class Run(NamedTuple):
+    """A trained run, read back."""
+
+    folder: Path
+    config: RunConfig
+    model: GRBM
+    standardizer: Standardizer
+    base: Base
+    image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
+    status: Status
+    metrics: list[dict[str, Any]]
+
+    def load_data(self) -> Dataset:
+        """The data that it was trained on; raises UserError where they are not there, or no longer fit its model."""
+        dataset, n_visible = self.config.load_data(), self.model.n_visible
+        if (found := dataset.train.shape[1]) != n_visible:
+            where = self.config.data or self.config.dataset.name
+            raise UserError(
+                f"{where} has {found} columns now, but the model has {n_visible} visible units; give its data."
+            )
+        return dataset
+
+
+def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
+    """Claim a folder for a run. An existing run is removed only with ``overwrite``; other files are never touched."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder with --out.")
+    clean(folder)
+    if folder.is_dir() and any(path.name != JOB for path in folder.iterdir()):
+        if not (folder / CONFIG).is_file():
+            raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.")
+        if not overwrite:
+            how = "it is finished" if read_status(folder).ended == "finished" else "go on with --resume"
+            raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
+        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB):
+            (folder / name).unlink(missing_ok=True)
+        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY, CODES, IMPUTED):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    try:
+        claim(folder)
+        write_text(folder / CONFIG, config.to_json())
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder, made where it is not there; raises UserError where another process trains in it.
+
+    The system lets go when the process ends, however it ends. Where there are no such locks (Windows), none is taken.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder with --out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"Another process is training in {folder}; choose another with --out, or stop it."
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def claim(folder: Path) -> None:
+    """Note which ``torchrun`` job began this run, so that its restarts go on with it."""
+    if torchrun_id() is not None:
+        write_text(folder / JOB, f"{torchrun_id()}\n")
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether this very job began the run, before one of its processes died."""
+    own = torchrun_id()
+    return own is not None and (folder / JOB).is_file() and (folder / JOB).read_text().strip() == own
+
+
+def clean(folder: Path) -> None:
+    """Remove what a kill left of files that were being replaced."""
+    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink(missing_ok=True)
+
+
+def forget_results(folder: Path) -> None:
+    """Remove what was measured of weights that will not be the run's, and how its training ended."""
+    for name in (STATUS, EVALUATION, MIXING, TRACE, FID, REPORT):
+        (folder / name).unlink(missing_ok=True)
+
+
+def save_data(
+    folder: Path, standardizer: Standardizer, base: Base, image_shape: tuple[int, int, int] | None = None
+) -> None:
+    """What turns numbers into the model's units and back, where tempered paths start, and the shape of images."""
+    tensors = dict(zip(("mean", "scale", "base_mean", "base_var"), (*standardizer, *base), strict=True))
+    write_tensors(folder / DATA, tensors | ({"image_shape": torch.tensor(image_shape)} if image_shape else {}))
+
+
+def save_status(folder: Path, status: Status) -> None:
+    """How training ended."""
+    write_text(folder / STATUS, json.dumps(asdict(status)) + "\n")
+
+
+def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
+    """The weights; with an average, that is the model and the last parameters are kept beside it."""
+    write_tensors(folder / WEIGHTS, (average or model).state_dict())
+    if average is not None:
+        write_tensors(folder / RAW_WEIGHTS, model.state_dict())
+    else:
+        (folder / RAW_WEIGHTS).unlink(missing_ok=True)
+
+
+def save_trajectory(folder: Path, number: int, model: GRBM, chains: Tensor) -> None:
+    """One of the models along training, for `TrajectoryTempering`, and chains of it (C, N)."""
+    write_tensors(folder / TRAJECTORY / f"{number:08d}.safetensors", model.state_dict() | {"chains": chains})
+
+
+def read_trajectory(folder: Path, up_to: int | None = None) -> list[tuple[GRBM, Tensor]]:
+    """The models saved along training, at most until update ``up_to``, and chains of each, oldest first."""
+    found = []
+    for path in sorted((folder / TRAJECTORY).glob("*.safetensors")):
+        if up_to is None or int(path.stem) <= up_to:
+            tensors = read_tensors(path)
+            chains = tensors.pop("chains", None)
+            if chains is None:
+                raise UserError(f"{path} is not a model that training kept; remove it, or train again.")
+            found.append((GRBM.from_parameters(tensors, str(path)), chains))
+    return found
+
+
+def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lambda text: None) -> Run:
+    """A run from its folder; raises UserError where something is missing or damaged.
+
+    ``which`` weights: "model" is what training ended with (the average, where there is one), "raw" the last parameters
+    themselves, "best" those of the best checkpoint. A run that still trains, or was killed, gives its newest whole one;
+    ``warn`` is told of damaged ones.
+    """
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} is not a run (it has no {CONFIG}); give a folder that `grbm train` made.")
+    config = RunConfig.read(folder / CONFIG)
+    model, where = _read_model(folder, which, warn)
+    standardizer, base, image_shape = read_data(folder)
+    if standardizer.mean.shape != (model.n_visible,):
+        raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
+    status = read_status(folder)
+    return Run(folder, config, model, standardizer, base, image_shape, status, read_metrics(folder))
+
+
+def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
+    """The weights asked for, and where they were found."""
+    path = folder / WEIGHTS
+    if which == "raw" and (folder / RAW_WEIGHTS).is_file():
+        path = folder / RAW_WEIGHTS
+    if which == "best":
+        best = checkpoint.best(folder / CHECKPOINTS)
+        found = [best] if best is not None else []
+    else:  # while training has not ended, checkpoints are newer than any weights that an interruption left
+        found = checkpoint.updates(folder / CHECKPOINTS) if read_status(folder).ended == "running" else []
+    for where in found:
+        try:
+            tensors = checkpoint.read(where).tensors
+        except checkpoint.DamagedError as error:
+            warn(f"{where} is damaged ({error}) and was left out.")
+            continue
+        kind = "average" if which != "raw" and any(name.startswith("average.") for name in tensors) else "model"
+        chosen = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(f"{kind}.")}
+        return GRBM.from_parameters(chosen, str(where)), where
+    if which == "best":
+        raise UserError(f"{folder / CHECKPOINTS} holds no scored checkpoint; leave out --weights best.")
+    if found and not path.is_file():
+        raise UserError(
+            f"All checkpoints in {folder / CHECKPOINTS} are damaged, and training never ended: train again."
+        )
+    return GRBM.from_parameters(read_tensors(path), str(path)), path
+
+
+def read_data(folder: Path) -> tuple[Standardizer, Base, tuple[int, int, int] | None]:
+    """What `save_data` wrote; raises UserError where it is missing or damaged."""
+    data = read_tensors(folder / DATA)
+    shape = data.pop("image_shape", None)
+    if set(data) != {"mean", "scale", "base_mean", "base_var"} or len({x.shape for x in data.values()}) != 1:
+        raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
+    standardizer = Standardizer(data["mean"].double(), data["scale"].double())
+    channels, height, width = (0, 0, 0) if shape is None else shape.tolist()
+    image_shape = None if shape is None else (channels, height, width)
+    return standardizer, Base(data["base_mean"], data["base_var"]), image_shape
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, up to the first that is not whole: a killed run may end in half a line."""
+    metrics: list[dict[str, Any]] = []
+    if (folder / METRICS).is_file():
+        for line in (folder / METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+                metrics += [record] if record["update"] > 0 else []
+            except (ValueError, TypeError, KeyError):
+                break
+    return metrics
+
+
+def read_status(folder: Path) -> Status:
+    """How training ended; "running" where nothing says so. Raises UserError for a damaged file."""
+    path = folder / STATUS
+    if not path.is_file():
+        return Status("running")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if "ended" not in content:
+            return _status_of_0_1(int(content["update"]), str(content["message"]), str(content.get("machine", "")))
+        divergence = content.pop("divergence")
+        if divergence is not None:
+            divergence = Divergence(**divergence | {"remedies": tuple(divergence["remedies"])})
+        status = Status(**content, divergence=divergence)
+        if status.ended not in ("finished", "interrupted", "diverged"):
+            raise ValueError(f"ended is {status.ended!r}")
+        return status
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error}); train again or restore the file.") from error
+
+
+def _status_of_0_1(update: int, message: str, machine: str) -> Status:
+    """Version 0.1 kept a sentence: none where training finished."""
+    if message == "":
+        return Status("finished", update, machine)
+    interrupted = Status("interrupted", update, machine)
+    return interrupted if message == str(interrupted) else Status("diverged", update, machine, text=message)
+
+
+def model_digest(model: GRBM) -> str:
+    """Of the weights: what was measured of others does not belong to a run any more."""
+    digest = hashlib.blake2b(digest_size=16)
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,53 @@
+"""Data with gaps or noise, restored by a trained run: in the units of its data."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grbm.conditional import impute
+from grbm.runs.encoding import rows_to_encode
+from grbm.errors import UserError
+from grbm.runs.sampling import on_device
+from grbm.runs.folder import Run
+
+
+def rows_with_gaps(run: Run, path: Path, key: str | None = None) -> np.ndarray:
+    """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
+    rows = rows_to_encode(run, str(path), key)
+    array: np.ndarray = rows[slice(None)].double().numpy()
+    wrong = run.standardizer(torch.from_numpy(array)).isinf()
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise UserError(f"Row {row}, column {column} of {path} is infinite, or too large; NaN marks what is missing.")
+    return array
+
+
+def restore(
+    run: Run,
+    rows: np.ndarray,
+    *,
+    noise_std: float = 0.0,
+    n_steps: int = 200,
+    n_chains: int = 4,
+    n_replicas: int | None = None,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means and deviations of what ``rows`` (n, N) would be without gaps, and without noise of deviation ``noise_std``.
+
+    Numbers that are known and free of noise are given back as they are, with deviation 0.
+    """
+    model, scale = on_device(run), run.standardizer
+    found = impute(
+        model,
+        scale(torch.from_numpy(rows)),
+        noise_var=(noise_std / scale.scale).square(),
+        n_steps=n_steps,
+        burn_in=n_steps // 4,
+        n_chains=n_chains,
+        n_replicas=n_replicas,
+        base=run.base,
+        seed=seed,
+    )
+    mean, std = scale.inverse(found.mean.cpu()).numpy(), (found.std.cpu().double() * scale.scale).numpy()
+    return (np.where(np.isnan(rows), mean, rows) if noise_std == 0 else mean), std

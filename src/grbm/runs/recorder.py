@@ -1,0 +1,194 @@
+"""What a run in progress logs and saves, and when."""
+
+import copy
+import math
+import time
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from grbm.data.images import tile
+from grbm.data.tables import spread
+from grbm.distributed import ProcessGroup
+from grbm.errors import UserError
+from grbm.evaluate.distance import energy_distance
+from grbm.runs import checkpoint, folder as run_folder
+from grbm.runs.folder import CHECKPOINTS, Status
+from grbm.runs.logs import Log, Record
+from grbm.runs.preparing import Prepared
+from grbm.samplers.engines import engine_name
+from grbm.samplers.trajectory import swap_rate
+from grbm.training import StepMetrics, TrainState
+
+
+@dataclass
+class Notes:
+    """What a checkpoint keeps beside the state of training, so that a resumed run logs as one never interrupted."""
+
+    seconds: float = 0.0
+    clipped: Tensor | int = 0  # updates since the last record whose gradient was clipped
+    since: int = 0  # updates since the last record
+    scores: list[float] = field(default_factory=list)  # energy distances since the last checkpoint
+    data: str = ""  # the fingerprint of the data
+    engine: str = ""  # the code in which the chains ran
+
+    @classmethod
+    def read(cls, notes: dict[str, Any]) -> Self:
+        """From a checkpoint, which also notes the score of its parameters."""
+        return cls(**{f.name: notes[f.name] for f in fields(cls) if f.name in notes})
+
+
+class Recorder:
+    """The bookkeeping of a run in progress: what is logged, what is saved, and when."""
+
+    def __init__(
+        self, run: Prepared, folder: Path, group: ProcessGroup, log: Log | None, name: str, notes: Notes
+    ) -> None:
+        self.config, self.state, self.scale, self.image_shape = run.config, run.state, run.scale, run.dataset.image_shape
+        self.folder, self.group, self.log, self.name = folder, group, log, name
+        device = run.state.model.W.device
+        self.seen = run.data[spread(len(run.data), 512)]
+        self.test = run.scale(run.dataset.test[:512]).to(device)
+        self.notes = notes
+        self.notes.data, self.notes.engine = run.fingerprint, engine_name(device)
+        self.started = time.perf_counter() - notes.seconds
+        self.kept = run_folder.read_trajectory(folder, run.state.update)[-1:]  # the last model kept, and its chains
+        self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
+
+    def after(self, metrics: StepMetrics) -> Record | None:
+        """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
+        config, state, group, notes = self.config, self.state, self.group, self.notes
+        n_updates, clip = config.train.n_updates, config.train.clip_norm
+        notes.clipped = notes.clipped + (0 if clip is None else (metrics.grad_norm > clip).long())  # no wait for a GPU
+        notes.since += 1
+        self._keep_model(metrics)
+        record = None
+        every = max(1, n_updates // config.log.points)
+        if state.update % every == 0 or state.update in (1, n_updates):
+            chains = group.all_gather(metrics.negative.v)
+            if self.log is not None:
+                record = describe(state, metrics, chains, self.seen, self.test, config.train.min_var)
+                record["clipped"] = int(notes.clipped) / notes.since
+                record["seconds"] = round(time.perf_counter() - self.started, 3)
+                if record["energy_distance"] is not None:
+                    notes.scores.append(record["energy_distance"])
+                self.log.write(record)
+                between = every * max(1, config.log.points // max(1, config.log.images))
+                if self.image_shape is not None and config.log.images and state.update % between == 0:
+                    self._picture(self.image_shape, chains)
+            notes.clipped, notes.since = 0, 0
+        due = time.perf_counter() - self.saved_at > max(60 * config.checkpoint.minutes, 50 * self.saved_in)
+        if due and group.is_leader:
+            group.requests.add("save")
+        by_count = config.checkpoint.updates is not None and state.update % config.checkpoint.updates == 0
+        if state.update < n_updates and (by_count or "save" in group.agreed):
+            self.save()
+        return record
+
+    def save(self) -> None:
+        """A checkpoint, unless this update has one."""
+        if self.saved_update == self.state.update:
+            return
+        began = time.perf_counter()
+        self.state.settle()
+        if not self.group.agree(list(self.state.model.parameters())):
+            raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
+        if self.log is not None:
+            self.log.flush()  # first: the checkpoint relies on these lines
+        notes, scores = self.notes, self.notes.scores
+        notes.seconds, notes.clipped, notes.scores = round(began - self.started, 3), int(notes.clipped), []
+        noted = asdict(notes) | {"score": sum(scores) / len(scores) if scores else None}
+        folder = self.folder / CHECKPOINTS
+        checkpoint.save(folder, self.state, run=self.name, notes=noted, group=self.group)
+        if self.group.is_leader:
+            checkpoint.prune(folder, self.config.checkpoint.keep, self.state.update)
+        self.group.requests.discard("save")
+        self.saved_at, self.saved_update = time.perf_counter(), self.state.update
+        self.saved_in = self.saved_at - began
+
+    def finish(self, status: Status) -> None:
+        """The weights, and how training ended; all processes leave together."""
+        if self.group.is_leader:
+            run_folder.save_model(self.folder, self.state.model, self.state.average)
+            run_folder.save_status(self.folder, status)
+        self.group.broadcast()
+
+    @property
+    def machine(self) -> str:
+        """What the run is trained on."""
+        device, size = self.state.model.W.device, self.group.world_size
+        cuda = device.type == "cuda"
+        what = torch.cuda.get_device_name(device) if cuda else f"CPU, {_counted(torch.get_num_threads(), 'thread')}"
+        processes = f", {size} processes" if size > 1 else ""
+        return f"{what}{processes}; PyTorch {torch.__version__}, chains in {self.notes.engine} code"
+
+    def _keep_model(self, metrics: StepMetrics) -> None:
+        """The model as it is now, where its chains and those of the last one kept would rarely swap."""
+        update, config = self.state.update, self.config
+        least = config.checkpoint.trajectory or (0.4 if config.sampler.name == "trajectory-tempering" else 0.0)
+        if least == 0 or update % max(1, update // 100):
+            return
+        chains = self.group.all_gather(metrics.negative.v)
+        if not self.group.is_leader:
+            return
+        now = copy.deepcopy(self.state.model)
+        for before, v in self.kept:
+            n = min(len(v), len(chains))
+            old, new = (model.to(chains.device).freeze() for model in (before, now))
+            if swap_rate(old.free_energy, new.free_energy, v[:n].to(chains), chains[:n]) >= least:
+                return
+        run_folder.save_trajectory(self.folder, update, now, chains)
+        self.kept = [(now, chains)]
+
+    def last_saved(self) -> str:
+        if self.saved_update == 0:
+            return "there is no checkpoint yet: free some space and train again with --overwrite."
+        return (
+            f"the checkpoint of update {self.saved_update} is whole: free some space, then: grbm resume {self.folder}"
+        )
+
+    @torch.no_grad()
+    def _picture(self, shape: tuple[int, int, int], chains: Tensor) -> None:
+        """The chains' conditional means."""
+        assert self.log is not None
+        energy = self.state.model.freeze()
+        mean = energy.visible_mean(energy.hidden_logits(chains[:64]).sigmoid())
+        self.log.image("chains", tile(self.scale.inverse(mean.cpu()), shape, 16), self.state.update)
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+@torch.no_grad()
+def describe(
+    state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
+) -> Record:
+    """One line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
+    energy = state.model.freeze()
+    reconstruction = energy.visible_mean(energy.hidden_logits(data).sigmoid())
+    log_var, mean_h = state.model.log_var, metrics.data_mean_h
+    numbers = {
+        "update": state.update,
+        "learning_rate": state.optimizer.param_groups[0]["lr"],
+        "grad_norm": float(metrics.grad_norm),
+        "reconstruction": float((data - reconstruction).square().mean()),
+        "var_mean": float(log_var.exp().mean()),
+        "log_var_mean": float(log_var.mean()),
+        "log_var_min": float(log_var.min()),
+        "log_var_max": float(log_var.max()),
+        "at_floor": float((log_var <= math.log(min_var) + 1e-6).double().mean()),
+        "hidden_off": float((mean_h < 0.01).double().mean()),
+        "hidden_on": float((mean_h > 0.99).double().mean()),
+        "free_energy_data": float(energy.free_energy(data).mean()),
+        "free_energy_test": float(energy.free_energy(test).mean()) if len(test) else None,
+        "free_energy_chains": float(energy.free_energy(chains).mean()),
+        "energy_distance": float(energy_distance(chains, data)),
+        "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
+        "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
+        "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
+    }
+    return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}  # JSON has no NaN

@@ -1,0 +1,193 @@
+"""`grbm train` and `grbm resume`: prepare a run, take it up where it was left, and let it learn until it ends."""
+
+import hashlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from torch import Tensor
+
+from grbm.data.standardise import Standardised
+from grbm.distributed import ALONE, ProcessGroup
+from grbm.errors import DivergenceError, StoppedError, UserError
+from grbm.model import GRBM
+from grbm.runs import checkpoint, folder as run_folder
+from grbm.runs.config import RunConfig
+from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
+from grbm.runs.logs import Log, Record
+from grbm.runs.logs import check as check_log
+from grbm.runs.preparing import Prepared, prepare
+from grbm.runs.recorder import Notes, Recorder
+from grbm.samplers.engines import engine_name
+from grbm.training import fit
+
+
+def _warn(message: str) -> None:
+    print(f"grbm: {message}", file=sys.stderr, flush=True)
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    group: ProcessGroup = ALONE,
+    device: str | None = None,
+    on_start: Callable[[Tensor | Standardised, GRBM, int], None] = lambda data, model, update: None,
+    on_update: Callable[[int, Record | None], None] = lambda update, record: None,
+    warn: Callable[[str], None] = _warn,
+) -> None:
+    """Train as ``config`` says and write everything but figures to ``folder``.
+
+    Parameters
+    ----------
+    config, folder
+        What to do, and the run folder; `grbm.runs.read` reads it back.
+    overwrite : bool
+        Replace a run that is there.
+    resume : bool
+        Go on from the newest good checkpoint in ``folder``; begin where there is none. The resumed run ends with the
+        numbers of one that was never interrupted, bit for bit on the same device.
+    group, device
+        The processes that share the run and this one's device, from `grbm.distributed.join`; all must make the same
+        call.
+    on_start, on_update : callable
+        Called with the data, model and update at the start, and with every update and the record where one was logged.
+    warn : callable
+        Called with what the user should know, such as a damaged checkpoint.
+
+    Raises
+    ------
+    DivergenceError
+        When numbers leave the finite world; the last good weights are kept.
+    StoppedError
+        After SIGINT or SIGTERM, when the update is finished and a checkpoint written.
+    UserError
+        For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
+    """
+    group.on_leader(config.check)
+    group.on_leader(lambda: check_log(config))
+    resume = group.broadcast(resume or run_folder.is_claimed(folder))
+    if resume and group.broadcast(group.on_leader(lambda: _is_finished(folder, config))):
+        return
+    resume = group.broadcast(resume and (folder / CONFIG).is_file())
+    run = prepare(config, folder, group, device, resume=resume)
+    with ExitStack() as held:
+        group.on_leader(lambda: held.enter_context(run_folder.locked(folder)))
+        notes = _take_up(run, folder, group, warn) if resume else Notes()
+        if not resume:  # only now, when nothing in the configuration can fail any more
+            group.on_leader(lambda: run_folder.create(folder, run.config, overwrite=overwrite))
+        log = group.on_leader(lambda: _open(run, folder))
+        try:
+            _learn(run, Recorder(run, folder, group, log, _name_of(run.config), notes), folder, on_start, on_update)
+        finally:
+            if log is not None:
+                with suppress(OSError):  # all that counts was flushed before
+                    log.close()
+
+
+def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]) -> Notes:
+    """Put the state where the newest good checkpoint has it; returns what was noted there. Raises UserError if the data
+    are others."""
+    name = _name_of(run.config)
+    newest = group.on_leader(lambda: checkpoint.newest(folder / CHECKPOINTS, run.state, run=name, warn=warn))
+    saved = group.broadcast(newest)
+    if saved is None:
+        return Notes()
+    notes = Notes.read(saved.record["notes"])
+    if notes.data != run.fingerprint:
+        raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
+    checkpoint.restore(run.state, saved, group)
+    engine = engine_name(run.state.model.W.device)
+    if notes.engine not in ("", engine):
+        warn(f"The chains ran in {notes.engine} code and go on in {engine} code: as good, with other random numbers.")
+    return notes
+
+
+def _learn(
+    run: Prepared,
+    recorder: Recorder,
+    folder: Path,
+    on_start: Callable[[Tensor | Standardised, GRBM, int], None],
+    on_update: Callable[[int, Record | None], None],
+) -> None:
+    """Update after update, until all are made, a signal asks for a stop, or the numbers leave the finite world."""
+    state, options, group = run.state, run.config.train, recorder.group
+    if group.is_leader:
+        on_start(run.data, state.model, state.update)
+    learning = fit(state, run.data, run.objective, options, precision=run.config.precision, group=group)
+    try:
+        with _stopping_cleanly(group) as asked:
+            for metrics in learning:
+                on_update(state.update, recorder.after(metrics))
+                if "stop" in group.agreed and state.update < options.n_updates:
+                    recorder.save()
+                    recorder.finish(Status("interrupted", state.update, recorder.machine))
+                    raise StoppedError(asked[0] if asked else 0, folder, state.update)
+            recorder.save()
+            recorder.finish(Status("finished", state.update, recorder.machine))
+    except DivergenceError as error:
+        state.average = None  # it has taken in the step that went wrong; the parameters have taken it back
+        recorder.finish(Status("diverged", state.update, recorder.machine, error.divergence))
+        raise DivergenceError(error.divergence, folder / WEIGHTS) from error
+    except OSError as error:
+        raise UserError(
+            f"{folder} could not be written after update {state.update} ({error.strerror or error}); "
+            f"{recorder.last_saved()}"
+        ) from error
+
+
+def _open(run: Prepared, folder: Path) -> Log:
+    """The run's log, with what an earlier attempt wrote after this update taken back."""
+    run_folder.clean(folder)
+    run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape)
+    run_folder.forget_results(folder)  # of weights that will not be the run's
+    return Log(folder, run.config, run.state.update)
+
+
+def _name_of(config: RunConfig) -> str:
+    """A short name for what decides the numbers; settings at their default do not enter, so new ones may be added."""
+    usual = RunConfig().identity()
+    chosen = {name: value for name, value in config.identity().items() if value != usual[name]}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether there is nothing left to resume; raises UserError where the run cannot be, or is not, this one."""
+    if not (folder / CONFIG).is_file():
+        return False
+    other = RunConfig.read(folder / CONFIG).difference(config)
+    if other is not None:
+        raise UserError(
+            f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."
+        )
+    status = run_folder.read_status(folder)
+    if status.ended == "diverged":
+        raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")
+    return status.ended == "finished" and (folder / WEIGHTS).is_file()
+
+
+@contextmanager
+def _stopping_cleanly(group: ProcessGroup) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM ask for a stop after the update; a second SIGINT stops at once. Yields the signals heard."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard  # signals are the main thread's alone
+        return
+
+    def ask(number: int, frame: object) -> None:
+        heard.append(number)
+        group.requests.add("stop")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

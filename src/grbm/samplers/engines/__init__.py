@@ -1,0 +1,85 @@
+"""What runs a walk of plain moves: PyTorch (the definition), C on a CPU, kernels on a GPU; and the choice among them.
+
+$GRBM_ENGINE chooses: "native", "pytorch", or by default the fastest that can be had.
+"""
+
+import functools
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grbm.model import Energy
+from grbm.randomness import Rng
+from grbm.samplers.chains import Chains, Walked, gather, start_chains
+from grbm.samplers.engines import native
+from grbm.samplers.moves import Moves, move_step
+
+
+def run_moves(
+    energy: Energy,
+    moves: Moves,
+    v: Tensor,
+    n_steps: int,
+    rng: Rng,
+    *,
+    given: Chains | None = None,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """Walk ``n_steps`` moves from v ([R,] C, N), with h ~ p(h | v) or the hidden units of ``given``, as fast as can be.
+
+    The states after the first ``burn_in`` steps are summed, from the start on with −1, none with None; with
+    ``probabilities`` p(h | v) is summed in place of h. Only `Blocks` and `Philox` give an engine numbers of its own;
+    with a plain generator the definition is run.
+    """
+    engine: Callable[..., Walked] = run_in_pytorch
+    if not isinstance(rng, torch.Generator):
+        cuda = _cuda() if energy.W.is_cuda else None
+        if cuda is not None and cuda.serves(energy, moves, v, n_steps):
+            engine = cuda.run
+        elif native.serves(energy):
+            engine = native.run
+    return engine(energy, moves, v, n_steps, rng, given=given, burn_in=burn_in, probabilities=probabilities)
+
+
+def run_in_pytorch(
+    energy: Energy,
+    moves: Moves,
+    v: Tensor,
+    n_steps: int,
+    rng: Rng,
+    *,
+    given: Chains | None = None,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """`run_moves` in plain PyTorch, for every device and dtype: the definition."""
+    chains = start_chains(energy, v, rng) if given is None else given._replace(v=v)
+    return gather(energy, move_step(energy, moves), chains, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+
+
+def engine_name(device: torch.device) -> str:
+    """What runs the chains of a float32 model on ``device``: "native", "fused" or "pytorch"."""
+    if device.type == "cuda":
+        return "pytorch" if _cuda() is None else "fused"
+    return "native" if device.type == "cpu" and native.library() is not None else "pytorch"
+
+
+@functools.cache
+def _cuda() -> Any:
+    """The module of the CUDA kernels, where Triton is installed and not switched off."""
+    if os.environ.get("GRBM_ENGINE") == "pytorch":
+        return None
+    try:
+        if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+            raise ImportError("it needs gcc or clang")
+        from grbm.samplers.engines import cuda
+    except ImportError as error:
+        logging.getLogger("grbm").warning("No Triton here (%s): chains run in plain PyTorch, slower.", error)
+        return None
+    return cuda

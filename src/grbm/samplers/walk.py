@@ -1,0 +1,161 @@
+"""Chains that run: for learning (`run_chains`), and for whoever wants samples (`sample`)."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from grbm.model import GRBM, Energy, Precision
+from grbm.randomness import Blocks, Rng, seed_of
+from grbm.samplers.chains import Chains, Sampler, Walked, gather, walk
+from grbm.samplers.engines import run_moves
+from grbm.samplers.moves import MoveSampler
+
+
+def run_chains(
+    energy: Energy,
+    sampler: Sampler,
+    v: Tensor,
+    n_steps: int,
+    rng: Rng,
+    *,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """Start chains at v, walk ``n_steps`` steps, and gather what learning needs.
+
+    Parameters
+    ----------
+    energy, sampler, v
+        Where to walk, how, and from where ([R,] C, N).
+    n_steps : int
+        Steps; 0 gathers the start alone.
+    rng : Rng
+        With `Blocks` the numbers and sums belong to blocks of chains, and the fastest engine may serve; with a plain
+        generator the definition in PyTorch does.
+    burn_in : int, optional
+        Sum the states after the first ``burn_in`` steps; −1 sums the start too, None nothing.
+    probabilities : bool
+        Sum p(h | v) in place of h.
+    """
+    if not isinstance(sampler, MoveSampler):
+        return reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+    moves = sampler.moves(energy, n_steps)
+    return run_moves(energy, moves, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+
+
+def reference(
+    energy: Energy,
+    sampler: Sampler,
+    v: Tensor,
+    n_steps: int,
+    rng: Rng,
+    *,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """`run_chains` step by step, for every sampler, device and dtype: the definition."""
+    chains, step = sampler.start(energy, v, rng), sampler.bind(energy, n_steps)
+    return gather(energy, step, chains, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+
+
+@torch.no_grad()
+def sample(
+    model: GRBM | Energy,
+    sampler: Sampler,
+    *,
+    n_steps: int = 100,
+    n_chains: int | None = None,
+    v0: Tensor | None = None,
+    seed: int = 0,
+    keep_every: int | None = None,
+    keep_at: Sequence[int] | None = None,
+    burn_in: int = 0,
+    mean: bool = False,
+    precision: Precision = "highest",
+) -> Chains:
+    """Run chains from noise, or from ``v0``, and return their last state.
+
+    Parameters
+    ----------
+    model, sampler
+        What to sample and how, e.g. ``sample(model, Gibbs(), n_chains=64)``.
+    n_steps : int
+        Steps of every chain; 0 returns the start.
+    n_chains : int, optional
+        Number of chains from noise; not with ``v0``.
+    v0 : Tensor, optional
+        Starting visible units (C, N).
+    seed : int
+        Equal seeds give equal chains on the same device.
+    keep_every : int, optional
+        Return every ``keep_every``-th state after ``burn_in`` steps, stacked along a new first axis.
+    keep_at : sequence of int, optional
+        Return the states after these numbers of steps, rising, stacked along a new first axis; not with ``keep_every``.
+    burn_in : int
+        Steps that are never kept.
+    mean : bool
+        Replace v by its conditional mean μ + W h, as the published program displays samples.
+    precision : {"highest", "high", "fast"}
+        Of a model's products; an `Energy` has its own.
+
+    Returns
+    -------
+    Chains
+        v (C, N), h (C, M), h_prob (C, M); with ``keep_every`` or ``keep_at`` (S, C, ·).
+
+    Raises
+    ------
+    ValueError
+        If not exactly one of ``n_chains`` and ``v0`` is given, or a shape or count is wrong.
+    """
+    energy = model.freeze(precision) if isinstance(model, GRBM) else model
+    rng = Blocks(seed_of(seed, "sample"), 1, device=energy.W.device)
+    if not hasattr(sampler, "bind") or isinstance(sampler, type):
+        raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {sampler!r}.")
+    if (n_chains is None) == (v0 is None):
+        raise ValueError("Give either n_chains (chains start from noise) or v0 (chains start there).")
+    if v0 is not None and sampler.anneals:
+        raise ValueError("An annealed path starts from its own noise: give n_chains, not v0.")
+    if n_steps < 0 or not 0 <= burn_in <= n_steps:
+        raise ValueError(f"Need 0 <= burn_in <= n_steps, got burn_in={burn_in} and n_steps={n_steps}.")
+    if v0 is None:
+        assert n_chains is not None
+        v0 = sampler.noise(energy, n_chains, rng)
+    elif v0.shape[-1] != energy.n_visible:
+        raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
+    stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
+    if keep_at is not None:
+        stops = list(keep_at)
+        if keep_every or not stops or stops != sorted(set(stops)) or not 0 <= stops[0] <= stops[-1] <= n_steps:
+            raise ValueError(f"keep_at must rise from 0 or more to at most n_steps={n_steps}, got {stops}.")
+    if not stops:
+        raise ValueError(f"keep_every={keep_every} keeps nothing of {n_steps - burn_in} steps after burn-in.")
+    kept = [
+        chains._replace(v=energy.visible_mean(chains.h)) if mean else chains
+        for chains in _states_after(stops, energy, sampler, v0.to(energy.W), n_steps, rng)
+    ]
+    return (
+        Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3]))
+        if keep_every or keep_at is not None
+        else kept[0]
+    )
+
+
+def _states_after(
+    stops: Sequence[int], energy: Energy, sampler: Sampler, v: Tensor, n_steps: int, rng: Rng
+) -> Iterator[Chains]:
+    """The chains after each of these numbers of steps of a walk."""
+    if isinstance(sampler, MoveSampler):  # in stretches, which an engine runs as fast as the whole
+        moves, done, chains = sampler.moves(energy, n_steps), 0, None
+        for stop in stops:
+            chains = run_moves(energy, moves.part(done, stop), v, stop - done, rng, given=chains).chains
+            v, done = chains.v, stop
+            yield chains
+        return
+    chains = sampler.start(energy, v, rng)
+    if 0 in stops:
+        yield chains
+    for t, chains, _ in walk(energy, sampler, chains, n_steps, rng):
+        if t + 1 in stops:
+            yield chains

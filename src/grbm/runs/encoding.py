@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grbm.runs.config import RunConfig
 from grbm.data.arrays import open_array
-from grbm.data.pictures import SUFFIXES, Look, open_arrow, open_pictures
 from grbm.data.loading import look_of
+from grbm.data.pictures import SUFFIXES, Look, open_arrow, open_pictures
 from grbm.data.tables import Table, spread
 from grbm.errors import UserError
 from grbm.files import replacing
-from grbm.runs.sampling import on_device
 from grbm.randomness import generator
+from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
+from grbm.runs.sampling import on_device
 
 CHUNK = 4096  # rows at a time: tables may be larger than memory
 

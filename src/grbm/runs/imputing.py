@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from grbm.conditional import impute
-from grbm.runs.encoding import rows_to_encode
 from grbm.errors import UserError
-from grbm.runs.sampling import on_device
+from grbm.runs.encoding import rows_to_encode
 from grbm.runs.folder import Run
+from grbm.runs.sampling import on_device
 
 
 def rows_with_gaps(run: Run, path: Path, key: str | None = None) -> np.ndarray:

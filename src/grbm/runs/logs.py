@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from grbm.runs.config import RunConfig
 from grbm.errors import UserError
 from grbm.files import write_text
+from grbm.runs.config import RunConfig
 from grbm.runs.folder import METRICS, TENSORBOARD, WANDB, read_metrics
 
 Record = dict[str, Any]

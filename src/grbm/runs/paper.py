@@ -62,12 +62,10 @@ EXPERIMENTS = {
     "table3-adjust50": Experiment("Table 3", f"{GLA} from step 50", 20.64, adjust_from=50),
     "paper-mnist": Experiment("Table 1", f"{GL}", 17.49),
     "paper-fashion-mnist": Experiment(
-        "Fig. 4a",
-        "Fashion-MNIST", n_hidden=10_000, dataset="fashion-mnist", cpu_scale=5e-5
+        "Fig. 4a", "Fashion-MNIST", n_hidden=10_000, dataset="fashion-mnist", cpu_scale=5e-5
     ),
     "paper-celeba-32": Experiment(
-        "Fig. 4b",
-        "CelebA, 32 x 32", n_hidden=10_000, dataset="celeba", n_rows=162_770, cpu_scale=5e-6
+        "Fig. 4b", "CelebA, 32 x 32", n_hidden=10_000, dataset="celeba", n_rows=162_770, cpu_scale=5e-6
     ),
     "paper-celeba-2k-64": Experiment(
         "Fig. 4c",
@@ -147,7 +145,9 @@ def describe(config: RunConfig, *, title: bool = True) -> str:
     if about is None or e is None or about.text:
         return "" if about is None else about.text
     parts = [f"{e.place}: {e.title}"] if title else []
-    parts += ["dynamics of the published program" if about.dynamics == "published-program" else "the equations as printed"]
+    parts += [
+        "dynamics of the published program" if about.dynamics == "published-program" else "the equations as printed"
+    ]
     if about.scale < 1:
         full = configure(config.preset, about.dynamics)
         row = configure(config.preset, about.dynamics, about.scale)

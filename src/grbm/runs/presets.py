@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from grbm.data.config import DatasetConfig
+from grbm.data.mixtures import MIXTURES
 from grbm.runs.config import (
     ModelConfig,
     ObjectiveConfig,
@@ -12,12 +13,12 @@ from grbm.runs.config import (
     SamplingConfig,
     TrainConfig,
 )
-from grbm.data.mixtures import MIXTURES
 from grbm.runs.paper import EXPERIMENTS, configure
 
 
 class Preset(NamedTuple):
     """A named run, and what it is in a line."""
+
     summary: str
     config: RunConfig
 

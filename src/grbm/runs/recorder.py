@@ -15,7 +15,8 @@ from grbm.data.tables import spread
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.evaluate.distance import energy_distance
-from grbm.runs import checkpoint, folder as run_folder
+from grbm.runs import checkpoint
+from grbm.runs import folder as run_folder
 from grbm.runs.folder import CHECKPOINTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.preparing import Prepared
@@ -47,7 +48,12 @@ class Recorder:
     def __init__(
         self, run: Prepared, folder: Path, group: ProcessGroup, log: Log | None, name: str, notes: Notes
     ) -> None:
-        self.config, self.state, self.scale, self.image_shape = run.config, run.state, run.scale, run.dataset.image_shape
+        self.config, self.state, self.scale, self.image_shape = (
+            run.config,
+            run.state,
+            run.scale,
+            run.dataset.image_shape,
+        )
         self.folder, self.group, self.log, self.name = folder, group, log, name
         device = run.state.model.W.device
         self.seen = run.data[spread(len(run.data), 512)]

@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grbm.runs.config import SamplerConfig, SamplingConfig
+from grbm.devices import pick_device
 from grbm.errors import UserError
 from grbm.model import GRBM, Base
-from grbm.devices import pick_device
+from grbm.runs.config import SamplerConfig, SamplingConfig
 from grbm.runs.folder import Run, read_trajectory
 from grbm.samplers import Chains, Sampler, TrajectoryTempering, sample, tuned
 

@@ -15,7 +15,8 @@ from grbm.data.standardise import Standardised
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.model import GRBM
-from grbm.runs import checkpoint, folder as run_folder
+from grbm.runs import checkpoint
+from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record

@@ -1,0 +1,103 @@
+"""Before the first update: data, standardisation, model and objective, from a configuration."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.data.loading import Dataset, standardizer, statistics
+from grbm.data.standardise import Standardised, Standardizer
+from grbm.data.tables import StoredTable, spread
+from grbm.devices import pick_device
+from grbm.distributed import ProcessGroup
+from grbm.errors import UserError
+from grbm.initialise import anchored_, sparse_
+from grbm.model import GRBM, Base
+from grbm.objectives import Objective
+from grbm.runs.config import RunConfig
+from grbm.runs.folder import DATA, read_data
+from grbm.runs.paper import with_rows
+from grbm.training import TrainState
+
+
+class Prepared(NamedTuple):
+    """All that a run needs before its first update; nothing is written yet."""
+
+    config: RunConfig
+    dataset: Dataset
+    scale: Standardizer
+    base: Base
+    data: Tensor | Standardised  # the training rows as the model sees them
+    state: TrainState
+    objective: Objective
+    fingerprint: str  # of the data
+
+
+def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | None, *, resume: bool) -> Prepared:
+    """Data, model and objective of a run; raises UserError for what cannot be read, built or shared."""
+    dataset = group.on_leader(config.load_data) or config.load_data()  # the leader first: a download happens once
+    config = with_rows(config, len(dataset.train))
+    scale, base = group.broadcast(group.on_leader(lambda: _statistics(config, dataset, folder, resume)))
+    torch_device = pick_device(device or config.device)
+    data = _standardised(dataset, scale, torch_device)
+    objective = group.on_leader(lambda: _objective(config, len(data), base, group))
+    objective = objective or _objective(config, len(data), base, group)
+    model = _start(config, data).to(torch_device)
+    fingerprint = _fingerprint(dataset)
+    if group.broadcast(fingerprint) != fingerprint:
+        raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
+    state = TrainState(model, config.train.build(model), seed=config.seed)
+    return Prepared(config, dataset, scale, base, data, state, objective, fingerprint)
+
+
+def _statistics(config: RunConfig, dataset: Dataset, folder: Path, resume: bool) -> tuple[Standardizer, Base]:
+    """The standardisation and the base of tempered paths: of the run where it has them, else of the data."""
+    if resume and (folder / DATA).is_file():
+        return read_data(folder)[:2]
+    stats = statistics(dataset, str(config.data or config.dataset.name))
+    scale = standardizer(config.dataset, dataset, stats)
+    return scale, scale.base(stats)
+
+
+def _standardised(dataset: Dataset, scale: Standardizer, device: torch.device) -> Tensor | Standardised:
+    """The training rows as the model sees them: on its device where they are in memory, else read when needed."""
+    if isinstance(dataset.train, StoredTable):
+        return Standardised(dataset.train, scale, device)
+    return scale(dataset.train).to(device)
+
+
+def _objective(config: RunConfig, n_rows: int, base: Base, group: ProcessGroup) -> Objective:
+    """The objective; raises UserError for what cannot be built, or shared by the processes."""
+    batch_size = min(config.train.batch_size, n_rows)
+    objective = config.objective.build(config.sampler.build(base), batch_size)
+    config.sampling.sampler.build(base)  # so that a wrong option is refused now and not after training
+    if config.train.n_blocks(batch_size, objective) % group.world_size:
+        raise UserError(
+            f"{group.world_size} processes cannot share {config.train.blocks} blocks of {batch_size} rows and "
+            f"{getattr(objective, 'n_chains', None) or batch_size} chains evenly; choose --train.blocks, "
+            f"--train.batch-size and --objective.n-chains that {group.world_size} divides."
+        )
+    if group.world_size > 1 and objective.sampler.anneals:
+        raise UserError(
+            "Annealed chains are resampled among all, which processes cannot share; choose another sampler."
+        )
+    return objective
+
+
+def _start(config: RunConfig, data: Tensor | Standardised) -> GRBM:
+    """The machine with the parameters that learning starts from."""
+    model, start = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed), config.model
+    if start.start == "paper":
+        return model
+    some = data[spread(len(data), 10_000)].cpu()
+    if start.start == "sparse":
+        return sparse_(model, some, seed=config.seed)
+    return anchored_(model, some, var=start.anchor_var, length=start.anchor_length, seed=config.seed)
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    """What tells these data from others: their size and some of their rows."""
+    rows = dataset.train[spread(len(dataset.train), 64)]
+    return f"{len(dataset.train)} x {rows.shape[1]}, {hashlib.sha256(rows.double().numpy().tobytes()).hexdigest()[:16]}"

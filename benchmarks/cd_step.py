@@ -173,11 +173,11 @@ def profile(sizes: list[Size]) -> None:
         for size in sizes[:4]:
             _, energy, v = prepared(size, torch.device("cpu"))
             moves = GibbsLangevin(STEP_SIZE).moves(energy, size.steps)
-            native.run(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0)  # packs W
+            native.run_moves(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0)  # packs W
             clocked.grbm_walk.argtypes, clocked.grbm_walk.restype = plain.grbm_walk.argtypes, None
             seconds[:] = [0.0] * len(names)
             began = time.perf_counter()
-            native.run(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0, code=clocked)
+            native.run_moves(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0, code=clocked)
             took = time.perf_counter() - began
             seconds[3] -= seconds[2]  # its clock runs around the product's
             print(f"\nN = {size.N}, M = {size.M}, batch {size.C}: {1e3 * took / size.steps:.4f} ms a step")

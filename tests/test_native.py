@@ -163,7 +163,7 @@ def test_the_native_walk_is_its_definition(sampler, N, M, C):
             for walk in (run_chains, reference)
         ]
         agree(*walked)
-        own = own_moments(native.run, energy, sampler.moves(energy, n_steps), v, n_steps, burn_in, probabilities)
+        own = own_moments(native.run_moves, energy, sampler.moves(energy, n_steps), v, n_steps, burn_in, probabilities)
         for walk in walked:
             assert walk.sums.count == C * (n_steps - burn_in)
         for a, b in zip(walked[0].sums.mean(), own, strict=True):
@@ -188,7 +188,7 @@ def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
             for walk, p in ((run_chains, "fast"), (reference, "highest"))
         )
         energy = model.freeze("fast")
-        own = own_moments(native.run, energy, sampler.moves(energy, n_steps), v, n_steps, burn_in, probabilities)
+        own = own_moments(native.run_moves, energy, sampler.moves(energy, n_steps), v, n_steps, burn_in, probabilities)
         same = (fast.chains.h == full.chains.h).all(-1) & ((fast.chains.v - full.chains.v).abs() < 0.05).all(-1)
         assert same.double().mean() >= 0.6
         torch.testing.assert_close(fast.chains.h_prob[same], full.chains.h_prob[same], rtol=0, atol=0.02)
@@ -218,7 +218,7 @@ def test_tempered_walks_agree(sampler):
     agree(*(walk(ladder, sampler, v, 3, Philox(KEY)) for walk in (run_chains, reference)))
     chains = reference(ladder, sampler, v, 0, Philox(KEY)).chains
     moves = sampler.moves(ladder, 3)
-    given = native.run(ladder, moves, chains.v, 3, Philox(KEY, draw=1), given=chains).chains
+    given = native.run_moves(ladder, moves, chains.v, 3, Philox(KEY, draw=1), given=chains).chains
     torch.testing.assert_close(given.v, run_chains(ladder, sampler, v, 3, Philox(KEY)).chains.v)
 
 
@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="10 chains cannot be shared evenly by 3 blocks"):
         run_chains(energy, Gibbs(), torch.zeros(10, 3), 2, Blocks(KEY, 3), burn_in=0)
     with pytest.raises(ValueError, match="A walk of 3 steps"):
-        native.run(energy, Langevin(0.1).moves(energy, 2), torch.zeros(4, 3), 3, Philox(KEY))
+        native.run_moves(energy, Langevin(0.1).moves(energy, 2), torch.zeros(4, 3), 3, Philox(KEY))
     with pytest.raises(ValueError, match="Replicas"):
         run_chains(energy, Gibbs(), torch.zeros(2, 4, 3), 2, Philox(KEY), burn_in=0)
 
@@ -287,13 +287,13 @@ def test_other_types_and_layouts_are_taken_as_they_are():
     energy = random_model(20, 30, 0, dtype=torch.float32).freeze()
     moves = GibbsLangevin(0.05).moves(energy, 4)
     v = torch.randn(20, 12, generator=torch.Generator().manual_seed(0)).T
-    plain = native.run(energy, moves, v.contiguous(), 4, Philox(KEY)).chains.v
+    plain = native.run_moves(energy, moves, v.contiguous(), 4, Philox(KEY)).chains.v
     double = moves._replace(shrink=moves.shrink.double(), noise_std=moves.noise_std.double())
-    assert torch.equal(native.run(energy, double, v, 4, Philox(KEY)).chains.v, plain)
+    assert torch.equal(native.run_moves(energy, double, v, 4, Philox(KEY)).chains.v, plain)
     for precision in ("highest", "fast"):
         energy.precision = precision
-        replicas = native.run(energy, moves, torch.stack([v, v]), 4, Philox(KEY)).chains.v
-        assert torch.equal(replicas[0], native.run(energy, moves, v, 4, Philox(KEY)).chains.v)
+        replicas = native.run_moves(energy, moves, torch.stack([v, v]), 4, Philox(KEY)).chains.v
+        assert torch.equal(replicas[0], native.run_moves(energy, moves, v, 4, Philox(KEY)).chains.v)
         assert not torch.equal(replicas[0], replicas[1])
 
 
@@ -321,7 +321,7 @@ def test_extreme_logits():
         model.W.zero_()
         model.b.copy_(torch.tensor([-1e30, -60.0, 60.0, 1e30]))
     moves = Moves(torch.zeros(1, 1), torch.ones(1, 1))
-    chains: Chains = native.run(model.freeze(), moves, torch.zeros(1000, 1), 5, Philox(KEY)).chains
+    chains: Chains = native.run_moves(model.freeze(), moves, torch.zeros(1000, 1), 5, Philox(KEY)).chains
     assert chains.h.unique(dim=0).tolist() == [[0, 0, 1, 1]]
     assert chains.h_prob.isfinite().all()
 
@@ -335,7 +335,7 @@ def test_elementary_functions_are_as_good_as_float32():
         model.W.zero_()
         model.b.copy_(logits)
     moves = Moves(torch.zeros(1, 1), torch.ones(1, 1))
-    chains: Chains = native.run(model.freeze(), moves, torch.zeros(1, 1), 1, Philox(KEY)).chains
+    chains: Chains = native.run_moves(model.freeze(), moves, torch.zeros(1, 1), 1, Philox(KEY)).chains
     exactly = logits.double().sigmoid()
     assert float((chains.h_prob[0].double() / exactly - 1).abs().max()) < 4 * 2.0**-23
 

@@ -1,4 +1,4 @@
-"""One run shared among processes: each holds some blocks of chains and rows; moments are averaged once per update."""
+"""Processes that share a run: each holds some blocks of chains and rows; moments are added once per update."""
 
 import os
 import socket

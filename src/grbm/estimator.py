@@ -468,7 +468,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return ParallelTempering(self._base_here(), self.n_replicas)
 
     def _base_here(self) -> Base:
-        """Where tempered paths start: the mean and variance of the data, the latter near 1 while rows are few."""
+        """The base of tempered paths: the mean and variance of the data, the latter near 1 while rows are few."""
         n, mean, var = self._seen
         parts = mean, (n * var + 10) / (n + 10)
         return Base(*(torch.tensor(x, dtype=torch.float32, device=pick_device(self.device)) for x in parts))

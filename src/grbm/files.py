@@ -88,7 +88,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def cache_folder() -> Path:
-    """Where decoded pictures and compiled code are kept: $GRBM_CACHE_DIR, or grbm in the user's cache folder."""
+    """The folder of decoded pictures and compiled code: $GRBM_CACHE_DIR, or grbm in the user's cache folder."""
     if "GRBM_CACHE_DIR" in os.environ:
         return Path(os.environ["GRBM_CACHE_DIR"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grbm"

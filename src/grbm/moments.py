@@ -1,4 +1,4 @@
-"""All that passes from sampling to learning: means of v, v², h and v hᵀ, streamed; the gradient is their difference."""
+"""Moments pass from sampling to learning: means of v, v², h and v hᵀ, streamed; the gradient is their difference."""
 
 from typing import NamedTuple
 

@@ -107,7 +107,7 @@ class Blocks:
 
     @property
     def generators(self) -> list[torch.Generator]:
-        """One for each block that this process holds."""
+        """A generator for each block that this process holds."""
         if not self._generators:
             self._generators = [generator(self.seed, "block", k, device=self.device) for k in self.own]
         return self._generators

@@ -94,7 +94,7 @@ def train_step(
     precision: Precision = "highest",
     group: ProcessGroup = ALONE,
 ) -> StepMetrics:
-    """One update of ``state`` on the batch ``v_data`` (B, N), or on this process's part of its rows.
+    """Make one update of ``state`` on the batch ``v_data`` (B, N), or on this process's part of its rows.
 
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
     ones whose gradient was neither (`grbm.guard`); the optimizer's own state is left as it is.

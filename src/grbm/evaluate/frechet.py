@@ -20,7 +20,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def of(cls, features: Tensor) -> "Statistics":
-        """Of features (n, d), n >= 2."""
+        """The statistics of features (n, d), n >= 2."""
         x = features.double()
         return cls(x.mean(0), torch.cov(x.T, correction=1).reshape(x.shape[1], x.shape[1]))
 
@@ -81,7 +81,7 @@ def kernel_distance(
 
 
 def _kernel_error(real: Tensor, generated: Tensor, n_groups: int = 10) -> float:
-    """By sums of the kernel over pairs of groups, so that each pair of images is looked at once."""
+    """The jackknife error of `kernel_distance`, by sums over pairs of groups, so that each pair is looked at once."""
     n, d = generated.shape
     groups = [generated[torch.arange(n) % n_groups == k] for k in range(n_groups)]
 

@@ -65,11 +65,12 @@ class Mixing(NamedTuple):
 
     @property
     def worst_rhat(self) -> float:
-        """Of all visible units and the free energy; infinite where one is NaN."""
+        """The largest R-hat of all visible units and the free energy; infinite where one is NaN."""
         return max(float(self.rhat.nan_to_num(nan=torch.inf).max()), self.rhat_free_energy)
 
     @property
     def least_ess(self) -> float:
+        """The smallest effective sample size of all visible units, bulk and tail, and of the free energy."""
         return min(float(self.ess_bulk.min()), float(self.ess_tail.min()), self.ess_free_energy)
 
     @property
@@ -245,7 +246,7 @@ def diagnose(trace: Trace) -> Mixing:
 
 
 def _apart(trace: Trace) -> tuple[float, float] | None:
-    """By how much chains from data lie above those from noise in free energy, if by 3 standard errors over chains."""
+    """The gap in free energy between chains from data and from noise, if it is 3 standard errors over chains."""
     k, means = trace.n_from_data, trace.free_energy.double().mean(1)
     if not 1 < k < len(means) - 1:
         return None
@@ -255,7 +256,7 @@ def _apart(trace: Trace) -> tuple[float, float] | None:
 
 
 def _autocorrelation(chains: Tensor) -> np.ndarray:
-    """Of chains (C, S) about their common mean, at lags 0..S−1, averaged over chains; ρ(0) = 1."""
+    """The autocorrelation of chains (C, S) about their common mean, at lags 0..S−1, averaged over chains; ρ(0) = 1."""
     n_draws = chains.shape[1]
     centred = (chains.double() - chains.double().mean()).numpy()
     spectrum = np.abs(np.fft.rfft(centred, 2 * n_draws)) ** 2

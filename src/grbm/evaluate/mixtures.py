@@ -20,7 +20,7 @@ class DensityScore:
 
 @dataclass(frozen=True)
 class SampleScore:
-    """Where samples fall."""
+    """How many samples fall where they should."""
 
     within: float  # share within 3 standard deviations of a mode
     mode_share: tuple[float, ...]  # share per mode, of all samples

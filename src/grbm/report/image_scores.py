@@ -122,7 +122,7 @@ def score_images(
         sets["autoencoder"] = lambda: references.autoencoder(whole, n, seed)
 
     def features_of(name: str, make: Callable[[], Tensor]) -> dict[str, Tensor]:
-        """By judge; those of sets that depend on the data alone are made once and kept in the user's cache."""
+        """Features by judge; those of sets that depend on the data alone are made once and kept in the user's cache."""
         images = None
         found = {}
         for judge in judges:
@@ -188,7 +188,7 @@ def read_table(run: Run) -> ScoreTable | None:
 
 
 def _remembered(what: tuple[object, ...], kind: str) -> Path:
-    """Where the user's cache keeps what was made of ``what``."""
+    """The file in the user's cache that keeps what was made of ``what``."""
     digest = hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
     return cache_folder() / "features" / f"{digest}.{kind}"
 
@@ -201,14 +201,14 @@ def _digest(*images: Tensor) -> str:
 
 
 def _program() -> str:
-    """Of the code that makes reference images and features: what another program made is not remembered."""
+    """A digest of the code that makes reference images and features: what other code made is not used."""
     parts: list[Any] = [references, features.inception_768, features.inception_2048, features._partial_inception]
     text = "".join(inspect.getsource(part) for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _scorer() -> str:
-    """Of the code that makes numbers of features."""
+    """The source of the code that makes numbers of features, for the same purpose."""
     return "".join(map(inspect.getsource, (frechet, _compare)))  # type: ignore[arg-type]
 
 

@@ -3,9 +3,7 @@
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -18,6 +16,7 @@ from grbm import runs
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.runs.config import RunConfig
 from grbm.runs.progress import Progress
+from grbm.runs.signals import on_signals
 from grbm.runs.training import train
 
 
@@ -63,7 +62,14 @@ def train_missing(
     waiting = list(planned)
     workers: list[_Worker] = []
     failure: BaseException | None = None
-    with _told_to_stop(workers) as asked:
+
+    def stop(number: int) -> None:
+        """Pass SIGTERM on to the workers; a terminal sends its SIGINT to all of them itself."""
+        for worker in workers:
+            if number == signal.SIGTERM:
+                worker.process.terminate()
+
+    with on_signals(stop) as asked:
         while workers or (waiting and not asked and failure is None):
             while waiting and len(workers) < at_once and not asked and failure is None:
                 workers.append(_start(waiting.pop(0), folder, threads))
@@ -87,7 +93,7 @@ def train_missing(
 
 
 def missing(planned: Sequence[Planned], folder: Path) -> list[Planned]:
-    """Those that are not finished; raises UserError where ``folder`` holds a run of other settings."""
+    """The runs that are not finished; raises UserError where ``folder`` holds a run of other settings."""
     return [run for run in planned if not _finished(folder / run.name, run.config)]
 
 
@@ -99,28 +105,6 @@ def _finished(folder: Path, config: RunConfig) -> bool:
         raise UserError(f"{folder} holds a run with other settings ({other}); choose another folder with --out.")
     status = runs.read_status(folder)
     return status.ended in ("finished", "diverged") and (folder / runs.WEIGHTS).is_file()
-
-
-@contextmanager
-def _told_to_stop(workers: list[_Worker]) -> Iterator[list[int]]:
-    """Pass SIGTERM on to the workers; a terminal sends its SIGINT to all of them itself. Yields the signals heard."""
-    heard: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield heard
-        return
-
-    def stop(number: int, frame: object) -> None:
-        heard.append(number)
-        for worker in workers:
-            if number == signal.SIGTERM:
-                worker.process.terminate()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _start(planned: Planned, folder: Path, threads: int) -> _Worker:

@@ -205,7 +205,7 @@ def _order(column: str, rows: dict[str, dict[str, float]], titles: dict[str, str
 
 
 def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
-    """In the paper's layout, with what was run as the title."""
+    """The figure in the paper's layout, with what was run as its title."""
     first = next(iter(done.values()))
     head = f"Figure {what.removeprefix('fig')}: {ABOUT[what]}"
     if what == "fig2":

@@ -1,4 +1,4 @@
-"""One typed, frozen description of a run. Here, and nowhere else, names become objects."""
+"""The typed, frozen description of a run. Here, and nowhere else, names become objects."""
 
 import json
 from collections.abc import Iterator
@@ -246,7 +246,7 @@ class RunConfig:
 
     @property
     def source(self) -> Source:
-        """Where the data lie."""
+        """The place of the data, as `grbm.data.loading.load` takes it."""
         return Source(self.data_dir, self.data, self.memory)
 
     def load_data(self) -> Dataset:

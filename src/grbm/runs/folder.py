@@ -177,7 +177,7 @@ def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
 
 
 def save_trajectory(folder: Path, number: int, model: GRBM, chains: Tensor) -> None:
-    """One of the models along training, for `TrajectoryTempering`, and chains of it (C, N)."""
+    """Keep one of the models along training, for `TrajectoryTempering`, and chains of it (C, N)."""
     write_tensors(folder / TRAJECTORY / f"{number:08d}.safetensors", model.state_dict() | {"chains": chains})
 
 
@@ -294,7 +294,7 @@ def _status_of_0_1(update: int, message: str, machine: str) -> Status:
 
 
 def model_digest(model: GRBM) -> str:
-    """Of the weights: what was measured of others does not belong to a run any more."""
+    """A digest of the weights, by which scores know to which weights they belong."""
     digest = hashlib.blake2b(digest_size=16)
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().contiguous().numpy().data)

@@ -38,7 +38,7 @@ class Log:
         self.wandb = _wandb(folder, config, config.log.wandb) if config.log.wandb else None
 
     def write(self, record: Record) -> None:
-        """One line of metrics.jsonl, and its numbers as scalars elsewhere."""
+        """Write a line of metrics.jsonl, and its numbers as scalars elsewhere."""
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
         scalars = {name: value for name, value in record.items() if name != "update" and value is not None}

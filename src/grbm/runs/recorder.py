@@ -38,7 +38,7 @@ class Notes:
 
     @classmethod
     def read(cls, notes: dict[str, Any]) -> Self:
-        """From a checkpoint, which also notes the score of its parameters."""
+        """The notes of a checkpoint, which also notes the score of its parameters."""
         return cls(**{f.name: notes[f.name] for f in fields(cls) if f.name in notes})
 
 
@@ -48,12 +48,8 @@ class Recorder:
     def __init__(
         self, run: Prepared, folder: Path, group: ProcessGroup, log: Log | None, name: str, notes: Notes
     ) -> None:
-        self.config, self.state, self.scale, self.image_shape = (
-            run.config,
-            run.state,
-            run.scale,
-            run.dataset.image_shape,
-        )
+        self.config, self.state, self.scale = run.config, run.state, run.scale
+        self.image_shape = run.dataset.image_shape
         self.folder, self.group, self.log, self.name = folder, group, log, name
         device = run.state.model.W.device
         self.seen = run.data[spread(len(run.data), 512)]
@@ -173,7 +169,7 @@ def _counted(n: int, what: str) -> str:
 def describe(
     state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
 ) -> Record:
-    """One line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
+    """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
     energy = state.model.freeze()
     reconstruction = energy.visible_mean(energy.hidden_logits(data).sigmoid())
     log_var, mean_h = state.model.log_var, metrics.data_mean_h

@@ -4,9 +4,8 @@ import hashlib
 import json
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -23,6 +22,7 @@ from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
 from grbm.runs.preparing import Prepared, prepare
 from grbm.runs.recorder import Notes, Recorder
+from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
 from grbm.training import fit
 
@@ -93,21 +93,27 @@ def train(
 
 
 def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]) -> Notes:
-    """Put the state where the newest good checkpoint has it; returns what was noted there. Raises UserError if the data
-    are others."""
+    """Put the state where the newest good checkpoint has it, and return what was noted there.
+
+    Raises UserError if the data are others.
+    """
     name = _name_of(run.config)
     newest = group.on_leader(lambda: checkpoint.newest(folder / CHECKPOINTS, run.state, run=name, warn=warn))
     saved = group.broadcast(newest)
     if saved is None:
         return Notes()
     notes = Notes.read(saved.record["notes"])
-    if notes.data != run.fingerprint:
-        raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
+    group.on_leader(lambda: _check_data(folder, notes, run))
     checkpoint.restore(run.state, saved, group)
     engine = engine_name(run.state.model.W.device)
     if notes.engine not in ("", engine):
         warn(f"The chains ran in {notes.engine} code and go on in {engine} code: as good, with other random numbers.")
     return notes
+
+
+def _check_data(folder: Path, notes: Notes, run: Prepared) -> None:
+    if notes.data != run.fingerprint:
+        raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
 
 
 def _learn(
@@ -122,8 +128,14 @@ def _learn(
     if group.is_leader:
         on_start(run.data, state.model, state.update)
     learning = fit(state, run.data, run.objective, options, precision=run.config.precision, group=group)
+
+    def stop(number: int) -> None:
+        """After this update; a second SIGINT stops at once."""
+        group.requests.add("stop")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     try:
-        with _stopping_cleanly(group) as asked:
+        with on_signals(stop) as asked:
             for metrics in learning:
                 on_update(state.update, recorder.after(metrics))
                 if "stop" in group.agreed and state.update < options.n_updates:
@@ -171,24 +183,3 @@ def _is_finished(folder: Path, config: RunConfig) -> bool:
     if status.ended == "diverged":
         raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")
     return status.ended == "finished" and (folder / WEIGHTS).is_file()
-
-
-@contextmanager
-def _stopping_cleanly(group: ProcessGroup) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM ask for a stop after the update; a second SIGINT stops at once. Yields the signals heard."""
-    heard: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield heard  # signals are the main thread's alone
-        return
-
-    def ask(number: int, frame: object) -> None:
-        heard.append(number)
-        group.requests.add("stop")
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -91,7 +91,7 @@ class Annealed(Sampler):
 
 
 def importance(log_weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Of weights given by their logarithms (C,): the logarithm of their mean, and the effective number of chains.
+    """The logarithm of the mean weight, and the effective number of chains, from log weights (C,).
 
     The latter is (Σ w)²/Σ w² (Kong 1992): C where all weights are equal, 1 where one chain has it all.
     """

@@ -106,7 +106,7 @@ class ParallelTempering(AdaptiveSampler):
         return replace(self, ladder=tuple(state_dict["ladder"].tolist())) if "ladder" in state_dict else self
 
     def tuned(self, energy: Energy, *, seed: int = 0) -> "ParallelTempering":
-        """With a ladder for ``energy`` whose neighbours swap half of the time, by eight pilot runs from the base.
+        """Find a ladder for ``energy`` whose neighbours swap half of the time, by eight pilot runs from the base.
 
         The rejections of all pairs together (the communication barrier of Syed et al. 2022) hardly depend on the
         ladder, and R − 1 = twice that many makes the most round trips for the work. At most 64 replicas.

@@ -107,7 +107,7 @@ class TrajectoryTempering(AdaptiveSampler):
         return replace(self, models=tuple(Energy(*parameters) for parameters in models), base=base)
 
     def tuned(self, energy: Energy, *, seed: int = 0) -> "TrajectoryTempering":
-        """Without the models that are not needed for neighbours to swap as often as ``save_below``, by a pilot run."""
+        """Leave out the models without which neighbours still swap as often as ``save_below``, by a pilot run."""
         rng = Blocks(seed_of(seed, "trajectory"), 1, device=energy.W.device)
         first = self.models[0] if self.models else energy
         start = base_for(self.base, energy).sample((4 * PILOT_CHAINS,), rng)

@@ -37,30 +37,21 @@ def run_moves(
     ``probabilities`` p(h | v) is summed in place of h. Only `Blocks` and `Philox` give an engine numbers of its own;
     with a plain generator the definition is run.
     """
-    engine: Callable[..., Walked] = run_in_pytorch
-    if not isinstance(rng, torch.Generator):
-        cuda = _cuda() if energy.W.is_cuda else None
-        if cuda is not None and cuda.serves(energy, moves, v, n_steps):
-            engine = cuda.run
-        elif native.serves(energy):
-            engine = native.run
-    return engine(energy, moves, v, n_steps, rng, given=given, burn_in=burn_in, probabilities=probabilities)
-
-
-def run_in_pytorch(
-    energy: Energy,
-    moves: Moves,
-    v: Tensor,
-    n_steps: int,
-    rng: Rng,
-    *,
-    given: Chains | None = None,
-    burn_in: int | None = None,
-    probabilities: bool = False,
-) -> Walked:
-    """`run_moves` in plain PyTorch, for every device and dtype: the definition."""
-    chains = start_chains(energy, v, rng) if given is None else given._replace(v=v)
+    engine = _engine(energy, moves, v, n_steps, rng)
+    if engine is not None:
+        return engine(energy, moves, v, n_steps, rng, given=given, burn_in=burn_in, probabilities=probabilities)
+    chains = start_chains(energy, v, rng) if given is None else given._replace(v=v)  # the definition
     return gather(energy, move_step(energy, moves), chains, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+
+
+def _engine(energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng) -> Callable[..., Walked] | None:
+    """The function that runs this walk faster than its definition, if there is one: the only choice of an engine."""
+    if isinstance(rng, torch.Generator):
+        return None
+    if energy.W.is_cuda:
+        cuda = _cuda()
+        return cuda.run_moves if cuda is not None and cuda.serves(energy, moves, v, n_steps) else None
+    return native.run_moves if native.serves(energy) else None
 
 
 def engine_name(device: torch.device) -> str:

@@ -276,7 +276,7 @@ def _set_modern(value: str) -> None:
     torch.backends.cuda.matmul.fp32_precision = value
 
 
-def run(
+def run_moves(
     energy: Energy,
     moves: Moves,
     v: Tensor,
@@ -287,7 +287,7 @@ def run(
     burn_in: int | None = None,
     probabilities: bool = False,
 ) -> Walked:
-    """`run_moves` for untempered energies and moves that cannot be rejected. The host waits for nothing."""
+    """`grbm.samplers.engines.run_moves` on a GPU, for what `serves` says. The host waits for nothing."""
     C, N = v.shape
     precision = energy.precision
     M, W, device = energy.n_hidden, energy.W, energy.W.device
@@ -332,7 +332,7 @@ def run(
 
 
 def serves(energy: Energy, moves: Moves, v: Tensor, n_steps: int) -> bool:
-    """Whether `run` can do this walk: chains under one untempered energy, with moves that cannot be rejected."""
+    """Whether `run_moves` can do this walk: chains under one untempered energy, with moves that cannot be rejected."""
     adjusted = moves.adjust_from is not None and moves.adjust_from < n_steps
     plain = energy.beta is None and v.ndim == 2 and not adjusted
     return plain and energy.W.is_cuda and energy.W.dtype == torch.float32

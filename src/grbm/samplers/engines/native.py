@@ -189,7 +189,7 @@ def _constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
     return packed | tables[R]
 
 
-def run(
+def run_moves(
     energy: Energy,
     moves: Moves,
     v: Tensor,
@@ -201,7 +201,7 @@ def run(
     probabilities: bool = False,
     code: ctypes.CDLL | None = None,
 ) -> Walked:
-    """`run_moves` for float32 on a CPU. ``code`` is by default `library`."""
+    """`grbm.samplers.engines.run_moves` for float32 on a CPU. ``code`` is by default `library`."""
     native = code or library()
     assert native is not None
     *_, C, N = v.shape

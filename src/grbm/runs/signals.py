@@ -1,0 +1,29 @@
+"""What a run, or several, do when they are asked to stop."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def on_signals(react: Callable[[int], None]) -> Iterator[list[int]]:
+    """Call ``react`` with the number of each SIGINT and SIGTERM inside the block; yields the numbers heard so far.
+
+    Outside the main thread, whose signals they are, nothing is heard.
+    """
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def hear(number: int, frame: object) -> None:
+        heard.append(number)
+        react(number)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -26,7 +26,7 @@ from grbm.model import Energy, Precision
 from grbm.randomness import Blocks
 from grbm.samplers import run_chains
 from grbm.samplers.engines import native
-from grbm.samplers.walk import reference
+from grbm.samplers.sampling import reference
 
 STEP_SIZE, BLOCKS = 0.04, 4
 

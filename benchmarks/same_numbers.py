@@ -42,7 +42,13 @@ def train(checkout: Path, arguments: str, folder: Path, *, engine: str, processe
     command = [*start, "-m", "grbm", "train", *arguments.split(), "--train.n-updates", "200", "--no-figures"]
     command += ["--log.no-tensorboard", "--device", "cpu", "--out", str(folder)]
     environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "GRBM_ENGINE": engine, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=folder.parent, env=environment, check=True, capture_output=True)
+    where = [sys.executable, "-c", "import grbm; print(grbm.__file__)"]
+    found = subprocess.run(where, cwd=folder.parent, env=environment, check=True, capture_output=True, text=True)
+    if not Path(found.stdout.strip()).is_relative_to(checkout):
+        sys.exit(f"{found.stdout.strip()} would be run in place of the program in {checkout}.")
+    done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
 
 
 def numbers(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from grbm import UserError, cli, runs
 from grbm.data.images import load_digits
 from grbm.evaluate import references
 from grbm.evaluate.features import inception_768, inception_2048, train_classifier
-from grbm.evaluate.frechet import Statistics, frechet, frechet_estimate, kernel_distance, neighbours
+from grbm.evaluate.frechet import FeatureStatistics, frechet, frechet_estimate, kernel_distance, neighbours
 from grbm.report import image_scores as images
 
 SHARED = Path(os.environ.get("GRBM_DATA_DIR", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -30,8 +30,8 @@ def test_the_frechet_distance_of_gaussians_is_the_closed_form():
     turn = torch.linalg.qr(features(4, 4, 0).double()).Q
     s, t = torch.tensor([1.0, 2.0, 0.5, 0.0]).double(), torch.tensor([3.0, 0.1, 0.5, 1.0]).double()
     m, n = torch.tensor([1.0, 0, 0, 2]).double(), torch.tensor([0.0, 1, 0, 2]).double()
-    a = Statistics(m, turn @ torch.diag(s**2) @ turn.T)
-    b = Statistics(n, turn @ torch.diag(t**2) @ turn.T)
+    a = FeatureStatistics(m, turn @ torch.diag(s**2) @ turn.T)
+    b = FeatureStatistics(n, turn @ torch.diag(t**2) @ turn.T)
     assert frechet(a, b) == pytest.approx(float((s - t).square().sum()) + 2.0)
     assert frechet(b, a) == pytest.approx(frechet(a, b))
     assert frechet(a, a) < 1e-12
@@ -40,7 +40,7 @@ def test_the_frechet_distance_of_gaussians_is_the_closed_form():
     x = p @ q
     expected = 3 + 4 - 2 * float((x.trace() + 2 * x.det().sqrt()).sqrt())
     zero = torch.zeros(2).double()
-    assert frechet(Statistics(zero, p), Statistics(zero, q)) == pytest.approx(expected)
+    assert frechet(FeatureStatistics(zero, p), FeatureStatistics(zero, q)) == pytest.approx(expected)
 
 
 def test_frechet_and_kernel_distance_agree_with_torch_fidelity():
@@ -48,7 +48,7 @@ def test_frechet_and_kernel_distance_agree_with_torch_fidelity():
     kid = pytest.importorskip("torch_fidelity.metric_kid")
     a, b = features(500, 30, 1), features(600, 30, 2, shift=0.3)
     theirs = fid.fid_statistics_to_metric(fid.fid_features_to_statistics(a), fid.fid_features_to_statistics(b), False)
-    ours = frechet(Statistics.of(a), Statistics.of(b))
+    ours = frechet(FeatureStatistics.of(a), FeatureStatistics.of(b))
     assert ours == pytest.approx(theirs["frechet_inception_distance"], rel=1e-3)
     small = features(200, 30, 3)
     settings = {"kid_subsets": 1, "kid_subset_size": 200, "rng_seed": 0, "verbose": False}
@@ -114,12 +114,12 @@ def test_reference_models_are_fitted_to_the_images():
     torch.testing.assert_close(one.mean(0), mean, atol=0.02, rtol=0)
     torch.testing.assert_close(torch.cov(one.T), covariance, atol=0.02, rtol=0)
     several = references.mixture(images, 2000, n_components=5)
-    truth = Statistics.of(images)
-    assert frechet(truth, Statistics.of(several)) < 0.5
+    truth = FeatureStatistics.of(images)
+    assert frechet(truth, FeatureStatistics.of(several)) < 0.5
     with pytest.MonkeyPatch.context() as patch:  # as if there were too many columns for full covariances
         patch.setattr(references, "LARGEST", 60)
         patch.setattr(references, "COMPONENTS", 20)
-        assert frechet(truth, Statistics.of(references.mixture(images, 2000, n_components=5))) < 0.5
+        assert frechet(truth, FeatureStatistics.of(references.mixture(images, 2000, n_components=5))) < 0.5
     made = references.autoencoder(images, 500, epochs=60)
     assert ((made >= 0) & (made <= 1)).all()
     torch.testing.assert_close(made.mean(0), mean, atol=0.15, rtol=0)
@@ -228,7 +228,7 @@ def test_the_command_writes_a_table_with_its_protocol(tmp_path, capsys, monkeypa
 @pytest.mark.parametrize("n", [300, 1000])
 def test_errors_of_distances_are_deviations_over_draws(n):
     """Of 100 draws of n from one Gaussian, against the mean of their own errors: the ratio, itself known to 8 %."""
-    exact = Statistics(torch.zeros(5).double(), torch.eye(5).double())
+    exact = FeatureStatistics(torch.zeros(5).double(), torch.eye(5).double())
     real = torch.randn(2000, 5, generator=torch.Generator().manual_seed(1000))
     draws = [torch.randn(n, 5, generator=torch.Generator().manual_seed(k)) * 1.5 + 0.5 for k in range(100)]
     for found in (
@@ -236,7 +236,7 @@ def test_errors_of_distances_are_deviations_over_draws(n):
         [kernel_distance(real, x, n_subsets=1, size=n) for x in draws],
     ):
         assert np.mean([f.error for f in found]) == pytest.approx(np.std([f.mean for f in found]), rel=0.25)
-    assert frechet_estimate(exact, draws[0]).mean == frechet(exact, Statistics.of(draws[0]))
+    assert frechet_estimate(exact, draws[0]).mean == frechet(exact, FeatureStatistics.of(draws[0]))
 
 
 def test_the_error_of_a_kernel_distance_is_the_jackknife_of_the_distance_itself():

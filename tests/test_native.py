@@ -14,7 +14,7 @@ from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers.chains import Chains
 from grbm.samplers.engines import native
 from grbm.samplers.moves import Moves
-from grbm.samplers.walk import reference, run_chains
+from grbm.samplers.sampling import reference, run_chains
 from tests.conftest import exact_chains, random_model, z_scores
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
@@ -163,7 +163,9 @@ def test_the_native_walk_is_its_definition(sampler, N, M, C):
             for walk in (run_chains, reference)
         ]
         agree(*walked)
-        own = own_moments(native.run_moves, energy, sampler.moves(energy, n_steps), v, n_steps, burn_in, probabilities)
+        own = own_moments(
+            native.run_moves, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities
+        )
         for walk in walked:
             assert walk.sums.count == C * (n_steps - burn_in)
         for a, b in zip(walked[0].sums.mean(), own, strict=True):
@@ -188,7 +190,9 @@ def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
             for walk, p in ((run_chains, "fast"), (reference, "highest"))
         )
         energy = model.freeze("fast")
-        own = own_moments(native.run_moves, energy, sampler.moves(energy, n_steps), v, n_steps, burn_in, probabilities)
+        own = own_moments(
+            native.run_moves, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities
+        )
         same = (fast.chains.h == full.chains.h).all(-1) & ((fast.chains.v - full.chains.v).abs() < 0.05).all(-1)
         assert same.double().mean() >= 0.6
         torch.testing.assert_close(fast.chains.h_prob[same], full.chains.h_prob[same], rtol=0, atol=0.02)

@@ -1,6 +1,7 @@
 """Samplers against the distributions that they must leave alone, and against the paper's formulas step by step."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -14,13 +15,14 @@ from grbm import (
     Langevin,
     ParallelTempering,
     PartialGibbs,
+    Sampler,
     TrajectoryTempering,
     sample,
     walk,
 )
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, generator
-from grbm.samplers import AdaptiveSampler, persistent, run_chains
+from grbm.samplers import AdaptiveSampler, Moves, MoveSampler, persistent, run_chains
 from grbm.samplers.gibbs_langevin import k_step_loop, k_step_moves
 from grbm.samplers.updates import accept, hidden_update, visible_update
 from grbm.schedules import cosine, cosine_steps
@@ -37,7 +39,36 @@ EXACT = [
     GibbsLangevin(0.6, adjust_from=0, n_inner=1),
 ]
 BIASED = [Langevin(0.6), Langevin(0.6, per_unit=True), GibbsLangevin(0.4), GibbsLangevin(0.4, per_unit=True)]
+ADJUSTED = GibbsLangevin(0.4, adjust_from=0)
+
+
+class Alternating(Sampler):
+    """Other samplers' steps in turn: a sampler that is more than moves, as a user would write it."""
+
+    def __init__(self, *samplers):
+        self.samplers = samplers
+
+    @property
+    def exact(self):
+        return all(sampler.exact for sampler in self.samplers)
+
+    def bind(self, energy, n_steps):
+        steps = [sampler.bind(energy, n_steps) for sampler in self.samplers]
+        return lambda chains, t, rng: steps[t % len(steps)](chains, t, rng)
+
+    def __repr__(self):
+        return "Alternating" + repr(self.samplers)
+
+
+MADE_OF_OTHERS = [
+    Alternating(Gibbs(), Langevin(0.4, adjust_from=0)),
+    Alternating(Langevin(0.4, adjust_from=0), ADJUSTED),
+]
+EXACT += MADE_OF_OTHERS
 OTHERS = [
+    Annealed(sampler=ADJUSTED),
+    TrajectoryTempering(sampler=ADJUSTED),
+    ParallelTempering(n_replicas=3, sampler=Alternating(Gibbs(), ADJUSTED)),
     ParallelTempering(n_replicas=3, sampler=GibbsLangevin(0.4, adjust_from=0)),
     Langevin(0.3, adjust_from=5),
     ParallelTempering(n_replicas=3),
@@ -51,7 +82,7 @@ N_CHAINS = 40_000
 
 
 def label(x) -> str:
-    return repr(x).replace("(", "[").replace(")", "]").replace(" ", "")
+    return re.sub(r"<[^>]*>", "...", repr(x)).replace("(", "[").replace(")", "]").replace(" ", "")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["pytorch", "native"])
@@ -287,6 +318,34 @@ def test_given_uniforms_decide_the_hidden_units():
     torch.testing.assert_close(prob[0], torch.tensor([0.5, 0.75]).double())
 
 
+def test_moves_that_no_engine_can_run_are_refused():
+    """By one sentence, whatever the dtype and so the engine."""
+
+    class Wrong(MoveSampler):
+        exact = True
+
+        def __init__(self, change):
+            self.change = change
+
+        def moves(self, energy, n_steps):
+            return self.change(Moves(torch.zeros_like(energy.var)[None], energy.var.sqrt()[None]))
+
+    for dtype in (torch.float32, torch.float64):
+        model = random_model(4, 3, 0, dtype=dtype)
+        for change, sentence in (
+            (lambda m: m._replace(shrink=0.0), r"shrink of Moves must be a tensor \(T, ..., 4\)"),
+            (lambda m: m._replace(noise_std=m.noise_std[0]), "noise_std of Moves must be a tensor"),
+            (lambda m: m._replace(shrink=m.shrink[:, :1]), "shrink of Moves must be a tensor"),
+            (lambda m: m._replace(shrink=m.shrink.half()), "of type torch.float"),
+            (lambda m: m._replace(shrink=m.shrink.repeat(3, 1)), "5 steps needs as many moves or one for all, got 3"),
+        ):
+            with pytest.raises(ValueError, match=sentence):
+                sample(model, Wrong(change), n_chains=2, n_steps=5)
+    for lacking in ({"exact": True}, {"bind": lambda self, energy, n_steps: None}):
+        with pytest.raises(TypeError, match="abstract"):
+            type("Half", (Sampler,), lacking)()
+
+
 def test_acceptance_has_the_stated_probability_and_nan_is_a_rejection():
     ratio = torch.tensor([0.0, 1.0, math.log(0.3), -math.inf, math.nan]).double().repeat_interleave(50_000)
     decision = accept(ratio, generator(0))
@@ -339,7 +398,12 @@ def test_contract(sampler, dtype):
     assert info.accept_prob is None or info.accept_prob.shape == (8,)
     assert info.swap_prob is None or info.swap_prob.shape == (sampler.n_replicas - 1, 8)
     assert (info.swap_prob is not None) == isinstance(sampler, AdaptiveSampler)
-    walked = run_chains(model.freeze(), sampler, started.v, 6, Blocks(4, 1))
+    if isinstance(sampler, AdaptiveSampler):
+        started = stepped  # all replicas go on
+    v = persistent(sampler, started)
+    walked = run_chains(model.freeze(), sampler, v, 6, Blocks(4, 1))
+    nothing = run_chains(model.freeze(), sampler, v, 0, Blocks(4, 1))
+    assert torch.equal(nothing.chains.v, started.v)
     assert (walked.accept_prob is None) == (walked.accept_rate is None)
     if walked.accept_prob is not None:
         assert walked.accept_prob.shape == (8,)

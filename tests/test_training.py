@@ -175,6 +175,35 @@ def test_the_overshoot_guard_stands_at_two_variances(temperature, step_size, sto
         train_step(state, ModifiedCD(sampler, 2), small_data())
 
 
+def test_what_training_cannot_mean_is_refused_at_once():
+    """Before anything is iterated over, in one sentence."""
+    state, data = new_state(), small_data()
+    for wrong, sentence in (
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"n_updates": -1}, "n_updates must be at least 0"),
+        ({"blocks": 0}, "blocks must be at least 1"),
+        ({"min_var": 0.0}, "min_var must be above 0"),
+        ({"clip_norm": -1.0}, "clip_norm must be above 0"),
+        ({"average_decay": 1.0}, "average_decay must be"),
+        ({"anneal_step_size": True}, "Langevin family"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            fit(state, data, CDS[0], FitOptions(**wrong))
+    with pytest.raises(ValueError, match="no rows"):
+        fit(state, data[:0], CDS[0])
+    for wrong in (100, {"n_updates": 100}):
+        with pytest.raises(TypeError, match=r"such as grbm\.FitOptions"):
+            fit(state, data, CDS[0], wrong)
+    for wrong in (Gibbs(), CD):
+        with pytest.raises(TypeError, match=r"such as grbm\.ModifiedCD"):
+            fit(state, data, wrong)
+    with pytest.raises(TypeError, match=r"such as grbm\.Gibbs"):
+        PCD(Gibbs)
+    for wrong in ({"n_steps": 0}, {"n_chains": 0}):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            PCD(Gibbs(), **wrong)
+
+
 def test_data_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"\(n, 3\)"):
         next(fit(new_state(), torch.zeros(5, 4), CDS[0], FitOptions(n_updates=1)))

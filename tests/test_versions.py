@@ -1,6 +1,7 @@
 """What version 0.1 wrote, before its modules moved, is read, goes on, and scores the same (`tests/data`)."""
 
 import json
+import math
 import pickle
 import shutil
 import warnings
@@ -14,6 +15,7 @@ import grbm
 from grbm import cli, runs
 from grbm.files import read_tensors
 from grbm.runs.config import RunConfig
+from grbm.runs.folder import save_status
 
 DATA = Path(__file__).resolve().parent / "data"
 
@@ -69,15 +71,37 @@ def test_a_run_goes_on_from_its_checkpoint(old, capsys):
     ],
 )
 def test_sentences_of_how_training_ended_are_understood(old, update, message, ended, capsys):
-    (old / "status.json").write_text(json.dumps({"update": update, "message": message}))
+    machine = "CPU, 1 thread; PyTorch 2.8"
+    (old / "status.json").write_text(json.dumps({"update": update, "message": message, "machine": machine}))
     status = runs.read_status(old)
-    assert (status.ended, status.update, str(status)) == (ended, update, message)
+    assert (status.ended, status.update, str(status), status.machine) == (ended, update, message, machine)
     assert cli.main(["doctor", str(old)]) == 0
     shown = capsys.readouterr()
     assert message in shown.err
     assert ("wrong divergence" in shown.out) == (ended == "diverged")
     assert cli.main(["resume", str(old), "--no-figures"]) == (2 if ended == "diverged" else 0)
     assert (message in capsys.readouterr().err) == (ended == "diverged" or message == "")
+
+
+def test_where_learning_diverged_is_kept_though_its_numbers_are_infinite(tmp_path):
+    divergence = grbm.Divergence("gradient", 7, ("min_var", "learning_rate"), 2, math.inf, math.nan)
+    save_status(tmp_path, runs.Status("diverged", 7, "CPU", divergence))
+    text = (tmp_path / "status.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    again = runs.read_status(tmp_path)
+    assert again.divergence.remedies == ("min_var", "learning_rate")
+    assert math.isnan(again.divergence.chains_v2)
+    assert str(again) == str(divergence)
+    assert "visible unit 2 (variance inf" in str(again)
+
+
+def test_an_energy_pickled_before_still_runs():
+    """Version 0.1 kept no energy beside a tempered one."""
+    energy = grbm.GRBM(3, 4).freeze()
+    old = grbm.Energy.__new__(grbm.Energy)
+    old.__dict__ |= {k: v for k, v in vars(energy).items() if k not in ("_untempered", "_at")}
+    assert torch.equal(grbm.sample(old, grbm.Gibbs(), n_chains=4).v, grbm.sample(energy, grbm.Gibbs(), n_chains=4).v)
+    assert old.at("fast") is old.at("fast")
 
 
 def test_what_an_experiment_was_is_kept_as_it_was_written(old, capsys):

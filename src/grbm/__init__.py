@@ -4,7 +4,6 @@ The package imports with torch, numpy and safetensors alone; heavier things are 
 """
 
 import importlib
-import warnings
 from typing import Any
 
 from grbm.conditional import Conditional, Imputed, impute
@@ -12,6 +11,7 @@ from grbm.errors import Divergence, DivergenceError, ScaleWarning, UserError
 from grbm.initialise import anchored_, paper_, sparse_
 from grbm.model import GRBM, Base, Energy
 from grbm.moments import Moments, gradient
+from grbm.moved import forward_old_names
 from grbm.objectives import CD, PCD, ModifiedCD, Objective
 from grbm.samplers import (
     AdaptiveSampler,
@@ -30,7 +30,7 @@ from grbm.samplers import (
 )
 from grbm.training import FitOptions, TrainState, fit, train_step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CD",
@@ -73,21 +73,11 @@ __all__ = [
 ]
 
 
-MOVED = {  # the names of version 0.1, until 0.3
-    "checkpoint": "grbm.runs.checkpoint",
-    "compat": "grbm.interchange.conventions",
-    "config": "grbm.runs.config",
-    "experiment": "grbm.runs.training",
-    "export": "grbm.interchange.programs",
-    "presets": "grbm.runs.presets",
-}
+forward_old_names()
 
 
 def __getattr__(name: str) -> Any:
-    """The estimator, imported when asked for, since it needs scikit-learn; and modules under their names of 0.1."""
+    """The estimator, imported when asked for: it needs scikit-learn."""
     if name == "GaussianBernoulliRBM":
         return importlib.import_module("grbm.estimator").GaussianBernoulliRBM
-    if name in MOVED:
-        warnings.warn(f"grbm.{name} is {MOVED[name]} now.", DeprecationWarning, stacklevel=2)
-        return importlib.import_module(MOVED[name])
     raise AttributeError(f"module 'grbm' has no attribute {name!r}")

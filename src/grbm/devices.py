@@ -24,8 +24,11 @@ def pick_device(name: str) -> torch.device:
 @contextmanager
 def threads(n_threads: int | None) -> Iterator[None]:
     """Let PyTorch compute with so many threads inside the block; None leaves their number as it is."""
+    if n_threads is None:
+        yield
+        return
     before = torch.get_num_threads()
-    torch.set_num_threads(before if n_threads is None else n_threads)
+    torch.set_num_threads(n_threads)
     try:
         yield
     finally:

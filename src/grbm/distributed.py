@@ -122,11 +122,13 @@ class ProcessGroup:
 
 @contextmanager
 def _noticing_loss() -> Iterator[None]:
-    """An exchange that fails where it worked before has lost a partner: PyTorch raises several kinds of errors then."""
+    """An exchange that fails has lost a partner; with gloo PyTorch has no kind of error of its own for that."""
     try:
         yield
     except RuntimeError as error:
-        raise LostProcessError(str(error)) from error
+        if isinstance(error, dist.DistError) or dist.get_backend() == "gloo":
+            raise LostProcessError(str(error)) from error
+        raise
 
 
 ALONE = ProcessGroup()
@@ -193,6 +195,11 @@ def _connect(backend: str, world_size: int) -> None:
                 raise
             time.sleep(0.2)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+
+
+def lost(error: Exception) -> bool:
+    """Whether ``error`` means that another process of the job has died, whose own message is the one to read."""
+    return isinstance(error, LostProcessError) or (dist.is_available() and isinstance(error, dist.DistError))
 
 
 def leave() -> None:

@@ -28,7 +28,7 @@ class Divergence:
     cause : {"gradient", "step size"}
         The gradient was no sensible number, or a Langevin step was more than two variances, which overshoots.
     update : int
-        The update that was being made.
+        The update that was being made, or on a GPU after which it was noticed.
     remedies : tuple of {"learning_rate", "step_size", "per_unit", "min_var"}
         What to change, the likeliest first.
     unit : int, optional
@@ -37,6 +37,8 @@ class Divergence:
         That unit's σ², and the mean square of its chains.
     overshoot : float, optional
         The step in units of the variance, with the cause "step size".
+    since : int, optional
+        On a GPU, which is not waited for at every update: the first update that it may have been.
     """
 
     cause: Literal["gradient", "step size"]
@@ -46,6 +48,7 @@ class Divergence:
     var: float | None = None
     chains_v2: float | None = None
     overshoot: float | None = None
+    since: int | None = None
 
     @property
     def happened(self) -> str:
@@ -55,6 +58,9 @@ class Divergence:
                 f"Stopped before update {self.update}: the Langevin step is {self.overshoot:.3g} variances of visible "
                 f"unit {self.unit} (variance {self.var:.3g}), and above 2 it overshoots"
             )
+        if self.since is not None:
+            when = f"in one of the updates since {self.since}"
+            return f"Stopped at update {self.update}: {when} the gradient was no longer a sensible number"
         where = ""
         if self.unit is not None:
             where = f", worst at visible unit {self.unit} (variance {self.var:.3g}, mean square of its chains "

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -25,7 +26,7 @@ from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Adaptation
 from grbm.randomness import generator
 from grbm.samplers import Annealed, Gibbs, ParallelTempering, Sampler, sample
-from grbm.tabular import Array, check_distance, check_scale, refuse_gaps, warn_user
+from grbm.table_checks import Array, check_distance, check_scale, refuse_gaps, warn_user
 from grbm.training import FitOptions, TrainState, fit, train_step
 
 FLOATS = (np.float64, np.float32)
@@ -203,7 +204,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         state, data = self._begin(X), self._tensor(X)
         start, total = time.perf_counter(), n_iter * per_pass
         with self._threads(), _explained():
-            for _ in fit(state, data, self._objective(), self._options(total)):
+            for _ in fit(state, data, self._objective(), replace(self._options(), n_updates=total)):
                 if self.verbose and state.update * 10 // total > (state.update - 1) * 10 // total:
                     with torch.no_grad():
                         error = (state.model.visible_mean(state.model(data[:batch])) - data[:batch]).square().mean()
@@ -450,10 +451,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.n_updates_ = state.update
         self._log_z, self._log_z_settings = None, []
 
-    def _options(self, n_updates: int = 0) -> FitOptions:
-        """How `fit` and `partial_fit` learn; the latter makes one update after another itself."""
+    def _options(self) -> FitOptions:
+        """How `fit` and `partial_fit` learn."""
         return FitOptions(
-            n_updates, self.batch_size, centred=True, min_var=self.min_variance, average_decay=AVERAGE_DECAY
+            batch_size=self.batch_size, centred=True, min_var=self.min_variance, average_decay=AVERAGE_DECAY
         )
 
     def _threads(self) -> AbstractContextManager[None]:

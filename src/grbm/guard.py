@@ -23,7 +23,7 @@ def looks(update: int, energy: Energy) -> bool:
 
 
 class Guard:
-    """What training falls back on.
+    """A guard keeps what training falls back on.
 
     Attributes
     ----------
@@ -54,8 +54,9 @@ class Guard:
         Raises
         ------
         DivergenceError
-            The parameters are back at the last good ones then. On a GPU, within `LOOK_EVERY` updates; until then a
-            gradient that is not sensible is replaced by 0.
+            After a gradient that is not sensible the parameters are back at the last good ones; a step that is too
+            long is found before it is made. On a GPU it comes within `LOOK_EVERY` updates, until which such a gradient
+            is replaced by 0.
         """
         n_parameters = sum(p.numel() for p in model.parameters())
         broken = ~(grad_norm < EXPLODED * n_parameters**0.5)  # also where it is NaN
@@ -64,7 +65,7 @@ class Guard:
         if looks(update, energy):
             divergence = _overshoot(update, energy, sampler)
             if divergence is None and broken:
-                divergence = _explosion(update, energy, chains_v2, model)
+                divergence = _explosion(update, energy, sampler, chains_v2, model)
             if divergence is not None:
                 self._fall_back(model, divergence)
             self.last_good = {name: p.clone() for name, p in model.state_dict().items()}
@@ -78,7 +79,9 @@ class Guard:
     def settle(self, model: nn.Module, update: int) -> None:
         """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""
         if self.broken is not None and self.broken:
-            self._fall_back(model, Divergence("gradient", update, ("learning_rate", "step_size", "min_var")))
+            since = max(0, update - 1) // LOOK_EVERY * LOOK_EVERY
+            remedies: tuple[Remedy, ...] = ("learning_rate", "min_var")
+            self._fall_back(model, Divergence("gradient", update, remedies, since=since))
 
     def _fall_back(self, model: nn.Module, divergence: Divergence) -> None:
         if divergence.cause == "gradient":
@@ -99,13 +102,15 @@ def _overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | No
     return Divergence("step size", update, remedies, int(unit), var, overshoot=float(ratio))
 
 
-def _explosion(update: int, energy: Energy, chains_v2: Tensor, model: nn.Module) -> Divergence:
+def _explosion(update: int, energy: Energy, sampler: Sampler, chains_v2: Tensor, model: nn.Module) -> Divergence:
     """Name the visible unit that left the sensible world first, and what to do."""
     log_var, slope = energy.var.log(), model.get_parameter("log_var").grad
     assert slope is not None
     bad = ~torch.isfinite(log_var + chains_v2 + slope)
     unit = int((log_var.abs().nan_to_num(torch.inf) + 1e6 * bad).argmax())
-    remedies: tuple[Remedy, ...] = ("learning_rate", "step_size")
+    remedies: tuple[Remedy, ...] = ("learning_rate",)
+    if isinstance(sampler, LangevinOptions):
+        remedies = (*remedies, "step_size")
     if log_var[unit] < 0:
         remedies = ("min_var", *remedies)
     return Divergence("gradient", update, remedies, unit, float(energy.var[unit]), float(chains_v2[unit]))

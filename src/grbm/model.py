@@ -80,6 +80,8 @@ class Energy:
         Of a tempered energy, as in `Tempering`; None, None and 0 where it is not tempered.
     """
 
+    _untempered: "Energy | None" = None  # pickles of version 0.1 do not have it
+
     def __init__(
         self,
         W: Tensor,
@@ -93,6 +95,7 @@ class Energy:
         self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
         self.projection: Tensor = (W / var[:, None]).T if tempering is None else tempering.untempered.projection
         self._untempered = None if tempering is None else tempering.untempered
+        self._at: dict[Precision, Energy] = {}  # what `at` has made
         self.beta = None if tempering is None else tempering.beta
         self.gain = None if tempering is None else tempering.gain
         self.offset = 0.0 if tempering is None else tempering.offset
@@ -126,7 +129,13 @@ class Energy:
 
     def at(self, precision: Precision) -> "Energy":
         """This untempered energy with products of another precision; itself where it has that already."""
-        return self if precision == self.precision else Energy(self.W, self.b, self.mu, self.var, precision)
+        if precision == self.precision:
+            return self
+        made = self.__dict__.setdefault("_at", {})
+        if precision not in made:
+            made[precision] = Energy(self.W, self.b, self.mu, self.var, precision)
+        other: Energy = made[precision]
+        return other
 
     def to(self, like: Tensor) -> "Energy":
         """An untempered energy on the device of ``like``, in its dtype."""
@@ -171,7 +180,7 @@ class Energy:
 
 
 class Tempering(NamedTuple):
-    """What a tempered energy has beside the parameters of its own."""
+    """The factors that a tempered energy has beside parameters of its own."""
 
     untempered: Energy
     beta: Tensor  # multiplies v in the logits

@@ -84,13 +84,14 @@ class ModifiedCD:
     probabilities: bool = False
 
     def __post_init__(self) -> None:
+        _check(self.sampler, self.n_steps, self.n_chains)
         if not 0 <= self.burn_in < self.n_steps:
             raise ValueError(f"Need 0 <= burn_in < n_steps, got burn_in={self.burn_in} and n_steps={self.n_steps}.")
         if self.sampler.anneals and self.burn_in != self.n_steps - 1:
             raise ValueError("Only the last state of an annealed path is a draw from the model: burn_in = n_steps - 1.")
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
-        """From noise, at every update."""
+        """Chains start from noise at every update."""
         v = self.sampler.noise(energy, local(self.n_chains, rng) if self.n_chains else len(v_data), rng)
         return _negative(energy, self.sampler, v, self.n_steps, self.burn_in, self.probabilities, rng)
 
@@ -104,10 +105,11 @@ class CD:
     probabilities: bool = False
 
     def __post_init__(self) -> None:
+        _check(self.sampler, self.n_steps)
         _refuse_annealing(self.sampler, "CD")
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
-        """From the batch, at every update; the last state counts."""
+        """Chains start from the batch at every update, and their last state counts."""
         return _negative(energy, self.sampler, v_data, self.n_steps, self.n_steps - 1, self.probabilities, rng)
 
 
@@ -129,12 +131,13 @@ class PCD:
     restart: float = 0.0
 
     def __post_init__(self) -> None:
+        _check(self.sampler, self.n_steps, self.n_chains)
         _refuse_annealing(self.sampler, "PCD")
         if not 0 <= self.restart <= 1:
             raise ValueError(f"restart must be a probability, got {self.restart}.")
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
-        """From where the chains were left, or from noise where there are none yet."""
+        """Chains go on from where they were left, or start from noise where there are none yet."""
         v = persistent
         if v is None or self.restart > 0:
             n_chains = local(self.n_chains, rng)
@@ -174,7 +177,8 @@ class Adaptation:
             return objective
         if self._made is not None and self._made[0] is sampler:
             return with_sampler(objective, self._made[1])
-        return with_sampler(objective, sampler.with_state(self.state_dict)) if self.state_dict else objective
+        self._made = sampler, sampler.with_state(self.state_dict)
+        return with_sampler(objective, self._made[1])
 
     def learn(self, objective: Objective, energy: Energy, swap_rate: Tensor | None) -> None:
         """Let the sampler adapt to how often neighbouring replicas swapped in an update, (R − 1,).
@@ -194,6 +198,14 @@ def _adaptive(objective: Objective) -> AdaptiveSampler | None:
     """The objective's sampler, if it adapts and can be exchanged for one that has."""
     exchangeable = is_dataclass(objective) and any(f.name == "sampler" and f.init for f in fields(objective))
     return objective.sampler if exchangeable and isinstance(objective.sampler, AdaptiveSampler) else None
+
+
+def _check(sampler: Sampler, n_steps: int, n_chains: int | None = None) -> None:
+    if not hasattr(sampler, "bind") or isinstance(sampler, type):
+        raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {sampler!r}.")
+    for name, number in (("n_steps", n_steps), ("n_chains", n_chains)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}.")
 
 
 def _refuse_annealing(sampler: Sampler, name: str) -> None:

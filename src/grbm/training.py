@@ -40,6 +40,17 @@ class FitOptions:
     """Blocks of rows and chains with random numbers and sums of their own: the most processes that can share the run.
     Fewer where batch and chains do not divide by it."""
 
+    def check(self) -> None:
+        """Raise ValueError for what no training can mean."""
+        for name, least in (("n_updates", 0), ("batch_size", 1), ("blocks", 1)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        for name in ("clip_norm", "min_var"):
+            if (number := getattr(self, name)) is not None and not number > 0:
+                raise ValueError(f"{name} must be above 0, got {number}.")
+        if self.average_decay is not None and not 0 <= self.average_decay < 1:
+            raise ValueError(f"average_decay must be at least 0 and below 1, got {self.average_decay}.")
+
     def n_blocks(self, n_rows: int, objective: Objective) -> int:
         """The number of blocks of a batch of ``n_rows`` in all: the same numbers are learned for any division of it."""
         return math.gcd(self.blocks, n_rows, getattr(objective, "n_chains", None) or n_rows)
@@ -96,6 +107,7 @@ def train_step(
 ) -> StepMetrics:
     """Make one update of ``state`` on the batch ``v_data`` (B, N), or on this process's part of its rows.
 
+    Of ``options`` it heeds all but what `fit` is for: ``n_updates``, ``batch_size`` and ``anneal_step_size``.
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
     ones whose gradient was neither (`grbm.guard`); the optimizer's own state is left as it is.
     """
@@ -135,7 +147,10 @@ def fit(
     precision: Precision = "highest",
     group: ProcessGroup = ALONE,
 ) -> Iterator[StepMetrics]:
-    """Train up to update ``options.n_updates``, yielding after each; learning rates fall to 0 by the cosine (Eq. 22).
+    """Train up to update ``options.n_updates``; learning rates fall to 0 by the cosine (Eq. 22).
+
+    What is returned is an iterator that makes an update for each `StepMetrics` it yields: nothing is learned before it
+    is iterated over, and training can be looked at, or left, after any update.
 
     Parameters
     ----------
@@ -157,13 +172,23 @@ def fit(
     ------
     DivergenceError
         When numbers leave the finite world; ``state.model`` keeps its last good parameters.
-    ValueError
-        If the data do not fit the model or hold non-finite numbers, or if the processes cannot share the blocks.
+    TypeError, ValueError
+        At once, if something is not what it should be: options, an objective, data that fit the model and are finite,
+        and blocks that the processes can share.
     """
+    if not isinstance(options, FitOptions):
+        raise TypeError(f"options must be an object such as grbm.FitOptions(n_updates=100), got {options!r}.")
+    if not hasattr(objective, "negative") or isinstance(objective, type):
+        raise TypeError(f"objective must be an object such as grbm.ModifiedCD(grbm.Gibbs()), got {objective!r}.")
+    options.check()
+    if options.anneal_step_size and not hasattr(objective.sampler, "step_size"):
+        raise ValueError(f"anneal_step_size goes with the Langevin family, not with {objective.sampler!r}.")
     if len(data.shape) != 2 or data.shape[1] != state.model.n_visible:
         raise ValueError(f"data must be (n, {state.model.n_visible}), got shape {tuple(data.shape)}.")
     if isinstance(data, Tensor) and not torch.isfinite(data).all():
         raise ValueError("data holds NaN or infinite numbers.")
+    if len(data) == 0:
+        raise ValueError("data holds no rows.")
     batch_size = min(options.batch_size, len(data))
     n_blocks = options.n_blocks(batch_size, objective)
     if n_blocks % group.world_size:
@@ -171,6 +196,19 @@ def fit(
             f"{group.world_size} processes cannot share {n_blocks} blocks evenly, the most that divide "
             f"{options.blocks}, the {batch_size} rows of a batch and the chains."
         )
+    return _fit(state, data, objective, options, batch_size, precision, group)
+
+
+def _fit(
+    state: TrainState,
+    data: Tensor | Rows,
+    objective: Objective,
+    options: FitOptions,
+    batch_size: int,
+    precision: Precision,
+    group: ProcessGroup,
+) -> Iterator[StepMetrics]:
+    """`fit` after its checks: rows in a new order each epoch, the learning rate of the update, the update."""
     per_epoch = len(data) // batch_size
     epoch, order = -1, torch.empty(0)
     while state.update < options.n_updates:

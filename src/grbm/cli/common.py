@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import tyro
 
 from grbm.errors import UserError
-from grbm.report.words import ending, experiment
+from grbm.report.words import ending
 from grbm.runs import Run, Which, read
+from grbm.runs.paper import describe
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ def read_run(folder: Path, data_dir: Path | None, data: Path | None, which: Whic
     run = read(folder, which, note)
     if run.status.ended != "finished":
         note(ending(run))
-    if text := experiment(run):
+    if text := describe(run.config):
         print(text)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
     return run._replace(config=config)

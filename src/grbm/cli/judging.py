@@ -36,7 +36,8 @@ def evaluate(args: list[str]) -> None:
     )
     scores["model"] = runs.model_digest(run.model)
     if not options.log_likelihood:
-        scores |= _dearer(options.run / runs.EVALUATION, scores["model"])
+        dearer = _dearer(options.run / runs.EVALUATION, scores["model"])
+        scores = {name: x for name, x in scores.items() if not (dearer and name.startswith("log_z"))} | dearer
     files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
     width = max(map(len, scores))
     for name, score in scores.items():
@@ -101,7 +102,7 @@ def mixing(args: list[str]) -> None:
         ("--every", "every"),
         ("--burn-in", "burn_in"),
     ):
-        require(flag, counts[name], mixing.LEAST[name])
+        require(flag, counts[name], mixing.FEWEST[name])
     run = read_run(options.run, options.data_dir, options.data, options.weights)
     own = run.config.sampling.sampler
     named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]

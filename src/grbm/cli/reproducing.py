@@ -10,7 +10,7 @@ from grbm.errors import UserError
 
 def reproduce(args: list[str]) -> None:
     """`grbm reproduce`: a figure or table of the paper."""
-    from grbm.reproduce.tables import ABOUT, TARGETS
+    from grbm.reproduce.experiments import ABOUT, TARGETS
 
     names = ", ".join(["fig1", *sorted(TARGETS)])
     if not args or args[0] in ("-h", "--help"):
@@ -38,14 +38,14 @@ def _figure1(args: list[str]) -> None:
 def _paper(what: str, args: list[str]) -> None:
     from grbm.devices import pick_device
     from grbm.evaluate.features import inception
-    from grbm.reproduce import tables
+    from grbm.reproduce import experiments
 
     options = parse(PaperOptions, args, f"grbm reproduce {what}")
     require("--jobs", options.jobs, 1)
     require("--fid-samples", options.fid_samples, 100)
     device = pick_device("auto")
     scale = 1.0 if options.scale is None and device.type == "cuda" else options.scale
-    made = tables.Options(
+    made = experiments.Options(
         options.out or Path("runs") / f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}",
         options.dynamics,
         scale,
@@ -59,4 +59,4 @@ def _paper(what: str, args: list[str]) -> None:
     def judge(dataset: str) -> Any:
         return inception(options.fid_weights, dataset, device, note)
 
-    print(tables.reproduce(what, made, judge, options.fid_samples))
+    print(experiments.reproduce(what, made, judge, options.fid_samples))

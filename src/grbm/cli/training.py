@@ -8,7 +8,7 @@ from typing import Any, get_args
 from grbm import distributed, runs
 from grbm.cli.common import parse
 from grbm.cli.options import ResumeOptions, TrainOptions
-from grbm.errors import LostProcessError, UserError
+from grbm.errors import UserError
 from grbm.runs import RunConfig
 from grbm.runs.config import Dynamics
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
@@ -89,7 +89,9 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
                 on_start=progress.start,
                 on_update=progress.update if group.is_leader else lambda update, record: None,
             )
-    except LostProcessError as error:
+    except RuntimeError as error:
+        if not distributed.lost(error):
+            raise
         raise UserError("Another process of this job ended; read its message, then go on with --resume.") from error
     finally:
         distributed.leave()

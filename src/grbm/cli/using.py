@@ -84,7 +84,7 @@ def impute(args: list[str]) -> None:
     import torch
 
     from grbm.runs.encoding import strangeness
-    from grbm.runs.imputing import restore, rows_with_gaps
+    from grbm.runs.imputing import impute_rows, rows_with_gaps
 
     options = parse(ImputeOptions, args, "grbm impute")
     require("--noise-std", options.noise_std, 0)
@@ -100,7 +100,7 @@ def impute(args: list[str]) -> None:
     for where in (path, errors):
         refuse_existing(where, options.overwrite, ", or choose another with --out")
     _note_units(strangeness(run, torch.from_numpy(rows)))
-    filled, std = restore(
+    filled, std = impute_rows(
         run,
         rows,
         noise_std=options.noise_std,

@@ -12,7 +12,7 @@ from grbm.data.images import load_digits, load_idx
 from grbm.data.mixtures import MIXTURES, Mixture
 from grbm.data.pictures import ImageShape, Look, is_arrow, open_arrow, open_pictures
 from grbm.data.standardise import Standardizer
-from grbm.data.tables import Statistics, StoredTable, Table, measure, refuse_not_finite
+from grbm.data.tables import ColumnStatistics, StoredTable, Table, measure, refuse_not_finite
 from grbm.errors import UserError
 from grbm.randomness import generator
 
@@ -81,7 +81,7 @@ def _find_celeba(folder: Path) -> Path:
     )
 
 
-def statistics(dataset: Dataset, where: str) -> Statistics:
+def statistics(dataset: Dataset, where: str) -> ColumnStatistics:
     """One pass over the training rows; refuses what is not finite in ``where``, and data without any variation."""
     stats = measure(dataset.train, where)
     if not (stats.high > stats.low).any():
@@ -91,7 +91,7 @@ def statistics(dataset: Dataset, where: str) -> Statistics:
     return stats
 
 
-def standardizer(config: DatasetConfig, dataset: Dataset, stats: Statistics) -> Standardizer:
+def standardizer(config: DatasetConfig, dataset: Dataset, stats: ColumnStatistics) -> Standardizer:
     """Fitted to the training rows."""
     channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
     return Standardizer.fit(stats, config.standardise, n_channels=channels, floor=floor)

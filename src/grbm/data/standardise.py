@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.data.tables import Statistics, StoredTable, measure
+from grbm.data.tables import ColumnStatistics, StoredTable, measure
 from grbm.model import Base
 
 Mode = Literal["none", "pixel", "channel", "scalar"]
@@ -18,7 +18,9 @@ class Standardizer(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def fit(cls, x: Tensor | Statistics, mode: Mode, *, n_channels: int = 1, floor: float = 0.0) -> "Standardizer":
+    def fit(
+        cls, x: Tensor | ColumnStatistics, mode: Mode, *, n_channels: int = 1, floor: float = 0.0
+    ) -> "Standardizer":
         """Fit to data x (n, N), or to its statistics, with columns in channel-major order (channels, height, width).
 
         Constant columns, and those that vary by rounding alone, keep their scale. Where all columns have the same
@@ -47,7 +49,7 @@ class Standardizer(NamedTuple):
     def inverse(self, z: Tensor) -> Tensor:
         return z.double() * self.scale + self.mean
 
-    def base(self, stats: Statistics, floor: float = 1e-4) -> Base:
+    def base(self, stats: ColumnStatistics, floor: float = 1e-4) -> Base:
         """The Gaussian with independent units that matches the standardised data; constant columns get the floor."""
         mean, var = (stats.mean - self.mean) / self.scale, stats.var / self.scale**2
         return Base(mean.float(), var.clamp_min(floor).float())

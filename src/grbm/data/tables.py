@@ -47,7 +47,7 @@ class StoredTable:
 Table = Tensor | StoredTable
 
 
-class Statistics(NamedTuple):
+class ColumnStatistics(NamedTuple):
     """What standardisation and tempered paths need to know about a table; all (N,), float64."""
 
     mean: Tensor
@@ -80,8 +80,8 @@ def refuse_not_finite(x: np.ndarray, numbers: Tensor | None, where: str, first: 
         )
 
 
-def measure(table: Table, where: str = "the data") -> Statistics:
-    """Statistics in one pass (Chan, Golub & LeVeque 1983), the same for any number of threads.
+def measure(table: Table, where: str = "the data") -> ColumnStatistics:
+    """ColumnStatistics in one pass (Chan, Golub & LeVeque 1983), the same for any number of threads.
 
     Raises UserError that names the first number that is not finite.
     """
@@ -99,4 +99,4 @@ def measure(table: Table, where: str = "the data") -> Statistics:
         n += k
         np.minimum(low, x.min(0), out=low)
         np.maximum(high, x.max(0), out=high)
-    return Statistics(*(torch.from_numpy(x) for x in (mean, squares / n, low, high)))
+    return ColumnStatistics(*(torch.from_numpy(x) for x in (mean, squares / n, low, high)))

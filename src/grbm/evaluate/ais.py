@@ -22,7 +22,7 @@ PILOT_STEPS, PILOT_CHAINS = 100, 200
 SETTLING = 200  # Gibbs steps from the data before chains go back, where exact samples cannot be had
 
 
-Doubt = Literal["", "few weights", "wide", "apart", "one end"]
+Doubt = Literal["few weights", "wide", "apart", "one end"]
 
 
 class LogZ(NamedTuple):
@@ -36,12 +36,12 @@ class LogZ(NamedTuple):
     upper_error: float
     ess: tuple[float, float]  # effective share of the chains' weights, forth and back
     n_chains: int  # each way
-    doubt: Doubt  # why it cannot be relied upon: nothing; weights that rest on few chains; errors; ends that differ
+    doubt: Doubt | None  # why it cannot be relied upon: weights that rest on few chains; errors; ends that differ
 
     @property
     def converged(self) -> bool:
         """Whether both ends agree, within errors that are small enough and rest on enough chains to be errors."""
-        return self.doubt == ""
+        return self.doubt is None
 
     @property
     def finding(self) -> str:
@@ -63,7 +63,7 @@ class LogZ(NamedTuple):
     def verdict(self) -> str:
         """The finding, and what to do where it is a bad one."""
         more = "; more n_steps, or a base nearer to the model"
-        advice = {"": "", "one end": ". A mode may be missing", "wide": f"{more} or n_chains"}.get(self.doubt, more)
+        advice = {None: "", "one end": ". A mode may be missing", "wide": f"{more} or n_chains"}.get(self.doubt, more)
         return f"{self.finding}{advice}."
 
 
@@ -231,10 +231,10 @@ def log_z(
     return LogZ(both + start, error, *ends, (ess, ess_back), n_chains, doubt)
 
 
-def _doubt(gap: float, error: float, n_effective: float) -> Doubt:
+def _doubt(gap: float, error: float, n_effective: float) -> Doubt | None:
     """What stands against an estimate, worst first; also where something is NaN."""
     if not n_effective >= 20:
         return "few weights"
     if not error <= 0.3:
         return "wide"
-    return "" if abs(gap) <= 3 * error else "apart"
+    return None if abs(gap) <= 3 * error else "apart"

@@ -12,20 +12,20 @@ from torch import Tensor
 from grbm.randomness import generator
 
 
-class Statistics(NamedTuple):
+class FeatureStatistics(NamedTuple):
     """Mean (d,) and covariance (d, d) of features, float64."""
 
     mean: Tensor
     covariance: Tensor
 
     @classmethod
-    def of(cls, features: Tensor) -> "Statistics":
+    def of(cls, features: Tensor) -> "FeatureStatistics":
         """The statistics of features (n, d), n >= 2."""
         x = features.double()
         return cls(x.mean(0), torch.cov(x.T, correction=1).reshape(x.shape[1], x.shape[1]))
 
 
-def frechet(a: Statistics, b: Statistics) -> float:
+def frechet(a: FeatureStatistics, b: FeatureStatistics) -> float:
     """‖m_a − m_b‖² + tr(C_a + C_b − 2 (C_a C_b)^½), the squared distance of two Gaussians (Heusel et al. 2017).
 
     The eigenvalues of C_a C_b are those of the symmetric C_a^½ C_b C_a^½, which keeps them real and not negative.
@@ -44,15 +44,17 @@ class Estimate(NamedTuple):
     error: float
 
 
-def frechet_estimate(real: Statistics, generated: Tensor, *, n_groups: int = 10) -> Estimate:
+def frechet_estimate(real: FeatureStatistics, generated: Tensor, *, n_groups: int = 10) -> Estimate:
     """The Fréchet distance of ``generated`` features (n, d) to ``real``, and its standard error.
 
     The error is what other draws of as many images would vary by, found by leaving out a tenth at a time (the grouped
     jackknife). The distance's bias, which fades as 1/n, is not in it.
     """
     group = torch.arange(len(generated)) % n_groups
-    without = [frechet(real, Statistics.of(generated[group != k])) for k in range(n_groups)]
-    return Estimate(frechet(real, Statistics.of(generated)), _jackknife(torch.tensor(without, dtype=torch.float64)))
+    without = [frechet(real, FeatureStatistics.of(generated[group != k])) for k in range(n_groups)]
+    return Estimate(
+        frechet(real, FeatureStatistics.of(generated)), _jackknife(torch.tensor(without, dtype=torch.float64))
+    )
 
 
 def _jackknife(without: Tensor) -> float:

@@ -19,7 +19,7 @@ from grbm.randomness import Blocks, seed_of
 from grbm.samplers import Sampler
 
 WORST_RHAT = 1.05  # 1.01 is advised for one quantity; here it is the worst of all visible units
-LEAST = {"n_chains": 4, "n_draws": 4, "every": 1, "burn_in": 0}  # what `record` takes
+FEWEST = {"n_chains": 4, "n_draws": 4, "every": 1, "burn_in": 0}  # what `record` takes
 LEAST_ESS = 400.0  # below this R-hat itself is uncertain (Vehtari et al. 2021)
 
 
@@ -52,26 +52,27 @@ class Mixing(NamedTuple):
     exact: bool  # whether the sampler leaves the model's distribution alone
 
     @property
-    def problem(self) -> Literal["", "not one population", "few draws"]:
+    def problem(self) -> Literal["not one population", "few draws"] | None:
         """What stands against the chains, if anything."""
         if not self.worst_rhat <= WORST_RHAT:
             return "not one population"
-        return "" if self.least_ess >= LEAST_ESS else "few draws"
+        return None if self.least_ess >= LEAST_ESS else "few draws"
 
     @property
     def mixed(self) -> bool:
         """Whether all chains tell of one population, and enough of it."""
-        return self.problem == ""
+        return self.problem is None
 
     @property
     def worst_rhat(self) -> float:
         """The largest R-hat of all visible units and the free energy; infinite where one is NaN."""
-        return max(float(self.rhat.nan_to_num(nan=torch.inf).max()), self.rhat_free_energy)
+        return float(torch.tensor([*self.rhat.tolist(), self.rhat_free_energy]).nan_to_num(nan=torch.inf).max())
 
     @property
     def least_ess(self) -> float:
-        """The smallest effective sample size of all visible units, bulk and tail, and of the free energy."""
-        return min(float(self.ess_bulk.min()), float(self.ess_tail.min()), self.ess_free_energy)
+        """The smallest effective sample size of all units and the free energy; 0 where one is NaN."""
+        sizes = [*self.ess_bulk.tolist(), *self.ess_tail.tolist(), self.ess_free_energy]
+        return float(torch.tensor(sizes).nan_to_num(nan=0.0).min())
 
     @property
     def verdict(self) -> str:
@@ -160,8 +161,8 @@ def record(
     if sampler.anneals:
         raise ValueError("An annealed path is no chain; choose another sampler, such as parallel-tempering.")
     for name, number in (("n_chains", n_chains), ("n_draws", n_draws), ("every", every), ("burn_in", burn_in)):
-        if number < LEAST[name]:
-            raise ValueError(f"{name} must be at least {LEAST[name]}, got {number}.")
+        if number < FEWEST[name]:
+            raise ValueError(f"{name} must be at least {FEWEST[name]}, got {number}.")
     energy = model.freeze() if isinstance(model, GRBM) else model
     rng = Blocks(seed_of(seed, "mixing"), 1, device=energy.W.device)
     start = sampler.noise(energy, n_chains, rng)

@@ -56,7 +56,7 @@ def _mean(values: list[float]) -> float:
 
 def _training(run: Run) -> Iterator[Finding]:
     n_updates = run.config.train.n_updates
-    last = run.metrics[-1]["update"] if run.metrics else 0
+    last = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     match run.status.ended:
         case "finished":
             yield Finding("fine", "training", f"Finished all {n_updates:,} updates.")

@@ -17,7 +17,7 @@ from grbm.data.tables import spread
 from grbm.errors import UserError
 from grbm.evaluate import features, frechet, references
 from grbm.evaluate.features import Features, classifier
-from grbm.evaluate.frechet import Statistics, frechet_estimate, kernel_distance, neighbours
+from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate, kernel_distance, neighbours
 from grbm.files import cache_folder, read_tensors, write_tensors, write_text
 from grbm.report.words import with_error
 from grbm.runs import FID, Run, RunConfig, model_digest
@@ -62,7 +62,7 @@ def cells(row: dict[str, float]) -> dict[str, str]:
 
 
 def judges_of(run: Run, inception: Features | None) -> list[Features]:
-    """What sees the images of a run: a classifier of its own kind of images, where there is one, and Inception."""
+    """The judges of a run's images: a classifier of its own kind of images, where there is one, and Inception."""
     assert run.image_shape is not None
     return [judge for judge in (_own(run.config, run.image_shape), inception) if judge is not None]
 
@@ -107,7 +107,7 @@ def score_images(
     real, whole = (dataset.train[spread(len(dataset.train), k)].float() for k in (n, 60_000))
     data, program = _digest(real, whole, dataset.test[:]), _program()
     settings = {"n": n, "seed": seed, "references": with_references, "model": model_digest(run.model), "data": data}
-    settings["format"] = FORMAT
+    settings |= {"format": FORMAT}
     settings |= {"sampling": asdict(run.config.sampling)}
     settings |= {"judges": [f"{judge.name} {judge.key}" for judge in judges], "program": program}
     before = read_table(run)
@@ -213,7 +213,7 @@ def _scorer() -> str:
 
 
 def _compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:
-    distance = frechet_estimate(Statistics.of(real), found)
+    distance = frechet_estimate(FeatureStatistics.of(real), found)
     kernel = kernel_distance(real, found, seed=seed)
     other = f"{judge.kernel_label} x1000"
     scores = {judge.label: distance.mean, f"{judge.label} ±": distance.error}

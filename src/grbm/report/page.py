@@ -24,8 +24,9 @@ from grbm.files import write_text
 from grbm.report import plots
 from grbm.report.doctor import diagnose
 from grbm.report.image_scores import OWN, ScoreTable, cells, read_table, widths
-from grbm.report.words import duration, ending, experiment, with_error
+from grbm.report.words import duration, ending, with_error
 from grbm.runs import Run
+from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 
 N_FRAMES = 40
@@ -144,7 +145,7 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     rows = "" if dataset is None else f"{len(dataset.train):,} rows of "
     held = "" if dataset is None or not len(dataset.test) else f"; {len(dataset.test):,} held out"
     train, objective = config.train, config.objective
-    done = run.metrics[-1]["update"] if run.metrics else 0
+    done = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     facts = {
         "Data": f"{config.dataset.name}: {rows}{run.model.n_visible:,} visible units{shape}{held}",
         "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
@@ -156,7 +157,7 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     lines = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
     if config.command:
         lines += f"<dt>Command</dt><dd><code>{escape(config.command)}</code></dd>"
-    about = f'<p class="muted">{escape(experiment(run))}</p>' if experiment(run) else ""
+    about = f'<p class="muted">{escape(describe(run.config))}</p>' if describe(run.config) else ""
     status = "" if run.status.ended == "finished" else f"<p><strong>{escape(ending(run))}</strong></p>"
     return f"<h1>{escape(_name(run))}</h1>\n{about}{status}\n<dl>{lines}</dl>"
 
@@ -301,7 +302,7 @@ def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
     rows = []
     for run in several:
         last = run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0}
-        row = {"what": experiment(run), "data": str(run.config.data or "")} | run.config.identity()
+        row = {"what": describe(run.config), "data": str(run.config.data or "")} | run.config.identity()
         row |= {"updates done": f"{last['update']:,}", "time": duration(last["seconds"])}
         rows.append(row | {"machine": run.status.machine})
     always = ("updates done", "time")

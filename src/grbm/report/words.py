@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from grbm.runs import Run
-from grbm.runs.paper import describe
 
 
 def with_error(mean: float, error: float) -> str:
@@ -27,11 +26,6 @@ def ending(run: Run) -> str:
     """How training ended, and how to go on where that is possible; empty where it finished."""
     go_on = f"; to go on: grbm resume {run.folder}" if run.status.ended == "running" else ""
     return f"{run.status}{go_on}"
-
-
-def experiment(run: Run) -> str:
-    """Which of the paper's experiments a run is and how it departs from it; empty for other runs."""
-    return describe(run.config)
 
 
 def likelihoods(scores: dict[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -164,7 +165,11 @@ def save_data(
 
 def save_status(folder: Path, status: Status) -> None:
     """How training ended."""
-    write_text(folder / STATUS, json.dumps(asdict(status)) + "\n")
+    content = asdict(status)
+    if status.divergence is not None:  # JSON has no infinite numbers, and where learning diverged there are some
+        numbers = content["divergence"]
+        numbers |= {k: str(x) for k, x in numbers.items() if isinstance(x, float) and not math.isfinite(x)}
+    write_text(folder / STATUS, json.dumps(content, allow_nan=False) + "\n")
 
 
 def save_model(folder: Path, model: GRBM, average: GRBM | None = None) -> None:
@@ -276,7 +281,10 @@ def read_status(folder: Path) -> Status:
             return _status_of_0_1(int(content["update"]), str(content["message"]), str(content.get("machine", "")))
         divergence = content.pop("divergence")
         if divergence is not None:
-            divergence = Divergence(**divergence | {"remedies": tuple(divergence["remedies"])})
+            divergence["remedies"] = tuple(divergence["remedies"])
+            for name in ("var", "chains_v2", "overshoot"):
+                divergence[name] = None if divergence[name] is None else float(divergence[name])
+            divergence = Divergence(**divergence)
         status = Status(**content, divergence=divergence)
         if status.ended not in ("finished", "interrupted", "diverged"):
             raise ValueError(f"ended is {status.ended!r}")

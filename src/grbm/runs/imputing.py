@@ -23,7 +23,7 @@ def rows_with_gaps(run: Run, path: Path, key: str | None = None) -> np.ndarray:
     return array
 
 
-def restore(
+def impute_rows(
     run: Run,
     rows: np.ndarray,
     *,

@@ -48,8 +48,8 @@ EXPERIMENTS = {
     "table1-gibbs": Experiment("Table 1", "Gibbs", 47.53, "gibbs"),
     "table1-langevin": Experiment("Table 1", "Langevin without adjustment", 43.80, "langevin"),
     "table1-langevin-adjusted": Experiment("Table 1", "Langevin with adjustment", 41.24, "langevin", adjust_from=0),
-    "table1-gibbs-langevin": Experiment("Table 1", f"{GL}", 17.49),
-    "table1-gibbs-langevin-adjusted": Experiment("Table 1", f"{GLA}", 19.27, adjust_from=50, anneal=True),
+    "table1-gibbs-langevin": Experiment("Table 1", GL, 17.49),
+    "table1-gibbs-langevin-adjusted": Experiment("Table 1", GLA, 19.27, adjust_from=50, anneal=True),
     "table2-2048": Experiment("Table 2", f"{GL}, 50 CD steps, 2048 hidden units", 32.33, n_steps=50, n_hidden=2048),
     "table2-4096": Experiment("Table 2", f"{GL}, 50 CD steps, 4096 hidden units", 21.02, n_steps=50),
     "table2-8192": Experiment("Table 2", f"{GL}, 50 CD steps, 8192 hidden units", 22.05, n_steps=50, n_hidden=8192),
@@ -60,7 +60,7 @@ EXPERIMENTS = {
     "table3-adjust0": Experiment("Table 3", f"{GLA} from step 0", 21.31, adjust_from=0),
     "table3-adjust25": Experiment("Table 3", f"{GLA} from step 25", 21.25, adjust_from=25),
     "table3-adjust50": Experiment("Table 3", f"{GLA} from step 50", 20.64, adjust_from=50),
-    "paper-mnist": Experiment("Table 1", f"{GL}", 17.49),
+    "paper-mnist": Experiment("Table 1", GL, 17.49),
     "paper-fashion-mnist": Experiment(
         "Fig. 4a", "Fashion-MNIST", n_hidden=10_000, dataset="fashion-mnist", cpu_scale=5e-5
     ),

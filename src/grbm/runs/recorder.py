@@ -72,7 +72,7 @@ class Recorder:
         if state.update % every == 0 or state.update in (1, n_updates):
             chains = group.all_gather(metrics.negative.v)
             if self.log is not None:
-                record = describe(state, metrics, chains, self.seen, self.test, config.train.min_var)
+                record = record_of(state, metrics, chains, self.seen, self.test, config.train.min_var)
                 record["clipped"] = int(notes.clipped) / notes.since
                 record["seconds"] = round(time.perf_counter() - self.started, 3)
                 if record["energy_distance"] is not None:
@@ -166,7 +166,7 @@ def _counted(n: int, what: str) -> str:
 
 
 @torch.no_grad()
-def describe(
+def record_of(
     state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
 ) -> Record:
     """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""

@@ -66,6 +66,8 @@ def train(
     ------
     DivergenceError
         When numbers leave the finite world; the last good weights are kept.
+    LostProcessError
+        Where another process of the group has died.
     StoppedError
         After SIGINT or SIGTERM, when the update is finished and a checkpoint written.
     UserError

@@ -7,9 +7,9 @@ from grbm.samplers.gibbs_langevin import GibbsLangevin
 from grbm.samplers.langevin import Langevin
 from grbm.samplers.moves import Moves, MoveSampler
 from grbm.samplers.partial_gibbs import PartialGibbs
+from grbm.samplers.sampling import run_chains, sample
 from grbm.samplers.tempering import ParallelTempering
 from grbm.samplers.trajectory import TrajectoryTempering
-from grbm.samplers.walk import run_chains, sample
 
 __all__ = [
     "AdaptiveSampler",

@@ -11,7 +11,7 @@ from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, uniform
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, start_chains
 from grbm.samplers.gibbs import Gibbs
-from grbm.samplers.walk import run_chains
+from grbm.samplers.sampling import run_chains
 
 
 class Weights(NamedTuple):

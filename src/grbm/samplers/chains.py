@@ -19,7 +19,7 @@ class Chains(NamedTuple):
     v: Tensor  # visible units (C, N)
     h: Tensor  # hidden units (C, M), 0 or 1
     h_prob: Tensor  # p(h = 1 | v) (C, M)
-    state: Any = None  # what only this sampler's next step needs; stale once the parameters move
+    state: Any = None  # what only the next step of the sampler that made it needs; stale once the parameters move
 
 
 class StepInfo(NamedTuple):
@@ -61,7 +61,8 @@ def start_chains(energy: Energy, v: Tensor, rng: Rng) -> Chains:
 class Sampler(Protocol):
     """A Markov transition. `bind` does the work that all steps of a walk share and returns the step function.
 
-    A new sampler needs ``bind``, and ``exact``: does it leave the model's distribution unchanged? One that is nothing
+    A new sampler derives from this class and gives ``bind``, and ``exact``: does it leave the model's distribution
+    unchanged? One that is nothing
     but moves of v given h is a `grbm.samplers.moves.MoveSampler`, which every engine runs; one of several replicas, or
     which adapts to the model, is an `AdaptiveSampler`.
     """
@@ -69,12 +70,18 @@ class Sampler(Protocol):
     anneals: ClassVar[bool] = False  # must start from its own noise, and only its last state is a draw from the model
 
     @property
+    @abstractmethod
     def exact(self) -> bool:
         """Whether a step leaves the model's distribution unchanged."""
         ...
 
+    @abstractmethod
     def bind(self, energy: Energy, n_steps: int) -> Step:
-        """The function ``step(chains, t, rng)`` for t = 0..n_steps−1."""
+        """The function ``step(chains, t, rng)`` for t = 0..n_steps−1.
+
+        What it leaves in ``chains.state`` is its own: a sampler that lets several others step in turn hands each
+        ``chains._replace(state=None)``, or the state that this one left.
+        """
         ...
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
@@ -87,27 +94,31 @@ class Sampler(Protocol):
 
 
 class AdaptiveSampler(Sampler):
-    """A sampler of several replicas whose ladder, or whose models, adapt while it learns; immutable all the same."""
+    """A sampler of several replicas, which may adapt its ladder or its models as it learns.
+
+    It is immutable: `adapted` returns the sampler of the next update. A new one needs `persistent`; the rest has
+    defaults that adapt nothing.
+    """
 
     @abstractmethod
     def persistent(self, chains: Chains) -> Tensor:
         """The visible units of all replicas (R, C, N), which outlive a parameter update and which `start` takes up."""
 
-    @abstractmethod
     def tuned(self, energy: Energy, *, seed: int = 0) -> Self:
         """This sampler with what it can find out about ``energy`` by pilot runs, such as a ladder."""
+        return self
 
-    @abstractmethod
     def adapted(self, energy: Energy, swap_rate: Tensor) -> Self:
         """The sampler of the next update, from how often neighbouring replicas swapped in this one, (R − 1,)."""
+        return self
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
         """What `adapted` has changed since the sampler was made."""
+        return {}
 
-    @abstractmethod
     def with_state(self, state_dict: dict[str, Tensor]) -> Self:
         """The sampler as it had adapted when `state_dict` was taken."""
+        return self
 
 
 def persistent(sampler: Sampler, chains: Chains) -> Tensor:
@@ -146,21 +157,19 @@ def gather(
     ``probabilities`` p(h | v) is summed in place of h.
     """
     sums = None if burn_in is None else MomentSum(energy, n_blocks(rng))
-    accept_probs, swap_probs = [], []
+    total: Tensor | None = None  # of the acceptance probability, by chain
+    rates, n_accepted = [], []  # of each step
     for t in range(-1, n_steps):
         if t >= 0:
             chains, info = step(chains, t, rng)
-            accept_probs += [] if info.accept_prob is None else [info.accept_prob]
-            swap_probs += [] if info.swap_prob is None else [info.swap_prob]
+            if (prob := info.accept_prob) is not None:
+                total = prob if total is None else total + prob
+                rates.append(prob.mean(-1))
+            if info.swap_prob is not None:
+                n_accepted.append((info.swap_prob.double() * 2**30).round().sum(-1))
         if sums is not None and burn_in is not None and t >= burn_in:
             sums.add(chains.v, chains.h_prob if probabilities else chains.h)
-    accept_prob = torch.stack(accept_probs).mean(0) if accept_probs else None
-    accept_rate = torch.stack([prob.mean(-1) for prob in accept_probs]).mean(0) if accept_probs else None
-    return Walked(chains, sums, accept_prob, accept_rate, _swaps(swap_probs))
-
-
-def _swaps(swap_probs: list[Tensor]) -> Swaps | None:
-    if not swap_probs:
-        return None
-    n_accepted = torch.stack([(prob.double() * 2**30).round().sum(-1) for prob in swap_probs]).sum(0)
-    return Swaps(n_accepted, len(swap_probs) * swap_probs[0].shape[-1])
+    swaps = Swaps(torch.stack(n_accepted).sum(0), len(n_accepted) * len(chains.v)) if n_accepted else None
+    if total is None:
+        return Walked(chains, sums, swaps=swaps)
+    return Walked(chains, sums, total / len(rates), torch.stack(rates).mean(0), swaps)

@@ -61,7 +61,7 @@ class Langevin(LangevinOptions, MoveSampler):
     """
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        step_sizes = scheduled(energy.var, self, max(n_steps, 1))
+        step_sizes = scheduled(energy.var, self, n_steps)
         return langevin_moves(energy.var, step_sizes, self.temperature, self.adjust_from)
 
 

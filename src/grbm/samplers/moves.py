@@ -38,6 +38,14 @@ class Moves(NamedTuple):
         return self._replace(shrink=self.shrink[here], noise_std=self.noise_std[here], adjust_from=adjust_from)
 
 
+class _Kept(NamedTuple):
+    """The state of an adjusted walk: what the next step would compute again."""
+
+    owner: object
+    mean: Tensor  # m at the present state
+    free_energy: Tensor
+
+
 def move_step(energy: Energy, moves: Moves) -> Step:
     """Move v, then draw h' ~ p(h | v'); from step ``adjust_from`` on, accept or reject the pair (Eq. 12).
 
@@ -46,12 +54,17 @@ def move_step(energy: Energy, moves: Moves) -> Step:
     For Langevin, whose q does not depend on h, this is the Metropolis-adjusted algorithm.
     """
 
+    owner = object()  # of what is kept from one step to the next: no other walk's is taken up
+
     def drive(h: Tensor, h_prob: Tensor) -> Tensor:
         return energy.visible_mean(h_prob if moves.mean_field else h)
 
     def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
         shrink, noise_std = (x[t if len(x) > 1 else 0] for x in (moves.shrink, moves.noise_std))
-        mean, free_energy = chains.state or (drive(chains.h, chains.h_prob), None)
+        if isinstance(chains.state, _Kept) and chains.state.owner is owner:
+            mean, free_energy = chains.state.mean, chains.state.free_energy
+        else:
+            mean, free_energy = drive(chains.h, chains.h_prob), None
         noise = normal(chains.v.shape, chains.v, rng)
         v = visible_update(chains.v, mean, shrink, noise_std, noise)
         logits = energy.hidden_logits(v)
@@ -60,24 +73,45 @@ def move_step(energy: Energy, moves: Moves) -> Step:
             return Chains(v, h, h_prob), StepInfo()
         if free_energy is None:
             free_energy = energy.free_energy(chains.v)
-        new = (v, h, h_prob, drive(h, h_prob), energy.free_energy(v, logits))
-        way_back = (chains.v - torch.lerp(new[3], v, shrink)) / noise_std
+        new_mean, new_free_energy = drive(h, h_prob), energy.free_energy(v, logits)
+        way_back = (chains.v - torch.lerp(new_mean, v, shrink)) / noise_std
         log_q = 0.5 * (noise.square() - way_back.square()).sum(-1)
-        decision = accept((free_energy - new[4]) / moves.temperature + log_q, rng)
-        old = (chains.v, chains.h, chains.h_prob, mean, free_energy)
-        v, h, h_prob, *state = (decision.select(a, b) for a, b in zip(new, old, strict=True))
-        return Chains(v, h, h_prob, tuple(state)), StepInfo(decision.accept_prob)
+        decision = accept((free_energy - new_free_energy) / moves.temperature + log_q, rng)
+        kept = _Kept(owner, decision.select(new_mean, mean), decision.select(new_free_energy, free_energy))
+        new, old = (v, h, h_prob), (chains.v, chains.h, chains.h_prob)
+        selected = (decision.select(a, b) for a, b in zip(new, old, strict=True))
+        return Chains(*selected)._replace(state=kept), StepInfo(decision.accept_prob)
 
     return step
 
 
 class MoveSampler(Sampler):
-    """A sampler that is nothing but moves: give ``exact`` and ``moves``, and every engine can run it."""
+    """A sampler that is nothing but moves: give ``exact`` and ``moves``, and every engine can run it.
+
+    Its chains start with h ~ p(h | v) in every engine, whatever ``start`` is.
+    """
 
     @abstractmethod
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        """The moves of a walk of ``n_steps`` steps."""
+        """The moves of a walk of ``n_steps`` >= 1 steps, the same each time: what is random belongs into `bind`."""
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         """`move_step` of these moves."""
-        return move_step(energy, self.moves(energy, n_steps))
+        return move_step(energy, moves_of(self, energy, n_steps))
+
+
+def moves_of(sampler: MoveSampler, energy: Energy, n_steps: int) -> Moves:
+    """The sampler's moves; raises ValueError for what no engine can run."""
+    moves = sampler.moves(energy, max(1, n_steps))
+    wanted = f"(T, ..., {energy.n_visible}) of type {energy.var.dtype}"
+    for name in ("shrink", "noise_std"):
+        x = getattr(moves, name)
+        if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[-1] != energy.n_visible or x.dtype != energy.var.dtype:
+            found = f"{tuple(x.shape)}, {x.dtype}" if isinstance(x, Tensor) else repr(x)
+            raise ValueError(f"{type(sampler).__name__}: {name} of Moves must be a tensor {wanted}, got {found}.")
+        if len(x) not in (1, max(1, n_steps)):
+            raise ValueError(
+                f"{type(sampler).__name__}: a walk of {n_steps} steps needs as many moves or one for all, got {len(x)} "
+                f"in {name}."
+            )
+    return moves

@@ -13,9 +13,9 @@ from grbm.randomness import Blocks, Rng, seed_of
 from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo
 from grbm.samplers.engines import run_moves
 from grbm.samplers.gibbs import Gibbs
-from grbm.samplers.moves import MoveSampler
+from grbm.samplers.moves import MoveSampler, moves_of
+from grbm.samplers.sampling import run_chains
 from grbm.samplers.updates import Decision, accept
-from grbm.samplers.walk import run_chains
 
 PILOT_CHAINS, PILOT_STEPS, PILOT_ROUNDS = 64, 50, 8  # of `ParallelTempering.tuned`; half of each round is burn-in
 
@@ -132,10 +132,7 @@ class ParallelTempering(AdaptiveSampler):
         base, betas = base_for(self.base, energy), self.betas().to(energy.W)
         gaps = betas.diff()[:, None]  # (R − 1, 1)
         ladder = energy.temper(betas, base)
-        moves = self.sampler.moves(ladder, n_steps) if isinstance(self.sampler, MoveSampler) else None
-        move = self.sampler.bind(ladder, n_steps)
-        # Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
-        stale = moves is not None and not moves.mean_field and moves.adjust_from is None
+        move, stale = _mover(self.sampler, ladder, n_steps)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             replicas: Chains = chains.state
@@ -148,15 +145,35 @@ class ParallelTempering(AdaptiveSampler):
             order, swap_prob = swap_neighbours(decide, difference)
             v, h = (in_order(x, order) for x in (replicas.v, replicas.h))
             swapped = Chains(v, h, replicas.h_prob if stale else ladder.hidden_logits(v).sigmoid())
-            if moves is not None:
-                walked = run_moves(ladder, moves.part(t, t + 1), v, 1, rng, given=swapped)
-                replicas, accept_prob = walked.chains, walked.accept_prob
-            else:
-                replicas, info = move(swapped, t, rng)
-                accept_prob = info.accept_prob
+            replicas, accept_prob = move(swapped, t, rng)
             return _target(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], swap_prob)
 
         return step
+
+
+Mover = Callable[[Chains, int, Rng], tuple[Chains, Tensor | None]]
+
+
+def _mover(sampler: Sampler, ladder: Energy, n_steps: int) -> tuple[Mover, bool]:
+    """What moves the replicas in a step, with the acceptance probabilities; and whether it needs no h_prob of the old.
+
+    Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
+    """
+    if isinstance(sampler, MoveSampler):
+        moves = moves_of(sampler, ladder, n_steps)
+
+        def walked(chains: Chains, t: int, rng: Rng) -> tuple[Chains, Tensor | None]:
+            found = run_moves(ladder, moves.part(t, t + 1), chains.v, 1, rng, given=chains)
+            return found.chains, found.accept_prob
+
+        return walked, not moves.mean_field and moves.adjust_from is None
+    step = sampler.bind(ladder, n_steps)
+
+    def stepped(chains: Chains, t: int, rng: Rng) -> tuple[Chains, Tensor | None]:
+        moved, info = step(chains, t, rng)
+        return moved, info.accept_prob
+
+    return stepped, False
 
 
 def swap_neighbours(decide: Callable[[Tensor, int], Decision], like: Tensor) -> tuple[Tensor, Tensor]:

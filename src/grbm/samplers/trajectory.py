@@ -10,9 +10,9 @@ from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
 from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.sampling import run_chains
 from grbm.samplers.tempering import ParallelTempering, in_order, swap_neighbours
 from grbm.samplers.updates import Decision, accept
-from grbm.samplers.walk import run_chains
 
 PILOT_CHAINS, PILOT_STEPS = 64, 200  # of `TrajectoryTempering.tuned`, which looks at the last states alone
 FreeEnergy = Callable[[Tensor], Tensor]

@@ -19,6 +19,8 @@ from grbm.samplers.chains import Chains, Walked, gather, start_chains
 from grbm.samplers.engines import native
 from grbm.samplers.moves import Moves, move_step
 
+Engine = Callable[..., Walked]  # called as `run_moves` is
+
 
 def run_moves(
     energy: Energy,
@@ -30,28 +32,39 @@ def run_moves(
     given: Chains | None = None,
     burn_in: int | None = None,
     probabilities: bool = False,
+    engine: Engine | None = None,
 ) -> Walked:
     """Walk ``n_steps`` moves from v ([R,] C, N), with h ~ p(h | v) or the hidden units of ``given``, as fast as can be.
 
     The states after the first ``burn_in`` steps are summed, from the start on with −1, none with None; with
-    ``probabilities`` p(h | v) is summed in place of h. Only `Blocks` and `Philox` give an engine numbers of its own;
-    with a plain generator the definition is run.
+    ``probabilities`` p(h | v) is summed in place of h. ``engine`` is by default what `pick_engine` picks; a walk in
+    stretches has one for all of them.
     """
-    engine = _engine(energy, moves, v, n_steps, rng)
-    if engine is not None:
-        return engine(energy, moves, v, n_steps, rng, given=given, burn_in=burn_in, probabilities=probabilities)
-    chains = start_chains(energy, v, rng) if given is None else given._replace(v=v)  # the definition
-    return gather(energy, move_step(energy, moves), chains, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+    engine = engine or pick_engine(energy, moves, v, n_steps, rng)
+    return engine(energy, moves, v, n_steps, rng, given=given, burn_in=burn_in, probabilities=probabilities)
 
 
-def _engine(energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng) -> Callable[..., Walked] | None:
-    """The function that runs this walk faster than its definition, if there is one: the only choice of an engine."""
-    if isinstance(rng, torch.Generator):
-        return None
-    if energy.W.is_cuda:
-        cuda = _cuda()
-        return cuda.run_moves if cuda is not None and cuda.serves(energy, moves, v, n_steps) else None
-    return native.run_moves if native.serves(energy) else None
+def pick_engine(energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng) -> Engine:
+    """The function that runs this walk fastest: the only place where an engine is chosen.
+
+    Only `Blocks` and `Philox` give an engine numbers of its own; with a plain generator the definition is run.
+    """
+    if not isinstance(rng, torch.Generator):
+        cuda = _cuda() if energy.W.is_cuda else None
+        if cuda is not None and cuda.serves(energy, moves, v, n_steps):
+            engine: Engine = cuda.run_moves
+            return engine
+        if native.serves(energy):
+            return native.run_moves
+    return definition
+
+
+def definition(
+    energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng, *, given: Chains | None = None, **sums: Any
+) -> Walked:
+    """`run_moves` in plain PyTorch, for every device and dtype; ``sums`` are its further options."""
+    chains = start_chains(energy, v, rng) if given is None else given._replace(v=v)
+    return gather(energy, move_step(energy, moves), chains, n_steps, rng, **sums)
 
 
 def engine_name(device: torch.device) -> str:

@@ -144,7 +144,7 @@ class Shape(NamedTuple):
     n_moves: int
     burn_in: int | None
     mean_field: bool
-    marginal: bool
+    probabilities: bool
     given: bool
     precision: Precision
     device: torch.device
@@ -166,7 +166,7 @@ class Walker:
         self.kind = torch.float16 if shape.precision == "fast" else torch.float32
         counted = 0 if shape.burn_in is None else T - shape.burn_in
         self.ring = max(2, min(counted + 1, 8))  # states that one product sums
-        self.keep_p = shape.mean_field or shape.marginal
+        self.keep_p = shape.mean_field or shape.probabilities
 
         def room(*size: int, kind: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=kind, device=device)
@@ -226,7 +226,7 @@ class Walker:
         if s.burn_in is None or first >= last:
             return
         u = self.u[first:last].view(-1, s.n_visible)
-        h = (self.p if s.marginal else self.h)[first:last].view(-1, s.n_hidden)
+        h = (self.p if s.probabilities else self.h)[first:last].view(-1, s.n_hidden)
         self.sum_u += u.sum(0)
         self.sum_u2 += u.square().sum(0)
         self.sum_h += h.sum(0, dtype=torch.float32)
@@ -293,7 +293,7 @@ def run_moves(
     M, W, device = energy.n_hidden, energy.W, energy.W.device
     shape = Shape(
         n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
-        mean_field=moves.mean_field, marginal=probabilities, given=given is not None, precision=precision,
+        mean_field=moves.mean_field, probabilities=probabilities, given=given is not None, precision=precision,
         device=device,
     )  # fmt: skip
     w = walker(shape)

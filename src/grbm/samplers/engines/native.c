@@ -37,7 +37,7 @@ typedef struct {
     int64_t adjusted;     // Metropolis-Hastings from step adjust_from on
     int64_t adjust_from;
     int64_t mean_field;   // the drive is W p(h | v) in place of W h: Langevin
-    int64_t marginal;     // sums take p(h | v) in place of h
+    int64_t probabilities;     // sums take p(h | v) in place of h
     int64_t draw_start;   // h ~ p(h | v) first; otherwise it is given
     int64_t keep_p;       // p has as many slots as h; otherwise one, for the last state
     int64_t v_row, h_row; // floats from one chain to the next
@@ -457,7 +457,7 @@ static void add(const Walk *w, int64_t first, int64_t last) {
     const int64_t n = (last - first) * w->n_chains;
     if (n <= 0) return;
     const float *v = w->v + first * w->n_chains * w->v_row;
-    const float *h = (w->marginal ? w->p : w->h) + first * w->n_chains * w->h_row;
+    const float *h = (w->probabilities ? w->p : w->h) + first * w->n_chains * w->h_row;
     for (int64_t i = 0; i < w->n_visible; i += L) {
         vf sum = fill(0), squares = fill(0);
         for (int64_t c = 0; c < n; c++) {

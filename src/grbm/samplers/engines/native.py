@@ -48,7 +48,7 @@ class _Walk(ctypes.Structure):
     _fields_ = (
         [(name, ctypes.c_int64) for name in (
             "n_replicas", "n_chains", "chunk", "n_visible", "n_hidden", "n_steps", "burn_in", "adjusted", "adjust_from",
-            "mean_field", "marginal", "draw_start", "keep_p", "v_row", "h_row", "ring", "move_row", "half",
+            "mean_field", "probabilities", "draw_start", "keep_p", "v_row", "h_row", "ring", "move_row", "half",
         )]
         + [("key", ctypes.c_uint64)]
         + [(name, ctypes.c_uint32) for name in ("first_chain", "first_draw", "replica")]
@@ -224,13 +224,13 @@ def run_moves(
     p_slots = ring if moves.mean_field or probabilities or adjusted else 1
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
 
-    def memory(slots: int, row: int, start: Tensor | None = None) -> Tensor:
+    def room(slots: int, row: int, start: Tensor | None = None) -> Tensor:
         """Room for (R parts, slots, chunk, row), the start ([R,] C, ·) in the first slot."""
-        room = torch.empty(R * parts, slots, chunk, row)
+        made = torch.empty(R * parts, slots, chunk, row)
         if start is not None:
             padding = (0, row - start.shape[-1], 0, parts * chunk - C)
-            room[:, 0] = functional.pad(start, padding).view(R * parts, chunk, row)
-        return room
+            made[:, 0] = functional.pad(start, padding).view(R * parts, chunk, row)
+        return made
 
     shrink, noise_std = (
         functional.pad(x.float().reshape(T, -1, N).expand(T, R, N), (0, v_row - N)).contiguous()
@@ -240,20 +240,20 @@ def run_moves(
     tensors = _constants(energy, R, half) | {
         "shrink": shrink,
         "noise_std": noise_std,
-        "v": memory(ring, v_row, v),
-        "h": memory(ring, h_row, None if given is None else given.h),
-        "p": memory(p_slots, h_row, None if given is None else given.h_prob),
+        "v": room(ring, v_row, v),
+        "h": room(ring, h_row, None if given is None else given.h),
+        "p": room(p_slots, h_row, None if given is None else given.h_prob),
         "last_v": torch.empty(*v.shape),
         "last_h": torch.empty(*v.shape[:-1], M),
         "last_p": torch.empty(*v.shape[:-1], M),
-        "mean": memory(1, v_row),
-        "log_q": memory(1, 1),
-        "tile": memory(1, PANEL),
+        "mean": room(1, v_row),
+        "log_q": room(1, 1),
+        "tile": room(1, PANEL),
     }
     if half:
         tensors["halves"] = torch.empty(R * parts, ring * chunk + 1, (v_row + h_row) // 2)
     if adjusted:
-        tensors |= {"old_mean": memory(1, v_row), "free_energy": memory(1, 1), "old_free_energy": memory(1, 1)}
+        tensors |= {"old_mean": room(1, v_row), "free_energy": room(1, 1), "old_free_energy": room(1, 1)}
         tensors |= {"accept": torch.empty(R * parts, n_steps), "accept_chain": torch.zeros(*v.shape[:-1])}
     if burn_in is not None:
         tensors |= {"sum_v": torch.empty(parts, v_row), "sum_v2": torch.empty(parts, v_row)}
@@ -261,7 +261,7 @@ def run_moves(
     walk = _Walk(
         n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
         burn_in=n_steps if burn_in is None else burn_in, adjusted=adjusted, adjust_from=adjust_from,
-        mean_field=moves.mean_field, marginal=probabilities, draw_start=given is None, keep_p=p_slots == ring,
+        mean_field=moves.mean_field, probabilities=probabilities, draw_start=given is None, keep_p=p_slots == ring,
         v_row=v_row, h_row=h_row, ring=ring, move_row=R * v_row if T > 1 else 0, half=half, key=philox.key,
         first_chain=philox.first_chain, first_draw=philox.draw, temperature=moves.temperature,
         **{name: x.data_ptr() for name, x in tensors.items()},

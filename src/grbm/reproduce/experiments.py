@@ -22,7 +22,7 @@ from grbm.evaluate.features import Features
 from grbm.report import plots
 from grbm.report.image_scores import OWN, cells, judges_of, score_images, widths
 from grbm.report.page import report
-from grbm.report.words import ending, experiment
+from grbm.report.words import ending
 from grbm.reproduce import campaign
 from grbm.runs.config import Dynamics, LogConfig, RunConfig, showing
 from grbm.runs.paper import EXPERIMENTS, configure, describe
@@ -178,7 +178,7 @@ def _table(
         "rows": {name: {"paper FID": EXPERIMENTS[name].fid, **row} for name, row in rows.items()},
         "references": references,
         "protocol": protocol,
-        "about": {name: experiment(run) for name, run in done.items()},
+        "about": {name: describe(run.config) for name, run in done.items()},
     }
     path = options.folder / f"{what}.json"
     files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

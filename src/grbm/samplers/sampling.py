@@ -8,8 +8,8 @@ from torch import Tensor
 from grbm.model import GRBM, Energy, Precision
 from grbm.randomness import Blocks, Rng, seed_of
 from grbm.samplers.chains import Chains, Sampler, Walked, gather, walk
-from grbm.samplers.engines import run_moves
-from grbm.samplers.moves import MoveSampler
+from grbm.samplers.engines import pick_engine, run_moves
+from grbm.samplers.moves import MoveSampler, moves_of
 
 
 def run_chains(
@@ -40,7 +40,7 @@ def run_chains(
     """
     if not isinstance(sampler, MoveSampler):
         return reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
-    moves = sampler.moves(energy, n_steps)
+    moves = moves_of(sampler, energy, n_steps)
     return run_moves(energy, moves, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
 
 
@@ -147,9 +147,11 @@ def _states_after(
 ) -> Iterator[Chains]:
     """The chains after each of these numbers of steps of a walk."""
     if isinstance(sampler, MoveSampler):  # in stretches, which an engine runs as fast as the whole
-        moves, done, chains = sampler.moves(energy, n_steps), 0, None
+        moves, done, chains = moves_of(sampler, energy, n_steps), 0, None
+        engine = pick_engine(energy, moves, v, n_steps, rng)
         for stop in stops:
-            chains = run_moves(energy, moves.part(done, stop), v, stop - done, rng, given=chains).chains
+            part = moves.part(done, stop)
+            chains = run_moves(energy, part, v, stop - done, rng, given=chains, engine=engine).chains
             v, done = chains.v, stop
             yield chains
         return

@@ -17,7 +17,7 @@ from PIL import Image
 from grbm import UserError, cli, runs
 from grbm.evaluate import references
 from grbm.reproduce import campaign
-from grbm.reproduce.tables import FIGURES, TABLES, Options, reproduce
+from grbm.reproduce.experiments import FIGURES, TABLES, Options, reproduce
 from grbm.runs import checkpoint
 from grbm.runs import training as experiment
 from grbm.runs.config import CheckpointConfig

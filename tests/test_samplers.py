@@ -23,6 +23,7 @@ from grbm import (
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, generator
 from grbm.samplers import AdaptiveSampler, Moves, MoveSampler, persistent, run_chains
+from grbm.samplers.engines import pick_engine
 from grbm.samplers.gibbs_langevin import k_step_loop, k_step_moves
 from grbm.samplers.updates import accept, hidden_update, visible_update
 from grbm.schedules import cosine, cosine_steps
@@ -475,3 +476,19 @@ def test_annealed_chains_estimate_log_z_and_give_modes_their_mass():
         assert abs(estimate.mean() - expected) < 4 * std / 20**0.5 + 1e-3
     by_gibbs = sample(model, Gibbs(), n_chains=2000, n_steps=200, seed=0).h.mean().item()
     assert abs(by_gibbs - truth) > 0.1
+
+
+def test_a_walk_in_stretches_has_one_engine(monkeypatch):
+    """The engine is picked for the whole walk: a stretch that another could run does not change hands."""
+    picked = []
+
+    def spy(energy, moves, v, n_steps, rng):
+        picked.append((n_steps, moves.adjust_from))
+        return pick_engine(energy, moves, v, n_steps, rng)
+
+    monkeypatch.setattr("grbm.samplers.sampling.pick_engine", spy)
+    monkeypatch.setattr("grbm.samplers.engines.pick_engine", None)  # asked by no stretch
+    model = random_model(4, 3, 0, dtype=torch.float32)
+    kept = sample(model, GibbsLangevin(0.1, adjust_from=6), n_chains=3, n_steps=12, keep_at=[0, 4, 8, 12])
+    assert kept.v.shape == (4, 3, 4)
+    assert picked == [(12, 6)]

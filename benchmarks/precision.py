@@ -16,9 +16,9 @@ import torch
 from matplotlib.figure import Figure
 
 from grbm import runs
-from grbm.runs import training as experiment
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
+from grbm.runs.training import train as train_run
 from grbm.samplers import Gibbs, native, sample
 
 CURVES = {"energy_distance": "energy distance of chains to data", "reconstruction": "reconstruction error"}
@@ -26,7 +26,7 @@ CURVES = {"energy_distance": "energy distance of chains to data", "reconstructio
 
 def trained(folder: Path, config: RunConfig) -> runs.Run:
     quiet = replace(config.log, tensorboard=False, points=100)
-    experiment.train(replace(config, log=quiet), folder)
+    train_run(replace(config, log=quiet), folder)
     return runs.read(folder)
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from grbm import cli, runs
 from grbm.data.images import load_digits
-from grbm.runs import encoding as encode
+from grbm.runs import encoding
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def digits(tmp_path_factory):
 def test_codes_are_the_hidden_probabilities_of_the_standardised_rows(digits, monkeypatch, capsys):
     run = runs.read(digits)
     rows = run.load_data().train
-    monkeypatch.setattr(encode, "CHUNK", 100)  # and rows are in order whatever the chunks
+    monkeypatch.setattr(encoding, "CHUNK", 100)  # and rows are in order whatever the chunks
     assert cli.main(["encode", str(digits), "train"]) == 0
     assert "1,618 codes of 256 hidden probabilities" in capsys.readouterr().out
     codes = np.load(digits / "codes" / "train.npy")

@@ -19,9 +19,9 @@ from grbm.evaluate import references
 from grbm.reproduce import campaign
 from grbm.reproduce.experiments import FIGURES, TABLES, Options, reproduce
 from grbm.runs import checkpoint
-from grbm.runs import training as experiment
 from grbm.runs.config import CheckpointConfig
 from grbm.runs.folder import locked
+from grbm.runs.training import train as train_run
 
 
 def tiny(config):
@@ -130,7 +130,7 @@ def test_an_interrupted_run_goes_on_where_it_was_and_another_is_refused(pictures
     name = "table1-gibbs-langevin"
     config = replace(runs.RunConfig.read(tmp_path / "whole" / name / runs.CONFIG), data_dir=pictures)
     with pytest.raises(RuntimeError, match="power cut"):
-        experiment.train(
+        train_run(
             replace(config, checkpoint=CheckpointConfig(updates=1)), tmp_path / "broken" / name, on_update=_cut_at_2
         )
     capsys.readouterr()

@@ -14,7 +14,7 @@ from grbm.data.images import load_digits
 from grbm.evaluate import references
 from grbm.evaluate.features import inception_768, inception_2048, train_classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet, frechet_estimate, kernel_distance, neighbours
-from grbm.report import image_scores as images
+from grbm.report import image_scores
 
 SHARED = Path(os.environ.get("GRBM_DATA_DIR", Path(__file__).resolve().parents[2] / "shared" / "data"))
 WEIGHTS = SHARED / "weights" / "inception_v3_2015-12-05_to_mixed_8_bnfolded.npz"
@@ -164,7 +164,7 @@ def test_a_table_is_remembered_for_what_it_was_made_of(tmp_path, monkeypatch):
 
     def score(run=run, data=data):
         made.clear()
-        return images.score_images(run, data, None, n=60, say=made.append)
+        return image_scores.score_images(run, data, None, n=60, say=made.append)
 
     first = score()
     assert made[0] == "training images"

@@ -8,9 +8,9 @@ import torch
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, runs
 from grbm.data import MIXTURES
 from grbm.evaluate.mixtures import density_score, sample_score
-from grbm.runs import training as experiment
 from grbm.runs.presets import PAPER_SAMPLERS, PRESETS, paper
 from grbm.runs.sampling import generate
+from grbm.runs.training import train as train_run
 
 
 def shares_off(shares, mixture) -> float:
@@ -20,7 +20,7 @@ def shares_off(shares, mixture) -> float:
 def test_the_recommended_recipe_is_on_its_way_after_a_tenth_of_its_budget(tmp_path):
     config = PRESETS["anisotropic"].config
     config = replace(config, train=replace(config.train, n_updates=400, average_decay=0.98))
-    experiment.train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     run = runs.read(tmp_path / "run")
     mixture = MIXTURES["anisotropic"]
     assert density_score(run.model, mixture).kl < 0.35
@@ -35,7 +35,7 @@ def test_the_recommended_recipe_is_on_its_way_after_a_tenth_of_its_budget(tmp_pa
 def test_the_recommended_recipe_gets_density_and_samples_right(tmp_path, name, most, seed):
     """KL by quadrature; mode shares of 10,000 samples from noise within 0.02, at least 95 % within 3 deviations."""
     config = replace(PRESETS[name].config, seed=seed)
-    experiment.train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     run = runs.read(tmp_path / "run")
     mixture = MIXTURES[name]
     assert density_score(run.model, mixture).kl <= most
@@ -64,7 +64,7 @@ def test_pcd_with_gibbs_learns_the_isotropic_density():
 def test_modified_cd_learns_to_sample_from_noise(tmp_path):
     """The paper's recipe with Gibbs: the samples are right, whatever the density."""
     config = paper("isotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=30_000)
-    experiment.train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     run = runs.read(tmp_path / "run")
     drawn = sample_score(generate(run, 10_000), MIXTURES["isotropic"])
     assert drawn.within >= 0.95

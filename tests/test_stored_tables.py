@@ -111,7 +111,6 @@ def test_training_from_the_disk_is_training_from_memory(tmp_path, name):
 MEASURED = """
 import sys
 from grbm import cli
-from grbm.runs import training as experiment
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 cli.main(["train", "digits", *sys.argv[3:], "--out", sys.argv[2] + "-small"])  # what training takes anyway

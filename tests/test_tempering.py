@@ -25,10 +25,10 @@ from grbm import (
 from grbm.data import MIXTURES
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, generator
-from grbm.runs import training as experiment
 from grbm.runs.folder import read_trajectory
 from grbm.runs.presets import PRESETS
 from grbm.runs.sampling import tuned_sampler
+from grbm.runs.training import train as train_run
 from grbm.samplers import run_chains
 from grbm.samplers.tempering import even_out
 from grbm.samplers.trajectory import swap_rate
@@ -276,7 +276,7 @@ def test_an_objective_that_cannot_be_given_another_sampler_does_not_adapt():
 def test_a_runs_sampler_is_tuned_to_its_model(tmp_path):
     config = PRESETS["isotropic"].config
     config = replace(config, train=replace(config.train, n_updates=30))
-    experiment.train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     trained = runs.read(tmp_path / "run")
     sampler = tuned_sampler(trained, config.sampler, trained.model)
     assert sampler.betas().tolist() != ParallelTempering().betas().tolist()
@@ -306,7 +306,7 @@ def test_a_run_keeps_models_along_training_and_samples_with_them(tmp_path):
             config.sampling, sampler=replace(config.sampling.sampler, name="trajectory-tempering", power=None)
         ),
     )
-    experiment.train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     saved = read_trajectory(tmp_path / "run")
     assert 3 <= len(saved) <= 30
     for (old, v_old), (new, v_new) in pairwise(saved):  # each was kept because swaps had become rarer than asked
@@ -327,7 +327,7 @@ def test_tempering_visits_all_modes_of_the_trained_mixture_from_one_start_where_
     """
     config = PRESETS["isotropic"].config
     config = replace(config, checkpoint=replace(config.checkpoint, trajectory=0.4))
-    experiment.train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     trained = runs.read(tmp_path / "run")
     mixture, model = MIXTURES["isotropic"], trained.model
     energy, base = model.freeze(), trained.base

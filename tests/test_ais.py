@@ -117,6 +117,25 @@ def two_modes(distance: float) -> GRBM:
     return model
 
 
+def test_what_stands_against_an_estimate_is_named_worst_first():
+    """Both ends 0.3 nats apart, with errors of 0.1 each and weights that rest on half of 100 chains: all is well."""
+    nothing = ais.LogZ(0.0, 0.1, -0.15, 0.1, 0.15, 0.1, (0.5, 0.5), 100, None)
+    for gap, error, n_effective, doubt in (
+        (0.3, 0.14, 50, None),
+        (0.3, 0.09, 50, "apart"),
+        (-0.3, 0.09, 50, "apart"),
+        (math.nan, 0.1, 50, "apart"),
+        (2.0, 0.31, 50, "wide"),
+        (0.0, math.nan, 50, "wide"),
+        (0.0, 0.1, 19.9, "few weights"),
+        (9.0, 9.0, math.nan, "few weights"),
+    ):
+        assert ais._doubt(gap, error, n_effective) == doubt
+        found = nothing._replace(doubt=doubt)
+        assert found.converged == (doubt is None)
+        assert found.verdict.startswith("Converged" if doubt is None else "Not converged")
+
+
 @pytest.mark.parametrize(("distance", "n_steps", "base_at"), [(12, 3, -6.0), (30, 50, -15.0), (60, 1000, -30.0)])
 def test_a_missed_mode_is_not_converged(distance, n_steps, base_at):
     """The base sits at the lesser mode, and chains do not reach the other: all weights agree on a wrong number."""

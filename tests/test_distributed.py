@@ -48,6 +48,8 @@ for name, objective in objectives.items():
     everything = {k: v.clone() for k, v in model.state_dict().items()}
     everything |= {"chains": group.all_gather(metrics.negative.v)}
     everything |= state.adaptation.state_dict
+    if metrics.accept_rate is not None:
+        everything |= {"accept_rate": metrics.accept_rate.double()}
     assert group.agree(list(model.parameters()))
     assert group.world_size == 1 or not group.agree([model.W + group.rank])
     if group.is_leader:
@@ -75,7 +77,12 @@ def test_any_number_of_processes_learns_the_same(learned, name):
     one, two, four = (torch.load(learned / f"{name}-{world}.pt", weights_only=True) for world in (1, 2, 4))
     assert ("ladder" in one) == (name == "tempered")
     assert ("var" in one) == (name == "trajectory")
+    assert ("accept_rate" in one) == name.startswith("modified")
     for key in one:
+        if key == "accept_rate":  # a number for people, of sums in float32
+            assert 0 < one[key] < 1
+            torch.testing.assert_close(torch.stack([two[key], four[key]]), one[key].expand(2), atol=1e-5, rtol=0)
+            continue
         assert torch.equal(one[key], two[key]), key
         assert torch.equal(one[key], four[key]), key
 

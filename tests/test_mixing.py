@@ -77,6 +77,20 @@ def test_stuck_chains_are_called_stuck_and_tempered_ones_mixed():
     assert "R-hat" in few.verdict
 
 
+def test_what_is_not_a_number_speaks_against_the_chains():
+    """A NaN among many good numbers is not lost, wherever it stands."""
+    good = mixing.diagnose(mixing.record(uncoupled(), Gibbs(), NONE, n_draws=300))
+    assert good.problem is None
+    nan = torch.tensor([torch.nan, *good.rhat[1:].tolist()])
+    for changed in ({"rhat": nan}, {"rhat_free_energy": math.nan}):
+        assert good._replace(**changed).problem == "not one population"
+        assert good._replace(**changed).worst_rhat == math.inf
+    for changed in ({"ess_bulk": nan}, {"ess_tail": nan}, {"ess_free_energy": math.nan}):
+        assert good._replace(**changed).problem == "few draws"
+    assert "Not mixed" in good._replace(rhat_free_energy=1.06).verdict
+    assert "biased" in good._replace(exact=False).verdict
+
+
 def test_chains_from_data_and_from_noise_that_differ_are_told_apart():
     trace = mixing.record(two_modes().float(), Gibbs(), torch.full((10, 1), 6.0), n_draws=50, burn_in=0)
     assert trace.n_from_data == 4

@@ -24,7 +24,6 @@ from sklearn.preprocessing import StandardScaler
 
 from grbm import UserError, runs
 from grbm.data.images import IDX_FOLDERS, load_digits, load_idx
-from grbm.data.loading import load
 from grbm.runs.encoding import codes
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn: the inverse of the penalty
@@ -65,7 +64,7 @@ def main() -> None:
     config = replace(run.config, data_dir=options.data_dir or run.config.data_dir)
     if config.dataset.name == "digits":
         images, labels = load_digits()
-        numbers = load(config).numbers  # the run's own split: what it held out it has never seen
+        numbers = config.load_data().numbers  # the run's own split: what it held out it has never seen
         assert numbers is not None
         sets = [(images[part], labels[part]) for part in numbers]
     elif config.dataset.name in IDX_FOLDERS:

@@ -19,7 +19,8 @@ from grbm import runs
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train as train_run
-from grbm.samplers import Gibbs, native, sample
+from grbm.samplers import Gibbs, sample
+from grbm.samplers.engines import native
 
 CURVES = {"energy_distance": "energy distance of chains to data", "reconstruction": "reconstruction error"}
 

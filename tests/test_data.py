@@ -9,10 +9,11 @@ import torch
 
 from grbm.data import Standardizer
 from grbm.data.arrays import open_array
+from grbm.data.config import DatasetConfig
 from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import standardizer, statistics
 from grbm.errors import UserError
-from grbm.runs.config import DatasetConfig, RunConfig
+from grbm.runs.config import RunConfig
 from tests.conftest import shared_data
 
 

@@ -8,11 +8,12 @@ import torch
 
 from grbm import GRBM, Base, TrainState, cli
 from grbm.data import Standardizer
+from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.evaluate.distance import energy_distance
 from grbm.report.doctor import Finding, diagnose
 from grbm.runs import CHECKPOINTS, MIXING, Run, Status, checkpoint, model_digest
-from grbm.runs.config import DatasetConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
+from grbm.runs.config import ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
 from grbm.samplers import Gibbs, sample
 from tests.conftest import exact_chains, random_model
 

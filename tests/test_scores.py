@@ -9,12 +9,13 @@ import torch
 
 from grbm import GRBM, Base, cli
 from grbm.data import Standardizer
+from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.evaluate import exact, likelihood
 from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
 from grbm.report.scores import evaluate
 from grbm.runs import Run, Status
-from grbm.runs.config import DatasetConfig, ModelConfig, RunConfig, SamplerConfig, SamplingConfig
+from grbm.runs.config import ModelConfig, RunConfig, SamplerConfig, SamplingConfig
 
 
 @pytest.mark.parametrize(("n_hidden", "method"), [(3, "enumeration"), (21, "annealing from both ends")])

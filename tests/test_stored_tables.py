@@ -13,10 +13,11 @@ from PIL import Image
 
 from grbm import UserError, cli, files, runs
 from grbm.data.arrays import open_array
+from grbm.data.config import DatasetConfig
 from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.standardise import Standardizer
 from grbm.data.tables import StoredTable, measure, spread
-from grbm.runs.config import DatasetConfig, RunConfig
+from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
 
 TINY = ["--train.n-updates", "12", "--model.n-hidden", "8", "--objective.n-steps", "2", "--no-figures"]

@@ -117,6 +117,15 @@ def two_modes(distance: float) -> GRBM:
     return model
 
 
+def test_the_mean_weight_and_its_error_are_those_of_the_weights():
+    """Equal weights have no error; of weights 1 and 3 in equal number the mean is 2, its error 1/(2 sqrt(n))."""
+    estimate, error, ess = ais.mean_weight(torch.full((50,), 1.5).double())
+    assert (estimate, error, ess) == pytest.approx((1.5, 0.0, 1.0), abs=1e-6)
+    weights = torch.tensor([1.0, 3.0]).double().repeat(200)
+    estimate, error, ess = ais.mean_weight(weights.log())
+    assert (estimate, error, ess) == pytest.approx((math.log(2), 0.5 / 400**0.5, 0.8))
+
+
 def test_what_stands_against_an_estimate_is_named_worst_first():
     """Both ends 0.3 nats apart, with errors of 0.1 each and weights that rest on half of 100 chains: all is well."""
     nothing = ais.LogZ(0.0, 0.1, -0.15, 0.1, 0.15, 0.1, (0.5, 0.5), 100, None)

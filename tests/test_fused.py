@@ -72,6 +72,9 @@ def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C):
             limit = 1e-4 if precision == "highest" else 5e-3
             for a, b in zip(one.sums.mean(), own, strict=True):
                 torch.testing.assert_close(a, b, rtol=limit, atol=limit)
+        elif torch.equal(one.chains.h, two.chains.h) and torch.allclose(one.chains.v, two.chains.v, rtol=0, atol=1e-3):
+            for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):  # no chain went another way
+                torch.testing.assert_close(a, b, rtol=5e-3, atol=5e-3)
         if precision == "highest":
             agree(one, two)
             continue

@@ -2,13 +2,16 @@
 
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
-from grbm import Base, Gibbs, GibbsLangevin, Langevin, PartialGibbs, sample
+from grbm import Base, Gibbs, GibbsLangevin, Langevin, PartialGibbs, UserError, sample
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers.chains import Chains
@@ -368,16 +371,82 @@ def test_without_a_compiler_pytorch_serves_with_one_notice(tmp_path):
     assert "GRBM_ENGINE=native, but native.c could not be compiled" in outputs["forced"].stderr
 
 
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Loads the library anew, as another process would, from a cache of its own."""
+    monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GRBM_ENGINE", "native")
+    return native.library.__wrapped__
+
+
 @needs_compiler
-def test_compiled_once(tmp_path):
-    script = "import grbm\ngrbm.sample(grbm.GRBM(3, 4), grbm.Gibbs(), n_chains=2)"
-    env = os.environ | {"GRBM_CACHE_DIR": str(tmp_path), "GRBM_ENGINE": "native"}
-    subprocess.run([sys.executable, "-c", script], env=env, check=True)
-    (made,) = tmp_path.iterdir()
-    assert made.name.startswith("native-")
+def test_compiled_once(compiled, tmp_path, monkeypatch):
+    """And a cache that is full needs no compiler any more."""
+    assert compiled() is not None
+    (made,) = (tmp_path / "cache" / "native").iterdir()
+    assert re.fullmatch(r"[0-9a-f]{16}-[0-9a-f]{32}\.so", made.name)
     stamp = made.stat().st_mtime_ns
-    subprocess.run([sys.executable, "-c", script], env=env, check=True)
-    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [stamp]
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert compiled() is not None
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "cache" / "native").iterdir()] == [stamp]
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["cut", "zeros", "other code"])
+def test_a_damaged_library_is_made_again(compiled, tmp_path, damage):
+    compiled()
+    (made,) = (tmp_path / "cache" / "native").iterdir()
+    whole = made.read_bytes()
+    made.unlink()  # it is mapped by this process
+    if damage == "cut":
+        made.write_bytes(whole[: len(whole) // 2])
+    elif damage == "zeros":
+        made.write_bytes(whole[:4096] + bytes(8192) + whole[12288:])
+    else:
+        source = tmp_path / "other.c"
+        source.write_text("int nothing(void) { return 1; }\n")
+        compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")))
+        subprocess.run([*compiler.split(), "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    assert compiled() is not None
+    (again,) = (tmp_path / "cache" / "native").iterdir()
+    assert len(again.read_bytes()) == len(whole)
+
+
+@needs_compiler
+def test_a_library_that_others_could_have_put_there_is_not_loaded(compiled, tmp_path, monkeypatch, caplog):
+    """It runs with the user's rights. The notice says what is wrong; chains run in PyTorch."""
+    compiled()
+    folder = tmp_path / "cache" / "native"
+    (made,) = folder.iterdir()
+    for path, mode, back in ((folder, 0o777, 0o700), (made, 0o666, 0o644)):
+        path.chmod(mode)
+        with pytest.raises(UserError, match="can be written by, somebody else"):
+            compiled()
+        path.chmod(back)
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(made).st_uid + 1)
+    monkeypatch.setenv("GRBM_ENGINE", "auto")
+    assert compiled() is None
+    assert "belongs to" in caplog.text
+    assert "plain PyTorch" in caplog.text
+
+
+@needs_compiler
+def test_an_empty_cache_variable_and_what_a_kill_left(compiled, tmp_path, monkeypatch):
+    """Empty is as if it were not set: nothing is written to where one happens to be."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("GRBM_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "home" / "grbm" / "native"
+    for name, age in ((".making-old", 2 * 24 * 3600), (".making-new", 0)):
+        (folder / name).mkdir(parents=True)
+        folder.chmod(0o700)
+        os.utime(folder / name, (time.time() - age,) * 2)
+    assert compiled() is not None
+    assert list(here.iterdir()) == []
+    assert sorted(path.name for path in folder.iterdir())[0] == ".making-new"
+    assert len(list(folder.iterdir())) == 2
 
 
 @needs_compiler

@@ -1,7 +1,9 @@
-"""Where numbers are computed: the device that a name means, and how many threads."""
+"""Where numbers are computed: the device that a name means, how many threads, how much memory there is."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -33,3 +35,25 @@ def threads(n_threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def memory(device: torch.device | str = "cpu") -> int | None:
+    """Bytes of memory of a device: of a CPU those of the machine, or of its container; None where nobody tells."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    found = []
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            found.append(int((Path("/sys/fs/cgroup") / limit).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return min(found) if found else None
+
+
+def require_memory(n_bytes: float, what: str, remedy: str, device: torch.device | str = "cpu") -> None:
+    """Raise UserError where ``what`` needs more memory than the whole device has; the system may promise it."""
+    there = memory(device)
+    if there is not None and n_bytes > there:
+        raise UserError(f"{what} needs {n_bytes / 1e9:,.0f} GB of memory, and there are {there / 1e9:,.0f}; {remedy}.")

@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import safetensors
@@ -15,6 +17,7 @@ from torch import Tensor
 from grbm.errors import UserError
 
 CHECKSUM = "checksum"
+MAKING = ".making-"  # how a folder begins in which `keeping` makes a file
 
 
 @contextmanager
@@ -83,12 +86,52 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if written is not None and written != _checksum(tensors):  # files of others have none
             raise ValueError("its numbers do not match its checksum")
         return tensors
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); check its permissions.") from error
+    except (safetensors.SafetensorError, ValueError) as error:
         raise UserError(f"{path} is damaged or truncated ({error}); train again or restore the file.") from error
 
 
 def cache_folder() -> Path:
     """The folder of decoded pictures and compiled code: $GRBM_CACHE_DIR, or grbm in the user's cache folder."""
-    if "GRBM_CACHE_DIR" in os.environ:
-        return Path(os.environ["GRBM_CACHE_DIR"])
+    if own := os.environ.get("GRBM_CACHE_DIR"):
+        return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grbm"
+
+
+def kept(folder: Path, name: str, suffix: str) -> Path | None:
+    """What `keeping` keeps in ``folder`` as ``name``, if its content has the digest that its own name tells.
+
+    A file that has not is damaged, and removed.
+    """
+    for path in sorted(folder.glob(f"{name}-*{suffix}")):
+        if path.name == f"{name}-{_digest(path)}{suffix}":
+            return path
+        path.unlink(missing_ok=True)
+    return None
+
+
+@contextmanager
+def keeping(folder: Path, name: str, suffix: str) -> Iterator[Path]:
+    """A temporary file that, if the block ends well, becomes ``name-DIGEST suffix`` in ``folder``, for `kept` to find.
+
+    The digest of the content is in the name, so one rename makes both appear.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=MAKING) as making:  # others may be making the same
+        temporary = Path(making) / f"{name}{suffix}"
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(folder / f"{name}-{_digest(temporary)}{suffix}")
+        flush_folder(folder)
+    for left in folder.glob(f"{MAKING}*"):  # by a kill; nothing takes so long
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > 24 * 3600:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

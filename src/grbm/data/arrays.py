@@ -1,19 +1,31 @@
 """Real-valued arrays from .npy and .npz files, by memory map: nothing is loaded before it is asked for."""
 
+import lzma
+import math
 import mmap
 import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import torch
 
 from grbm.data.tables import StoredTable
+from grbm.devices import require_memory
 from grbm.errors import UserError
 
 RESIDENT = 64 << 20  # bytes of a map that may be in memory before they are given back
 LARGE_PAGE = 2 << 20
+CHUNK = 1 << 20  # bytes read at a time
+BOMB_SIZE, BOMB_RATIO = 256 << 20, 100  # what is larger than the first and unpacks by more than the second is refused
+# What reading a damaged archive or header raises.
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError, RecursionError),
+    *(SyntaxError, tokenize.TokenError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+)
 
 
 def open_array(path: Path, key: str | None = None) -> StoredTable:
@@ -29,13 +41,15 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
                 raise UserError(f"{path} is no .npy or .npz file; read it with numpy or pandas and numpy.save it.")
             file.seek(0)
             archive = file.read(4) == b"PK\x03\x04"
-            file.seek(0)
-            array = _from_archive(path, file, key) if archive else _map(file, 0)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, struct.error) as error:
-        if isinstance(error, UserError):
-            raise
+            array = _from_archive(path, file, key) if archive else _map(file, 0, path.stat().st_size)
+    except UserError:
+        raise
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+    except UNREADABLE as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{path} is not a whole .npy or .npz file of numbers ({error}); write it with numpy.save."
+            f"{path} is not a whole .npy or .npz file of numbers ({reason}); write it with numpy.save."
         ) from error
     return rows_of(array, str(path))
 
@@ -47,7 +61,7 @@ def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:
         raise UserError(f"{where} is of type {dtype}; what is needed is one array of real numbers.")
     if len(shape) < 2 or 0 in shape:
         raise UserError(f"{where} has shape {shape}; what is needed is rows of samples, (n, N) with n, N >= 1.")
-    n_columns = int(np.prod(shape[1:]))
+    n_columns = math.prod(shape[1:])
     return StoredTable(lambda index: array[index].reshape(len(index), n_columns), torch.arange(shape[0]), n_columns)
 
 
@@ -56,7 +70,7 @@ class Mapped:
 
     def __init__(self, file: BinaryIO, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> None:
         self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         self.array = np.frombuffer(self.map, dtype, count, offset).reshape(shape, order=order)
         self.shape, self.dtype = shape, dtype
 
@@ -72,14 +86,26 @@ class Mapped:
         return rows
 
 
-def _map(file: BinaryIO, start: int) -> Mapped:
-    """The .npy array that begins at ``start`` of a file."""
-    file.seek(start)
-    version = np.lib.format.read_magic(file)
+def _header(file: BinaryIO | IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether columns come first, type, and the bytes of the numbers that a .npy header promises."""
+    version = np.lib.format.read_magic(file)  # type: ignore[arg-type]
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"it has version {version} of the format")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = header(file)
+    shape, fortran, dtype = header(file)  # type: ignore[arg-type]
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
+    if any(n < 0 for n in shape):
+        raise ValueError(f"its header promises an array of shape {shape}")
+    return shape, fortran, dtype, math.prod(shape) * dtype.itemsize
+
+
+def _map(file: BinaryIO, start: int, end: int) -> Mapped:
+    """The .npy array that lies between ``start`` and ``end`` of a file."""
+    file.seek(start)
+    shape, fortran, dtype, size = _header(file)
+    if file.tell() + size > end:
+        raise ValueError(f"its header promises {size:,} bytes of numbers, and {end - file.tell():,} are there")
     return Mapped(file, file.tell(), dtype, shape, "F" if fortran else "C")
 
 
@@ -93,9 +119,28 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
             raise UserError(f"{path} holds no array {key!r}; name one with --key or --dataset.key: {', '.join(names)}.")
         entry = archive.infolist()[names.index(key or names[0])]
         if entry.compress_type != zipfile.ZIP_STORED:
-            with archive.open(entry) as packed:
-                unpacked: np.ndarray = np.lib.format.read_array(packed, allow_pickle=False)
-                return unpacked
+            return _unpacked(archive, entry, path)
+        with archive.open(entry) as stored:  # to the end, where its checksum is compared
+            while stored.read(CHUNK):
+                pass
         file.seek(entry.header_offset + 26)  # of the local header, whose name and extra field may differ in length
         name_length, extra_length = struct.unpack("<HH", file.read(4))
-        return _map(file, entry.header_offset + 30 + name_length + extra_length)
+        start = entry.header_offset + 30 + name_length + extra_length
+        return _map(file, start, start + entry.file_size)
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> np.ndarray:
+    """A compressed array, in memory; refuses what would not fit, or is out of all proportion to the file."""
+    if entry.file_size > max(BOMB_SIZE, BOMB_RATIO * entry.compress_size):
+        raise UserError(
+            f"{path} would unpack {entry.compress_size / 1e6:.3g} MB to {entry.file_size / 1e6:,.0f} MB, which looks "
+            f"like an attack; if it is right, write it with numpy.savez or numpy.save."
+        )
+    require_memory(entry.file_size, f"{path}, unpacked", "write it with numpy.savez or numpy.save, to be mapped")
+    with archive.open(entry) as packed:
+        shape, fortran, dtype, size = _header(packed)
+        numbers = packed.read()  # all, and so to the checksum
+    if len(numbers) < size:
+        raise ValueError(f"its header promises {size:,} bytes of numbers, and {len(numbers):,} are there")
+    count = math.prod(shape)
+    return np.frombuffer(numbers, dtype, count).reshape(shape, order="F" if fortran else "C")

@@ -1,6 +1,7 @@
 """Image data sets: scikit-learn's digits, MNIST and Fashion-MNIST; and rows of any of them as a picture."""
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from grbm.errors import UserError
 
+LARGEST = 256 << 20  # bytes of an unpacked IDX file; MNIST's have 47 million
 IDX_FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 
 
@@ -50,14 +52,17 @@ def _find(folders: list[Path], name: str) -> Path | None:
 def _read_idx(path: Path, n_dims: int) -> np.ndarray:
     """The IDX format: two zero bytes, 8 for uint8, the number of axes, their sizes (big-endian), the numbers."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            raw = file.read(LARGEST + 1)  # and no more, whatever a small file may unpack to
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read ({error}); it may be truncated: fetch it again.") from error
-    sizes = np.frombuffer(raw[4 : 4 + 4 * n_dims], ">u4") if len(raw) >= 4 + 4 * n_dims else None
+        raise UserError(f"{path} is damaged or truncated ({error}); fetch it again.") from error
+    sizes = np.frombuffer(raw[4 : 4 + 4 * n_dims], ">u4").tolist() if len(raw) >= 4 + 4 * n_dims else None
     body = raw[4 + 4 * n_dims :]
-    if sizes is None or raw[:4] != bytes((0, 0, 8, n_dims)) or len(body) != int(np.prod(sizes)):
+    if sizes is None or raw[:4] != bytes((0, 0, 8, n_dims)) or len(body) != math.prod(sizes):
         raise UserError(f"{path} is not a complete IDX file of {n_dims} axes; fetch it again.")
-    return np.frombuffer(body, np.uint8).reshape(sizes.tolist())
+    return np.frombuffer(body, np.uint8).reshape(sizes)
 
 
 def _download(name: str, folder: Path, train: bool) -> tuple[Tensor, Tensor]:

@@ -3,11 +3,13 @@
 import hashlib
 import io
 import json
+import math
 import os
+import shutil
 import sys
 import threading
+import warnings
 import zipfile
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,14 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from grbm.data.arrays import open_array
+from grbm.data.arrays import UNREADABLE, open_array
 from grbm.data.tables import StoredTable
 from grbm.errors import UserError
-from grbm.files import cache_folder, replacing
+from grbm.files import cache_folder, keeping, kept
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 ImageShape = tuple[int, int, int]
 TOGETHER = 2000  # pictures that are decoded before the next are begun
+IN_MEMORY = 256 << 20  # and at most so many bytes of them
+MOST_PIXELS = 80_000_000  # of a picture: a page at 800 dots an inch
+LARGEST_FILE = 256 << 20  # bytes of a picture in a zip file
 
 
 class Look(NamedTuple):
@@ -44,7 +49,7 @@ def open_pictures(folder: Path, look: Look, key: str | None = None) -> tuple[Sto
 
     Returns rows (n, channels · height · width) in channel-major order, and their image shape.
     """
-    if folder.is_file() and zipfile.is_zipfile(folder):
+    if folder.is_file() and (zipfile.is_zipfile(folder) or folder.suffix.lower() == ".zip"):
         return _open_zip(folder, look)
     if folder.is_file() and folder.suffix.lower() in SUFFIXES:
         paths = [folder]
@@ -57,11 +62,12 @@ def open_pictures(folder: Path, look: Look, key: str | None = None) -> tuple[Sto
                 f"{folder}: {column} holds no pictures; choose with --dataset.key, or train the array preset."
             )
         name = f"{folder.resolve()} {table._fingerprint} {column}"
-        return _cached(name, look, len(table), lambda k: (str(k), table[k][column]), folder)
+        return _cached(name, look, len(table), lambda k: _stored(table, k, column, folder), folder)
     else:
-        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+        # files alone: a pipe would never end
+        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     _enough(len(paths), folder)
-    stamps = [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
+    stamps = [(str(path.relative_to(folder)), *_stamp(path)) for path in paths]
     name = f"{folder.resolve()} {json.dumps(stamps)}"
     return _cached(name, look, len(paths), lambda k: (str(paths[k]), _open(paths[k], str(paths[k]))), folder)
 
@@ -74,22 +80,41 @@ def _open_zip(path: Path, look: Look) -> tuple[StoredTable, ImageShape]:
                 (info for info in archive.infolist() if Path(info.filename).suffix.lower() in SUFFIXES),
                 key=lambda info: info.filename,
             )
-    except (zipfile.BadZipFile, OSError) as error:
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+    except UNREADABLE as error:
         raise UserError(f"{path} is not a whole zip file ({error}); fetch it again.") from error
     _enough(len(infos), path)
     held = threading.local()  # an archive for each thread: they would move each other's place in the file
 
     def picture(k: int) -> tuple[str, Any]:
-        if not hasattr(held, "archive"):
-            held.archive = zipfile.ZipFile(path)
         title = f"{infos[k].filename} in {path}"
+        if infos[k].file_size > LARGEST_FILE:
+            raise UserError(f"{title} unpacks to {infos[k].file_size / 1e6:,.0f} MB, too large for a picture.")
         try:
-            return title, _open(io.BytesIO(held.archive.read(infos[k])), title)
-        except (zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{title} is damaged ({error}); fetch the file again.") from error
+            if not hasattr(held, "archive"):
+                held.archive = zipfile.ZipFile(path)
+            content = held.archive.read(infos[k])
+        except UNREADABLE as error:
+            raise UserError(f"{title} is damaged or cannot be unpacked ({error}); fetch the file again.") from error
+        return title, _open(io.BytesIO(content), title)
 
-    stamps = [(info.filename, info.file_size, info.CRC) for info in infos]
+    stamps = [_stamp(path), *((info.filename, info.file_size, info.CRC) for info in infos)]
     return _cached(json.dumps(stamps), look, len(infos), picture, path)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """What changes when a file does: its size and its times, of which the last cannot be set back."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _stored(table: Any, k: int, column: str, folder: Path) -> tuple[str, Any]:
+    """Picture ``k`` of a Hugging Face data set, with its title."""
+    try:
+        return f"picture {k} of {folder}", table[k][column]
+    except Exception as error:  # whatever the libraries raise, it is about this picture
+        raise UserError(f"Picture {k} of {folder} cannot be read ({error}); save the data set again.") from error
 
 
 def _enough(count: int, where: Path) -> None:
@@ -106,7 +131,10 @@ def open_arrow(folder: Path, key: str | None = None) -> StoredTable:
         raise UserError(f"{folder}: the column {column} holds no numbers; choose with --dataset.key.")
 
     def read(index: np.ndarray) -> np.ndarray:
-        read_rows = np.asarray(rows[index][column])
+        try:
+            read_rows = np.asarray(rows[index][column])
+        except Exception as error:  # whatever the library raises, it is about this folder
+            raise UserError(f"{folder} could not be read ({error}); save it again.") from error
         if read_rows.dtype.kind not in "fiub":
             raise UserError(
                 f"{folder}: the rows of {column} differ in length; they must all have {first.size} numbers."
@@ -139,13 +167,20 @@ def _load_arrow(folder: Path, key: str | None) -> tuple[Any, str]:
 
 
 def _open(source: Path | io.BytesIO, title: str) -> Any:
-    from PIL import Image, UnidentifiedImageError
+    """A picture, decoded; refuses one that is not whole, or too large to be held by many threads at once."""
+    from PIL import Image
 
     try:
         picture = Image.open(source)
-        picture.load()
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        if math.prod(picture.size) <= MOST_PIXELS:
+            picture.load()
+    except PermissionError as error:
+        raise UserError(f"{title} cannot be read ({error.strerror}); check its permissions.") from error
+    except Exception as error:  # each format raises its own
         raise UserError(f"{title} is not a readable picture ({error}); remove or replace it.") from error
+    if math.prod(picture.size) > MOST_PIXELS:
+        width, height = picture.size
+        raise UserError(f"{title} has {width:,} x {height:,} pixels; pictures of up to {MOST_PIXELS:,} are taken.")
     return picture
 
 
@@ -154,37 +189,52 @@ def _cached(
 ) -> tuple[StoredTable, ImageShape]:
     """Decode all pictures, on all cores, into one array of bytes in the cache, unless it is there; then map it."""
     digest = hashlib.sha256(f"{name} {look}".encode()).hexdigest()[:24]
-    path = cache_folder() / f"{digest}.npy"
-    if not path.is_file():
-        workers = os.cpu_count() or 1
-        with replacing(path) as temporary, ThreadPoolExecutor(workers) as pool:
-            array: Any = None
-            for first in range(0, count, TOGETHER):  # so that not all pictures wait in memory to be written
-                numbers = range(first, min(first + TOGETHER, count))
-                decoded = pool.map(lambda k: _pixels(*picture(k), look), numbers)
-                for k, (title, pixels) in zip(numbers, decoded, strict=True):
-                    if array is None:
-                        array = np.lib.format.open_memmap(temporary, "w+", np.uint8, (count, *pixels.shape))
-                    if pixels.shape != array.shape[1:]:
-                        raise UserError(
-                            f"{title} is {pixels.shape[2]} x {pixels.shape[1]} pixels, the first picture in {where} "
-                            f"{array.shape[3]} x {array.shape[2]}; bring them to one size with --dataset.size."
-                        )
-                    array[k] = pixels
-                if count > TOGETHER:
-                    print(f"  decoded {numbers.stop:,} of {count:,} pictures", file=sys.stderr, flush=True)
-            if array is not None:
-                array.flush()
+    if (path := kept(cache_folder(), digest, ".npy")) is None:
+        with keeping(cache_folder(), digest, ".npy") as temporary:
+            _decode(temporary, look, count, picture, where)
+        path = kept(cache_folder(), digest, ".npy")
+        if path is None:
+            raise UserError(f"The decoded pictures of {where} did not stay in {cache_folder()}; set GRBM_CACHE_DIR.")
     rows = open_array(path)
     shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     scaled = StoredTable(lambda index: rows.read(index) / np.float32(255), rows.index, rows.n_columns)
     return scaled, (int(shape[1]), int(shape[2]), int(shape[3]))
 
 
+def _decode(target: Path, look: Look, count: int, picture: Callable[[int], tuple[str, Any]], where: Path) -> None:
+    """Write all pictures to ``target`` as one array of bytes (count, channels, height, width)."""
+    first = _pixels(*picture(0), look)[1]
+    free = shutil.disk_usage(target.parent).free
+    if count * first.nbytes > free:
+        raise UserError(
+            f"The {count:,} pictures of {where} need {count * first.nbytes / 1e9:,.1f} GB in {cache_folder()}, where "
+            f"{free / 1e9:,.1f} are free; choose a smaller --dataset.size, or set GRBM_CACHE_DIR."
+        )
+    array = np.lib.format.open_memmap(target, "w+", np.uint8, (count, *first.shape))
+    together = max(1, min(TOGETHER, IN_MEMORY // first.nbytes))  # so that not all wait in memory to be written
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        warnings.simplefilter("ignore")  # PIL's, of pictures that `_open` refuses
+        for begin in range(0, count, together):
+            numbers = range(begin, min(begin + together, count))
+            decoded = pool.map(lambda k: _pixels(*picture(k), look), numbers)
+            for k, (title, pixels) in zip(numbers, decoded, strict=True):
+                if pixels.shape != array.shape[1:]:
+                    raise UserError(
+                        f"{title} is {pixels.shape[2]} x {pixels.shape[1]} pixels, the first picture in {where} "
+                        f"{array.shape[3]} x {array.shape[2]}; bring them to one size with --dataset.size."
+                    )
+                array[k] = pixels
+            if count > TOGETHER and numbers.stop // TOGETHER > begin // TOGETHER:
+                print(f"  decoded {numbers.stop:,} of {count:,} pictures", file=sys.stderr, flush=True)
+    array.flush()
+
+
 def _pixels(title: str, picture: Any, look: Look) -> tuple[str, np.ndarray]:
     """One picture as bytes (channels, height, width), with its title."""
     from PIL import Image
 
+    if picture.mode == "F":
+        raise UserError(f"{title} holds floating-point numbers; save them with numpy.save and train the array preset.")
     if picture.mode.startswith("I"):  # 16 bits, which PIL would cut off at 255
         picture = Image.fromarray((np.asarray(picture).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))
     picture = picture.convert("L" if look.grey else "RGB")

@@ -7,9 +7,9 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from grbm.errors import UserError
-from grbm.files import cache_folder
+from grbm.files import cache_folder, keeping, kept
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Blocks, Philox, n_blocks
@@ -76,12 +76,13 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         loaded = ctypes.CDLL(str(_compiled()))
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        if loaded.grbm_size() != ctypes.sizeof(_Walk):
+            raise OSError("it is not what was compiled")
+    except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
         if wanted == "native":
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    assert loaded.grbm_size() == ctypes.sizeof(_Walk)
     loaded.grbm_walk.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     loaded.grbm_walk.restype = None
     return loaded
@@ -93,23 +94,36 @@ def _why(error: Exception) -> str:
 
 
 def _compiled() -> Path:
-    """The shared library in the user's cache, made there if this source has not been compiled for this processor."""
-    compiler = os.environ.get("CC") or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
-    if compiler is None or sys.platform == "win32":
-        raise OSError("no C compiler found; install gcc or clang")
-    name = hashlib.blake2b(
-        repr((SOURCE.read_bytes(), compiler, FLAGS, _processor())).encode(), digest_size=8
-    ).hexdigest()
-    path = cache_folder() / f"native-{name}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # another process may be doing the same
-            made = Path(folder) / path.name
+    """The shared library in the user's cache, made there if this source has not been compiled for this processor.
+
+    Raises OSError where that cannot be done, and where others could have put it there or changed it.
+    """
+    chosen = os.environ.get("CC") or None
+    name = hashlib.blake2b(repr((SOURCE.read_bytes(), chosen, FLAGS, _processor())).encode(), digest_size=8).hexdigest()
+    folder = cache_folder() / "native"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _own(folder)
+    if (path := kept(folder, name, ".so")) is None:
+        compiler = chosen or next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+        if compiler is None or sys.platform == "win32":
+            raise OSError("no C compiler found; install gcc or clang")
+        with keeping(folder, name, ".so") as made:
             command = [*compiler.split(), *FLAGS, "-o", str(made), str(SOURCE)]
             if subprocess.run([*command, "-fopenmp"], capture_output=True, timeout=120).returncode:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-            made.replace(path)
+        path = kept(folder, name, ".so")
+        if path is None:
+            raise OSError(f"what was compiled did not stay in {folder}")
+    _own(path)
     return path
+
+
+def _own(path: Path) -> None:
+    """Raise OSError for what somebody else could have put there, or could change: it would run with our rights."""
+    if hasattr(os, "geteuid"):
+        found = path.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(f"{path} belongs to, or can be written by, somebody else; set GRBM_CACHE_DIR to your own")
 
 
 def _processor() -> str:

@@ -17,7 +17,7 @@ from grbm.runs.config import SAMPLERS, SamplerName
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path(grbm.__file__).parent
 ROOMS = [
-    *("errors", "randomness", "schedules", "files", "devices", "distributed"),
+    *("errors", "typed", "randomness", "schedules", "files", "devices", "distributed"),
     *(
         "model",
         "moments",

@@ -139,6 +139,7 @@ def damage(kind: str, folder: Path, rng: random.Random) -> None:
         path.unlink()
     elif kind in ("shapes", "foreign"):
         other = learn(new_state(n_hidden=5 if kind == "shapes" else 6), 15)
+        shutil.rmtree(folder / "update-00000015")  # one of another run would not be replaced
         checkpoint.save(folder, other, run="mine" if kind == "shapes" else "another run")
     elif kind == "swap folders":
         last.rename(folder / "aside")

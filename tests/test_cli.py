@@ -210,8 +210,10 @@ def test_nothing_existing_is_overwritten(digits, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(digits, copy)
     (copy / "notes.txt").write_text("mine")
+    refused(["train", "digits", *TINY, "--out", copy, "--overwrite"], capsys, "notes.txt is not what", "nothing was")
+    assert (copy / "model.safetensors").read_bytes() == before
+    (copy / "notes.txt").unlink()
     assert cli.main(["train", "digits", *TINY, "--seed", "9", "--out", str(copy), "--overwrite"]) == 0
-    assert (copy / "notes.txt").read_text() == "mine"
     assert (copy / "model.safetensors").read_bytes() != before
 
 

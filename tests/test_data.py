@@ -121,7 +121,7 @@ def test_a_small_variation_on_a_large_number_is_not_lost(tmp_path):
     np.save(tmp_path / "x.npy", x)
     config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
     dataset = config.load_data()
-    fitted = standardizer(config.dataset, dataset, statistics(dataset, "x"))
+    fitted = standardizer(config.dataset, dataset, statistics(dataset, "x").train)
     z = fitted(dataset.train)
     assert z.dtype == torch.float32
     assert z.std(0).tolist() == pytest.approx([1, 1], rel=0.02)

@@ -195,7 +195,7 @@ def test_networks_that_cannot_be_had_are_named(tmp_path):
     with pytest.raises(UserError, match="is not a file"):
         inception_2048(tmp_path / "none.pth")
     (tmp_path / "bad.pth").write_bytes(b"no network")
-    with pytest.raises(UserError, match="could not be had"):
+    with pytest.raises(UserError, match="does not hold the Inception network's tensors"):
         inception_2048(tmp_path / "bad.pth")
 
 

@@ -37,9 +37,9 @@ def note(text: str) -> None:
 
 
 def require(flag: str, number: float | None, least: float) -> None:
-    """Raise UserError for an option that is finite but for none, and at least so much."""
-    if number is not None and not least <= number < float("inf"):
-        raise UserError(f"{flag} must be at least {least}, got {number}.")
+    """Raise UserError for an option that is given, and not a finite number of at least so much."""
+    if number is not None and not least <= number < 2**53:
+        raise UserError(f"{flag} must be at least {least}, and below 2^53, got {number}.")
 
 
 def refuse_existing(path: Path, overwrite: bool, other: str = "") -> None:

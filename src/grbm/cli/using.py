@@ -71,9 +71,10 @@ def encode(args: list[str]) -> None:
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
-    numbers = row_numbers(run, options.what)
+    numbers, beside = row_numbers(run, options.what), path.with_suffix(".rows.npy")
+    runs.note_written(options.run, path, beside)
     if numbers is not None:
-        with files.replacing(path.with_suffix(".rows.npy")) as temporary, temporary.open("wb") as file:
+        with files.replacing(beside) as temporary, temporary.open("wb") as file:
             np.save(file, numbers, allow_pickle=False)
         print(f"  which rows of the data they are: {path.with_suffix('.rows.npy')}")
 
@@ -112,6 +113,7 @@ def impute(args: list[str]) -> None:
     for where, array in ((path, filled), (errors, std)):
         with files.replacing(where) as temporary, temporary.open("wb") as file:
             np.save(file, array, allow_pickle=False)
+    runs.note_written(options.run, path, errors)
     gaps = int(np.isnan(rows).sum())
     print(f"{gaps:,} of {rows.size:,} numbers were missing and are filled in by their means: {path}")
     if options.noise_std > 0:

@@ -1,5 +1,6 @@
 """From the name of a data set to the tables that a run trains on."""
 
+import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from grbm.data.mixtures import MIXTURES, Mixture
 from grbm.data.pictures import ImageShape, Look, is_arrow, open_arrow, open_pictures
 from grbm.data.standardise import Standardizer
 from grbm.data.tables import ColumnStatistics, StoredTable, Table, measure, refuse_not_finite
+from grbm.devices import require_memory
 from grbm.errors import UserError
 from grbm.randomness import generator
 
@@ -30,6 +32,7 @@ class Dataset(NamedTuple):
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
 LEVELS = {"digits": 17, "mnist": 256, "fashion-mnist": 256, "celeba": 256, "images": 256}
+LARGEST = 1e15  # in the model's units: squares of such numbers are far from the end of float32
 CELEBA_CROP = 140 / 178  # of the width of aligned pictures, whatever their size
 
 
@@ -38,6 +41,9 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
     name = config.name
     if name in MIXTURES:
         mixture = MIXTURES[name]
+        require_memory(
+            100.0 * config.n_points, f"A sample of {config.n_points:,} points", "use fewer --dataset.n-points"
+        )
         # Equal counts per mode up to rounding: the luck of 1,000 draws alone would move the modes' shares by 0.015.
         train = mixture.sample(config.n_points, seed=seed, stratified=True)
         return Dataset(train.float(), mixture.sample(10_000, seed=seed + 1).float(), mixture=mixture)
@@ -81,14 +87,35 @@ def _find_celeba(folder: Path) -> Path:
     )
 
 
-def statistics(dataset: Dataset, where: str) -> ColumnStatistics:
-    """One pass over the training rows; refuses what is not finite in ``where``, and data without any variation."""
-    stats = measure(dataset.train, where)
-    if not (stats.high > stats.low).any():
+class Measured(NamedTuple):
+    """What one pass over all rows tells of a data set."""
+
+    train: ColumnStatistics
+    test: ColumnStatistics | None  # None where nothing is held out
+    fingerprint: str  # of all rows, those held out too: equal for equal data in equal order
+
+    def refuse_extreme(self, scale: Standardizer, where: str) -> None:
+        """Raise UserError for columns whose numbers, or their squares, leave float32 in the model's units."""
+        for stats in filter(None, (self.train, self.test)):
+            z = torch.stack([(bound - scale.mean) / scale.scale for bound in (stats.low, stats.high)]).abs().amax(0)
+            if not (z < LARGEST).all():
+                column = int((~(z < LARGEST)).nonzero()[0])
+                largest = max(abs(float(stats.low[column])), abs(float(stats.high[column])))
+                raise UserError(
+                    f"{where} holds numbers of up to {largest:.3g} in column {column}, too large to be squared in "
+                    f"float32, as standardised; divide the column by a constant, or standardise it."
+                )
+
+
+def statistics(dataset: Dataset, where: str) -> Measured:
+    """One pass over all rows; refuses what is not finite in ``where``, and training rows without any variation."""
+    digest = hashlib.sha256()
+    train = measure(dataset.train, where, digest)
+    if not (train.high > train.low).any():
         raise UserError("Every column of the data is constant, so there is nothing to learn; check the input.")
-    if len(dataset.test):
-        measure(dataset.test, where)
-    return stats
+    test = measure(dataset.test, where, digest) if len(dataset.test) else None
+    n, n_columns = dataset.train.shape
+    return Measured(train, test, f"{n} + {len(dataset.test)} x {n_columns}, {digest.hexdigest()[:32]}")
 
 
 def standardizer(config: DatasetConfig, dataset: Dataset, stats: ColumnStatistics) -> Standardizer:

@@ -1,7 +1,7 @@
 """Tables larger than memory: rows read from the disk as they are asked for, and statistics in one pass over them."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -47,6 +47,12 @@ class StoredTable:
 Table = Tensor | StoredTable
 
 
+class Digest(Protocol):
+    """What `hashlib` makes."""
+
+    def update(self, data: Any, /) -> None: ...
+
+
 class ColumnStatistics(NamedTuple):
     """What standardisation and tempered paths need to know about a table; all (N,), float64."""
 
@@ -80,10 +86,11 @@ def refuse_not_finite(x: np.ndarray, numbers: Tensor | None, where: str, first: 
         )
 
 
-def measure(table: Table, where: str = "the data") -> ColumnStatistics:
+def measure(table: Table, where: str = "the data", digest: Digest | None = None) -> ColumnStatistics:
     """ColumnStatistics in one pass (Chan, Golub & LeVeque 1983), the same for any number of threads.
 
-    Raises UserError that names the first number that is not finite.
+    The numbers pass through ``digest``, if one is given. Raises UserError that names the first number that is not
+    finite, and a column whose variance is not.
     """
     n, N = 0, table.shape[1]
     mean, squares = np.zeros(N), np.zeros(N)
@@ -92,11 +99,18 @@ def measure(table: Table, where: str = "the data") -> ColumnStatistics:
         refuse_not_finite(
             x, table.index[first : first + len(x)] if isinstance(table, StoredTable) else None, where, first
         )
+        if digest is not None:
+            digest.update(np.ascontiguousarray(x).data)
         k = len(x)
-        delta = x.mean(0) - mean
-        squares += ((x - x.mean(0)) ** 2).sum(0) + delta**2 * (n * k / (n + k))
-        mean += delta * (k / (n + k))
+        with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+            delta = x.mean(0) - mean
+            squares += ((x - x.mean(0)) ** 2).sum(0) + delta**2 * (n * k / (n + k))
+            mean += delta * (k / (n + k))
         n += k
         np.minimum(low, x.min(0), out=low)
         np.maximum(high, x.max(0), out=high)
+    if not np.isfinite(squares).all():
+        column = int(np.argmin(np.isfinite(squares)))
+        largest = max(abs(low[column]), abs(high[column]))
+        raise UserError(f"{where} holds numbers of up to {largest:.3g} in column {column}; divide it by a constant.")
     return ColumnStatistics(*(torch.from_numpy(x) for x in (mean, squares / n, low, high)))

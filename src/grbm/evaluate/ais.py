@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.devices import require_memory
 from grbm.evaluate import exact
 from grbm.model import GRBM, Base, Energy, softplus
 from grbm.randomness import Blocks, seed_of
@@ -202,6 +203,8 @@ def log_z(
     """
     energy = model.freeze()
     device = energy.W.device
+    size = 12.0 * n_chains * (energy.n_visible + energy.n_hidden)
+    require_memory(size, f"Annealing {n_chains:,} chains", "anneal fewer", device)
     if data is not None:
         data = data.to(energy.W)
     if base is None:

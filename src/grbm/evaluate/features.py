@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from grbm.files import cache_folder, read_tensors, write_tensors
 from grbm.randomness import generator
 
 BATCH = 64
+PUBLISHED = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"  # SHA-256 of torch-fidelity's weights
 
 
 class Features(NamedTuple):
@@ -85,16 +87,7 @@ def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> 
         raise UserError("FID with 2048 features needs torch-fidelity: uv run --extra fid grbm ...") from error
     if weights is not None and not weights.is_file():
         raise UserError(f"{weights} is not a file; give --fid-weights the .pth file that torch-fidelity uses.")
-    try:
-        network: Any = FeatureExtractorInceptionV3(
-            "inception-v3-compat", ["2048"], feature_extractor_weights_path=None if weights is None else str(weights)
-        )
-    except Exception as error:  # of many kinds: no network, no space, not such a file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"The Inception network could not be had ({reason}); give --fid-weights its file, or for another scale of "
-            f"768 features a .npz of its first part."
-        ) from error
+    network: Any = _built(FeatureExtractorInceptionV3, weights or _downloaded())
     network = network.to(device).eval()
 
     def extract(images: Tensor) -> Tensor:
@@ -105,6 +98,44 @@ def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> 
     protocol = "clipped to [0, 1], rounded to 8 bits, torch-fidelity's own resize to 299 x 299; 2048 features"
     key = "published" if weights is None else _digest(weights)
     return Features("inception-2048", "FID", protocol, _batched(extract, device), key)
+
+
+def _built(kind: Any, weights: Path) -> Any:
+    """torch-fidelity's network with the tensors of a file; its own loader would execute a pickle that is in it."""
+    try:
+        tensors = torch.load(weights, map_location="cpu", weights_only=True)
+        with tempfile.TemporaryDirectory() as folder:  # what the loader sees, we have written
+            checked = Path(folder) / "weights.pth"
+            torch.save({str(name): torch.as_tensor(x) for name, x in tensors.items()}, checked)
+            return kind("inception-v3-compat", ["2048"], feature_extractor_weights_path=str(checked))
+    except Exception as error:  # of many kinds: not such a file, not these weights
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{weights} does not hold the Inception network's tensors, and nothing else is read ({reason}); give "
+            f"--fid-weights the .pth file that torch-fidelity uses, or a .npz of its first part."
+        ) from error
+
+
+def _downloaded() -> Path:
+    """The published weights in PyTorch's cache, fetched where they are not; refused where they have another digest."""
+    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+
+    path = Path(torch.hub.get_dir()) / "checkpoints" / URL_INCEPTION_V3.rpartition("/")[2]
+    try:
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(URL_INCEPTION_V3, str(path), hash_prefix=PUBLISHED, progress=False)
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except Exception as error:  # of many kinds: no network, no space, another digest
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"The Inception network could not be had ({reason}); give --fid-weights its file, or for another scale of "
+            f"768 features a .npz of its first part."
+        ) from error
+    if found != PUBLISHED:
+        raise UserError(f"{path} is not the published Inception network, or damaged; remove it, to have it fetched.")
+    return path
 
 
 def _digest(path: Path) -> str:

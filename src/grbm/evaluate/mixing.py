@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grbm.devices import require_memory
 from grbm.model import GRBM, Energy
 from grbm.randomness import Blocks, seed_of
 from grbm.samplers import Sampler
@@ -164,6 +165,11 @@ def record(
         if number < FEWEST[name]:
             raise ValueError(f"{name} must be at least {FEWEST[name]}, got {number}.")
     energy = model.freeze() if isinstance(model, GRBM) else model
+    require_memory(
+        4.0 * n_chains * (3 * (energy.n_visible + energy.n_hidden) + n_draws * energy.n_visible),
+        f"Keeping {n_draws:,} draws of {n_chains:,} chains",
+        "keep fewer",
+    )
     rng = Blocks(seed_of(seed, "mixing"), 1, device=energy.W.device)
     start = sampler.noise(energy, n_chains, rng)
     n_from_data = n_chains // 2 if len(data) else 0

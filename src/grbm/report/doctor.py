@@ -15,6 +15,7 @@ from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint, model_digest
 from grbm.runs.config import RunConfig
 from grbm.runs.sampling import on_device, tuned_sampler
 from grbm.samplers import sample
+from grbm.typed import is_kind
 
 Level = Literal["fine", "note", "wrong"]
 
@@ -271,10 +272,12 @@ def _mixing(run: Run) -> Iterator[Finding]:
     """What `grbm mixing` said of longer chains, if it was asked."""
     try:
         found = json.loads((run.folder / MIXING).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return
+    kinds = {"model": str, "mixed": bool, "sampler": str, "verdict": str}
+    if isinstance(found, dict) and all(is_kind(kind, found.get(name)) for name, kind in kinds.items()):
         if found["model"] == model_digest(run.model):
             yield Finding("fine" if found["mixed"] else "wrong", f"mixing of {found['sampler']}", found["verdict"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return
 
 
 def _differ(x: Tensor, y: Tensor, seed: int, n_permutations: int = 199) -> tuple[float, float]:

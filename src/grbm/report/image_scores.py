@@ -22,6 +22,7 @@ from grbm.files import cache_folder, read_tensors, write_tensors, write_text
 from grbm.report.words import with_error
 from grbm.runs import FID, Run, RunConfig, model_digest
 from grbm.runs.sampling import generate
+from grbm.typed import is_kind, restore
 
 FEWEST = 50  # images that distances are taken of
 NEIGHBOURS = 5000  # images that precision, recall, density and coverage are taken over
@@ -128,7 +129,7 @@ def score_images(
         for judge in judges:
             path = _remembered((name, data, n, seed, shape, judge.name, judge.key, program), "safetensors")
             if name != OWN and path.is_file():
-                with suppress(UserError):  # a damaged file is made anew
+                with suppress(UserError, KeyError):  # a damaged file is made anew
                     found[judge.name] = read_tensors(path)["features"]
                     continue
             images = make().float().clamp(0, 1).view(-1, *shape) if images is None else images
@@ -146,8 +147,11 @@ def score_images(
         say(name)
         path = _remembered((name, data, n, seed, shape, str(settings["judges"]), program, _scorer()), "json")
         if name != OWN and path.is_file():
-            rows[name] = json.loads(path.read_text(encoding="utf-8"))
-            continue
+            with suppress(ValueError, OSError):  # a damaged file is made anew
+                remembered = json.loads(path.read_text(encoding="utf-8"))
+                if is_kind(dict[str, float], remembered):
+                    rows[name] = remembered
+                    continue
         found = features_of(name, make)
         rows[name] = {}
         for judge in judges if found else ():
@@ -181,9 +185,9 @@ def _protocol(dataset: Dataset, judges: list[Features], n: int, rows: dict[str, 
 def read_table(run: Run) -> ScoreTable | None:
     """The table that `score_images` wrote into the run's folder, if there is one that can be read."""
     try:
-        table = ScoreTable(**json.loads((run.folder / FID).read_text(encoding="utf-8")))
+        table = restore(ScoreTable, json.loads((run.folder / FID).read_text(encoding="utf-8")))
         return table if OWN in table.rows else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -28,6 +28,7 @@ from grbm.report.words import duration, ending, with_error
 from grbm.runs import Run
 from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
+from grbm.typed import is_kind
 
 N_FRAMES = 40
 SCORES = {  # of evaluation.json, with what they are called on a page
@@ -233,19 +234,21 @@ def _scores(run: Run) -> Iterator[tuple[str, str]]:
     verdict, converged = str(found.get("log_z_verdict", "")), found.get("log_z_converged")
     doubted = "" if not verdict or converged else " (log Z not converged)" if converged is False else " (see verdict)"
     for name, label in SCORES.items():
-        if isinstance(found.get(name), float):
+        if is_kind(float, found.get(name)):
             error = found.get(f"{name}_error")
             doubt = doubted if name in OF_LOG_Z else ""
-            yield label, (with_error(found[name], error) if error else f"{found[name]:.3f}") + doubt
+            known = is_kind(float, error) and error
+            yield label, (with_error(found[name], error) if known else f"{found[name]:.3f}") + doubt
     if verdict:
         yield "log Z, verdict", verdict
     table = _images(run)
     if table is not None:
         yield from cells(table.rows[OWN]).items()
-        yield "images scored", f"{table.settings.get('n', 0):,}"
+        n = table.settings.get("n")
+        yield "images scored", f"{n:,}" if is_kind(int, n) else "–"
     mixed = _measured(run, runs.MIXING)
     for name, label in MIXED.items():
-        if isinstance(mixed.get(name), float):
+        if is_kind(float, mixed.get(name)):
             yield f"{label} ({mixed.get('sampler', '')})", f"{mixed[name]:.3g}"
 
 
@@ -274,7 +277,7 @@ def _measured(run: Run, name: str) -> dict[str, Any]:
     """What a command wrote beside the run, if it was of the weights that the run has now."""
     try:
         content = json.loads((run.folder / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) and content.get("model") == runs.model_digest(run.model) else {}
 

@@ -10,7 +10,7 @@ from grbm.runs import Run
 
 def with_error(mean: float, error: float) -> str:
     """A number to the digits that its standard error allows: two of those that are uncertain."""
-    decimals = max(0, 1 - math.floor(math.log10(error))) if error > 0 else 4
+    decimals = max(0, 1 - math.floor(math.log10(error))) if 0 < error < math.inf else 4
     return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
 
 

@@ -9,6 +9,7 @@ What is read back is what was written, or it is refused; nothing in a file is ex
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from grbm.guard import Guard
 from grbm.model import GRBM
 from grbm.objectives import Adaptation
 from grbm.training import TrainState
+from grbm.typed import is_kind
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
 FORMAT = 1
@@ -33,6 +35,16 @@ FORMAT = 1
 
 class DamagedError(Exception):
     """A checkpoint that is not what was written; the message says how."""
+
+
+class Optimizer(NamedTuple):
+    """The part of an optimiser's state that is no tensor: settings of its groups, numbers by parameter."""
+
+    groups: list[dict[str, Any]]
+    numbers: dict[str, dict[str, Any]]
+
+
+KINDS = {"run": str, "update": int, "seed": int, "tensors": str, "notes": dict[str, Any], "optimizer": Optimizer}
 
 
 class Checkpoint(NamedTuple):
@@ -63,7 +75,7 @@ def save(
     OSError
         If the disk is full or not writable. What was there before stays.
     """
-    target = folder / f"{PREFIX}{state.update:08d}"
+    target = folder / _name(state.update)
     persistent = None if state.persistent is None else group.all_gather(state.persistent)
     if not group.is_leader:
         return target
@@ -94,6 +106,8 @@ def save(
         "tensors": hashlib.sha256(content).hexdigest(),
     }
     record["checksum"] = _checksum(record)
+    if target.exists() and not _removable(target, run):
+        raise UserError(f"{target} is there and not a checkpoint of this run; move it away, then resume the run.")
     _write_folder(target, {TENSORS: content, RECORD: (json.dumps(record, indent=1) + "\n").encode()})
     return target
 
@@ -124,7 +138,28 @@ def _checksum(record: dict[str, Any]) -> str:
 
 def updates(folder: Path) -> list[Path]:
     """The checkpoints in ``folder``, newest first, good or not."""
-    return sorted(folder.glob(f"{PREFIX}*"), reverse=True) if folder.is_dir() else []
+    found = {path: number for path in folder.glob(f"{PREFIX}*") if (number := _number(path)) is not None}
+    return sorted(found, key=found.__getitem__, reverse=True)
+
+
+def _name(update: int) -> str:
+    return f"{PREFIX}{update:08d}"
+
+
+def _number(path: Path) -> int | None:
+    """The update that a checkpoint's name tells; None for what is not called like one."""
+    match = re.fullmatch(rf"{PREFIX}(\d{{8,}})", path.name)
+    return int(match[1]) if match else None
+
+
+def _removable(path: Path, run: str) -> bool:
+    """Whether ``path`` is a checkpoint of this run, or a damaged one in the run's own folder, and nothing besides."""
+    if path.is_symlink() or not path.is_dir() or any(p.name not in (TENSORS, RECORD) for p in path.iterdir()):
+        return False
+    try:
+        return bool(read_record(path)["run"] == run)
+    except DamagedError:
+        return not path.parent.is_symlink()
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -133,11 +168,22 @@ def read_record(path: Path) -> dict[str, Any]:
         record = json.loads((path / RECORD).read_bytes())
         good = record["checksum"] == _checksum(record)
         known = record["format"] == FORMAT
-        named = path.name == f"{PREFIX}{record['update']:08d}"
+        kinds = {
+            "run": str,
+            "update": int,
+            "seed": int,
+            "tensors": str,
+            "notes": dict[str, Any],
+            "optimizer": Optimizer,
+        }
+        typed = all(is_kind(kind, record[name]) for name, kind in kinds.items())
+        named = path.name == _name(record["update"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{RECORD} cannot be read ({type(error).__name__})") from error
     if not good:
         raise DamagedError(f"{RECORD} does not match its checksum")
+    if not typed:
+        raise DamagedError(f"{RECORD} is not what was written")
     if not known:
         raise DamagedError(f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}")
     if not named:
@@ -238,17 +284,19 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
     state.optimizer.load_state_dict({"state": entries, "param_groups": record["optimizer"]["groups"]})
 
 
-def prune(folder: Path, keep: int, update: int) -> None:
-    """Remove what was left half written, and all checkpoints up to ``update`` but the newest ``keep`` and the best.
+def prune(folder: Path, keep: int, update: int, run: str = "") -> None:
+    """Remove what was left half written, and checkpoints up to ``update`` but the newest ``keep`` and the best.
 
     Those beyond it are damaged, or training would have gone on from them: they must not take the place of good ones.
+    What is not of this run stays.
     """
     for path in folder.glob(f"{PARTIAL}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        if not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
     kept = best(folder)
-    present = [path for path in updates(folder) if path.name <= f"{PREFIX}{update:08d}"]
+    present = [path for path in updates(folder) if (_number(path) or 0) <= update]
     for path in present[keep:]:
-        if path != kept:
+        if path != kept and _removable(path, run):
             # a rename first, so that a kill in the middle leaves rubbish by name and not half a checkpoint
             rubbish = path.with_name(f"{PARTIAL}{path.name}")
             path.replace(rubbish)

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import torch
 
@@ -24,7 +24,10 @@ from grbm.samplers import (
     TrajectoryTempering,
 )
 from grbm.training import FitOptions
+from grbm.typed import restore
 
+LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
+ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
 SAMPLERS: dict[str, type] = {
     "gibbs": Gibbs,
     "langevin": Langevin,
@@ -289,6 +292,11 @@ class RunConfig:
         for name, number in shares.items():
             if not 0 <= number < 1:
                 raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
+        if (self.dataset.size or 0) > LARGEST_SIDE:
+            raise UserError(f"--dataset.size must be at most {LARGEST_SIDE:,}, got {self.dataset.size:,}.")
+        for name, value in _flatten(asdict(self)):
+            if isinstance(value, int) and abs(value) >= 2**53:
+                raise UserError(f"{_flag(name)} must be below 2^53, got {value}.")
         if self.train.anneal_step_size and self.sampler.name not in ("langevin", "gibbs-langevin"):
             raise UserError(f"--train.anneal-step-size goes with the Langevin family, not with {self.sampler.name}.")
         if not self.train.variance_rate >= 0:
@@ -327,11 +335,14 @@ class RunConfig:
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
             if isinstance(values, dict) and isinstance(values.get("about"), str):  # of version 0.1
                 values["about"] = asdict(About(text=values["about"])) if values["about"] else None
-            config: RunConfig = _restore(cls, values)
-            return config
+            if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
+                raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
+            return restore(cls, values)
+        except PermissionError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
         except UserError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
 
 
@@ -350,23 +361,3 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _restore(kind: type, values: Any) -> Any:
-    if not isinstance(values, dict) or not values:
-        raise TypeError(f"expected the fields of {kind.__name__}, found {values!r}")
-    given, types = dict(values), get_type_hints(kind)
-    for f in fields(kind):
-        if f.name not in given:  # as before there was such a setting
-            continue
-        wanted, value = types[f.name], given[f.name]
-        if get_origin(wanted) is Literal and value not in get_args(wanted):
-            raise ValueError(f"{f.name} is {value!r}")
-        parts = [part for part in (wanted, *get_args(wanted)) if isinstance(part, type) and is_dataclass(part)]
-        if f.name in ("data", "data_dir") and value is not None:
-            given[f.name] = Path(value)
-        elif parts and value is not None:
-            given[f.name] = _restore(parts[0], value)
-        elif isinstance(value, list):
-            given[f.name] = tuple(value)
-    return kind(**given)

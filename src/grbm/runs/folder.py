@@ -4,9 +4,9 @@ import hashlib
 import json
 import math
 import os
-import shutil
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,12 +24,14 @@ from grbm.model import GRBM, Base
 from grbm.model import WEIGHTS as WEIGHTS
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
+from grbm.typed import is_kind, restore
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
 TRAJECTORY, CODES, IMPUTED = "trajectory", "codes", "imputed"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
+WRITTEN = "written.txt"  # files in the folder whose names the user chose
 REPORT = "report.html"
 Which = Literal["model", "raw", "best"]
 
@@ -84,20 +86,85 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         raise UserError(f"{folder} is a file; choose another folder with --out.")
     clean(folder)
     if folder.is_dir() and any(path.name != JOB for path in folder.iterdir()):
-        if not (folder / CONFIG).is_file():
-            raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.")
+        try:
+            RunConfig.read(folder / CONFIG)
+        except (UserError, OSError) as error:
+            raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.") from error
         if not overwrite:
             how = "it is finished" if read_status(folder).ended == "finished" else "go on with --resume"
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
-        for name in (METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB):
-            (folder / name).unlink(missing_ok=True)
-        for name in (FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB, TRAJECTORY, CODES, IMPUTED):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        _remove(folder)
     try:
         claim(folder)
         write_text(folder / CONFIG, config.to_json())
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
+
+
+TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
+OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
+    "|".join(
+        [
+            *(re.escape(name) for name in TOP),
+            rf"{FIGURES}/(samples|chains|filters|density|learning|mixing|marginals|correlations)\.(png|gif)",
+            rf"{SAMPLES}/samples\.(npy|png)",
+            rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
+            rf"{TRAJECTORY}/\d{{8,}}\.safetensors",
+            rf"{TENSORBOARD}/events\.out\.tfevents\.[^/]+",
+            rf"{WANDB}/(id\.txt|latest-run|debug[^/]*\.log|(offline-)?run-.+)",
+            r"(\w+/)?\.[^/]+\.\w{8}\.\w+",  # what a kill left of a file that was being replaced
+        ]
+    )
+)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the run in ``folder``; raises UserError, with everything still there, for what is not a run's."""
+    own = set(TOP) | _written(folder)
+    files, folders = [], []
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            folders.append(path)
+        elif (OWN.fullmatch(name) or name in own) and (not path.is_symlink() or name.startswith(f"{WANDB}/")):
+            files.append(path)
+        else:
+            raise UserError(
+                f"{path} is not what `grbm train` wrote, so nothing was removed; move it away, or choose another "
+                f"folder with --out."
+            )
+    for path in files:
+        path.unlink()
+    for path in folders:
+        with suppress(OSError):  # one that holds nothing of ours and is empty goes too
+            path.rmdir()
+
+
+def note_written(folder: Path, *paths: Path) -> None:
+    """Note that the program wrote ``paths``, whose names the user chose, where they lie in the run's folder."""
+    inside = {p.resolve().relative_to(folder.resolve()).as_posix() for p in paths if _inside(p, folder)}
+    if inside:
+        write_text(folder / WRITTEN, "".join(f"{name}\n" for name in sorted(inside | _written(folder))))
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _written(folder: Path) -> set[str]:
+    try:
+        return set((folder / WRITTEN).read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError):
+        return set()
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """What stays the same of a run's folder for as long as it is where it was; None where there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None
 
 
 @contextmanager
@@ -144,7 +211,7 @@ def is_claimed(folder: Path) -> bool:
 
 def clean(folder: Path) -> None:
     """Remove what a kill left of files that were being replaced."""
-    for name in (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB):
+    for name in TOP:
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 
@@ -189,11 +256,12 @@ def save_trajectory(folder: Path, number: int, model: GRBM, chains: Tensor) -> N
 def read_trajectory(folder: Path, up_to: int | None = None) -> list[tuple[GRBM, Tensor]]:
     """The models saved along training, at most until update ``up_to``, and chains of each, oldest first."""
     found = []
-    for path in sorted((folder / TRAJECTORY).glob("*.safetensors")):
+    numbered = [p for p in (folder / TRAJECTORY).glob("*.safetensors") if re.fullmatch(r"\d{8,}", p.stem)]
+    for path in sorted(numbered, key=lambda path: int(path.stem)):
         if up_to is None or int(path.stem) <= up_to:
             tensors = read_tensors(path)
             chains = tensors.pop("chains", None)
-            if chains is None:
+            if chains is None or chains.ndim != 2:
                 raise UserError(f"{path} is not a model that training kept; remove it, or train again.")
             found.append((GRBM.from_parameters(tensors, str(path)), chains))
     return found
@@ -252,8 +320,12 @@ def read_data(folder: Path) -> tuple[Standardizer, Base, tuple[int, int, int] | 
     if set(data) != {"mean", "scale", "base_mean", "base_var"} or len({x.shape for x in data.values()}) != 1:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
     standardizer = Standardizer(data["mean"].double(), data["scale"].double())
-    channels, height, width = (0, 0, 0) if shape is None else shape.tolist()
-    image_shape = None if shape is None else (channels, height, width)
+    image_shape = None
+    if shape is not None:
+        if shape.shape != (3,) or shape.min() < 1 or int(shape.prod()) != len(data["mean"]):
+            raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
+        channels, height, width = shape.tolist()
+        image_shape = channels, height, width
     return standardizer, Base(data["base_mean"], data["base_var"]), image_shape
 
 
@@ -264,9 +336,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         for line in (folder / METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 record = json.loads(line)
-                metrics += [record] if record["update"] > 0 else []
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, RecursionError):
                 break
+            needed = {"update": int, "seconds": float}
+            if not is_kind(dict[str, float | None], record) or not all(
+                is_kind(kind, record.get(name)) for name, kind in needed.items()
+            ):
+                break
+            metrics += [record] if record["update"] > 0 else []
     return metrics
 
 
@@ -277,20 +354,27 @@ def read_status(folder: Path) -> Status:
         return Status("running")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if "ended" not in content:
-            return _status_of_0_1(int(content["update"]), str(content["message"]), str(content.get("machine", "")))
-        divergence = content.pop("divergence")
-        if divergence is not None:
-            divergence["remedies"] = tuple(divergence["remedies"])
+        if isinstance(content, dict) and "ended" not in content:
+            old = restore(StatusOf01, content)
+            return _status_of_0_1(old.update, old.message, old.machine)
+        if isinstance(content, dict) and isinstance(content.get("divergence"), dict):
+            numbers = content["divergence"]
             for name in ("var", "chains_v2", "overshoot"):
-                divergence[name] = None if divergence[name] is None else float(divergence[name])
-            divergence = Divergence(**divergence)
-        status = Status(**content, divergence=divergence)
-        if status.ended not in ("finished", "interrupted", "diverged"):
-            raise ValueError(f"ended is {status.ended!r}")
-        return status
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if isinstance(numbers.get(name), str):
+                    numbers[name] = float(numbers[name])
+        return restore(Status, content)
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train again or restore the file.") from error
+
+
+class StatusOf01(NamedTuple):
+    """What version 0.1 kept of how training ended: a sentence."""
+
+    update: int
+    message: str
+    machine: str = ""
 
 
 def _status_of_0_1(update: int, message: str, machine: str) -> Status:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from grbm.conditional import impute
+from grbm.devices import require_memory
 from grbm.errors import UserError
 from grbm.runs.encoding import rows_to_encode
 from grbm.runs.folder import Run
@@ -38,6 +39,8 @@ def impute_rows(
     Numbers that are known and free of noise are given back as they are, with deviation 0.
     """
     model, scale = on_device(run), run.standardizer
+    size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (model.n_visible + model.n_hidden)
+    require_memory(size, f"Filling in {len(rows):,} rows with {n_chains:,} chains each", "use fewer chains, or rows")
     found = impute(
         model,
         scale(torch.from_numpy(rows)),

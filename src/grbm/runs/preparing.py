@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.data.loading import Dataset, standardizer, statistics
+from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.standardise import Standardised, Standardizer
 from grbm.data.tables import StoredTable, spread
-from grbm.devices import pick_device
+from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.initialise import anchored_, sparse_
@@ -39,26 +39,49 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     """Data, model and objective of a run; raises UserError for what cannot be read, built or shared."""
     dataset = group.on_leader(config.load_data) or config.load_data()  # the leader first: a download happens once
     config = with_rows(config, len(dataset.train))
-    scale, base = group.broadcast(group.on_leader(lambda: _statistics(config, dataset, folder, resume)))
+    where = str(config.data or config.dataset.name)
+    measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
+    scale, base = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
     torch_device = pick_device(device or config.device)
     data = _standardised(dataset, scale, torch_device)
     objective = group.on_leader(lambda: _objective(config, len(data), base, group))
     objective = objective or _objective(config, len(data), base, group)
+    group.on_leader(lambda: _require_memory(config, data.shape[1], objective, torch_device))
     model = _start(config, data).to(torch_device)
-    fingerprint = _fingerprint(dataset)
-    if group.broadcast(fingerprint) != fingerprint:
+    if group.broadcast(measured.fingerprint) != measured.fingerprint:
         raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
     state = TrainState(model, config.train.build(model), seed=config.seed)
-    return Prepared(config, dataset, scale, base, data, state, objective, fingerprint)
+    return Prepared(config, dataset, scale, base, data, state, objective, measured.fingerprint)
 
 
-def _statistics(config: RunConfig, dataset: Dataset, folder: Path, resume: bool) -> tuple[Standardizer, Base]:
+def _scale(
+    config: RunConfig, dataset: Dataset, measured: Measured, folder: Path, resume: bool
+) -> tuple[Standardizer, Base]:
     """The standardisation and the base of tempered paths: of the run where it has them, else of the data."""
     if resume and (folder / DATA).is_file():
         return read_data(folder)[:2]
-    stats = statistics(dataset, str(config.data or config.dataset.name))
-    scale = standardizer(config.dataset, dataset, stats)
-    return scale, scale.base(stats)
+    scale = standardizer(config.dataset, dataset, measured.train)
+    measured.refuse_extreme(scale, str(config.data or config.dataset.name))
+    return scale, scale.base(measured.train)
+
+
+def _require_memory(config: RunConfig, n_visible: int, objective: Objective | None, device: torch.device) -> None:
+    """Raise UserError for a model or chains that no memory holds; what is counted is the least that they need."""
+    n_hidden = config.model.n_hidden
+    copies = 4  # the weights, their gradient, the moments of either phase
+    require_memory(
+        4.0 * copies * n_visible * n_hidden,
+        f"A model of {n_visible:,} visible and {n_hidden:,} hidden units",
+        "use fewer --model.n-hidden",
+        device,
+    )
+    n_chains = getattr(objective, "n_chains", None) or config.train.batch_size
+    require_memory(
+        4.0 * 2 * n_chains * (config.sampler.n_replicas or 1) * (n_visible + n_hidden),
+        f"{n_chains:,} chains",
+        "use fewer --objective.n-chains, or a smaller --train.batch-size",
+        device,
+    )
 
 
 def _standardised(dataset: Dataset, scale: Standardizer, device: torch.device) -> Tensor | Standardised:
@@ -97,7 +120,7 @@ def _start(config: RunConfig, data: Tensor | Standardised) -> GRBM:
     return anchored_(model, some, var=start.anchor_var, length=start.anchor_length, seed=config.seed)
 
 
-def _fingerprint(dataset: Dataset) -> str:
-    """What tells these data from others: their size and some of their rows."""
+def fingerprint_of_0_1(dataset: Dataset) -> str:
+    """What version 0.1 told data by: their size and 64 of their rows."""
     rows = dataset.train[spread(len(dataset.train), 64)]
     return f"{len(dataset.train)} x {rows.shape[1]}, {hashlib.sha256(rows.double().numpy().tobytes()).hexdigest()[:16]}"

@@ -59,6 +59,7 @@ class Recorder:
         self.started = time.perf_counter() - notes.seconds
         self.kept = run_folder.read_trajectory(folder, run.state.update)[-1:]  # the last model kept, and its chains
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
+        self.place = run_folder.identity(folder)
 
     def after(self, metrics: StepMetrics) -> Record | None:
         """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
@@ -72,6 +73,7 @@ class Recorder:
         if state.update % every == 0 or state.update in (1, n_updates):
             chains = group.all_gather(metrics.negative.v)
             if self.log is not None:
+                self._require_place()
                 record = record_of(state, metrics, chains, self.seen, self.test, config.train.min_var)
                 record["clipped"] = int(notes.clipped) / notes.since
                 record["seconds"] = round(time.perf_counter() - self.started, 3)
@@ -99,6 +101,7 @@ class Recorder:
         if not self.group.agree(list(self.state.model.parameters())):
             raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
         if self.log is not None:
+            self._require_place()
             self.log.flush()  # first: the checkpoint relies on these lines
         notes, scores = self.notes, self.notes.scores
         notes.seconds, notes.clipped, notes.scores = round(began - self.started, 3), int(notes.clipped), []
@@ -106,7 +109,7 @@ class Recorder:
         folder = self.folder / CHECKPOINTS
         checkpoint.save(folder, self.state, run=self.name, notes=noted, group=self.group)
         if self.group.is_leader:
-            checkpoint.prune(folder, self.config.checkpoint.keep, self.state.update)
+            checkpoint.prune(folder, self.config.checkpoint.keep, self.state.update, self.name)
         self.group.requests.discard("save")
         self.saved_at, self.saved_update = time.perf_counter(), self.state.update
         self.saved_in = self.saved_at - began
@@ -114,9 +117,19 @@ class Recorder:
     def finish(self, status: Status) -> None:
         """The weights, and how training ended; all processes leave together."""
         if self.group.is_leader:
+            self._require_place()
             run_folder.save_model(self.folder, self.state.model, self.state.average)
             run_folder.save_status(self.folder, status)
         self.group.broadcast()
+
+    def _require_place(self) -> None:
+        """Raise UserError where the run's folder is no longer where it was: what is written there would be no run."""
+        if run_folder.identity(self.folder) != self.place:
+            raise UserError(
+                f"{self.folder} was removed, renamed or replaced while it was trained, so training stopped at update "
+                f"{self.state.update:,} and nothing more was written. If it was renamed, go on with: grbm resume and "
+                f"its new name."
+            )
 
     @property
     def machine(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grbm.devices import pick_device
+from grbm.devices import pick_device, require_memory
 from grbm.errors import UserError
 from grbm.model import GRBM, Base
 from grbm.runs.config import SamplerConfig, SamplingConfig
@@ -65,6 +65,8 @@ def _sample(
     run: Run, sampling: SamplingConfig, n: int, seed: int, sampler: Sampler | None, keep_at: list[int] | None = None
 ) -> Chains:
     model = on_device(run)
+    size = 12.0 * n * (model.n_visible + model.n_hidden)
+    require_memory(size, f"Drawing {n:,} samples at once", "draw fewer", model.W.device)
     return sample(
         model,
         sampler or tuned_sampler(run, sampling.sampler, model),

@@ -20,7 +20,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
-from grbm.runs.preparing import Prepared, prepare
+from grbm.runs.preparing import Prepared, fingerprint_of_0_1, prepare
 from grbm.runs.recorder import Notes, Recorder
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
@@ -106,7 +106,10 @@ def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[s
         return Notes()
     notes = Notes.read(saved.record["notes"])
     group.on_leader(lambda: _check_data(folder, notes, run))
-    checkpoint.restore(run.state, saved, group)
+    try:
+        checkpoint.restore(run.state, saved, group)
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(f"{saved.folder} does not fit this run ({error}); remove it, then resume the run.") from error
     engine = engine_name(run.state.model.W.device)
     if notes.engine not in ("", engine):
         warn(f"The chains ran in {notes.engine} code and go on in {engine} code: as good, with other random numbers.")
@@ -114,7 +117,7 @@ def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[s
 
 
 def _check_data(folder: Path, notes: Notes, run: Prepared) -> None:
-    if notes.data != run.fingerprint:
+    if notes.data not in (run.fingerprint, fingerprint_of_0_1(run.dataset)):
         raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
 
 

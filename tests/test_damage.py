@@ -1,0 +1,590 @@
+"""What is damaged, planted, lost or too large: one sentence and exit code 2, and nothing of the user's is lost."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from grbm import UserError, cli, runs
+from grbm.data.arrays import open_array
+from grbm.data.images import load_idx
+from grbm.data.loading import statistics
+from grbm.data.pictures import Look, open_pictures
+from grbm.evaluate import features
+from grbm.files import read_tensors
+from grbm.report import page
+from grbm.report.doctor import _mixing
+from grbm.runs import checkpoint
+from grbm.runs.config import RunConfig
+from grbm.runs.training import train
+from grbm.typed import is_kind
+
+TINY = ["--train.n-updates", "3", "--model.n-hidden", "6", "--log.no-tensorboard", "--no-figures"]
+
+
+def refused(args, capsys, *words):
+    """The command exits with 2 and prints a single sentence, with these words."""
+    capsys.readouterr()
+    assert cli.main([str(a) for a in args]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("grbm: ")
+    assert said.count("\n") == 1, said
+    for word in words:
+        assert word in said, said
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("damage") / "run"
+    assert cli.main(["train", "digits", *TINY, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+# Pickles
+
+
+class Planted:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+@pytest.mark.parametrize("kind", ["pickle", "torch", "state dict"])
+def test_a_pickle_given_as_weights_is_not_executed(run, tmp_path, capsys, kind):
+    pytest.importorskip("torch_fidelity")
+    path, proof = tmp_path / "weights.pth", tmp_path / "executed"
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(Planted(proof)))
+    else:
+        torch.save({"fc.weight": torch.zeros(2), "x": Planted(proof)} if kind == "state dict" else Planted(proof), path)
+    refused(["evaluate", run, "--fid", "--fid-weights", path], capsys, "does not hold the Inception network's tensors")
+    assert not proof.exists()
+    torch.load(path, weights_only=False) if kind != "pickle" else pickle.loads(path.read_bytes())
+    assert proof.exists()  # so the file does what it is for
+
+
+def test_a_download_is_held_against_its_digest(tmp_path, monkeypatch):
+    module = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    source = tmp_path / "published.pth"
+    source.write_bytes(b"other bytes")
+    monkeypatch.setattr(module, "URL_INCEPTION_V3", source.as_uri())
+    with pytest.raises(UserError, match=r"could not be had \(invalid hash value"):
+        features.inception_2048(None)
+    (tmp_path / "checkpoints" / "published.pth").write_bytes(b"planted")
+    with pytest.raises(UserError, match="is not the published Inception network"):
+        features.inception_2048(None)
+    monkeypatch.setattr(features, "PUBLISHED", hashlib.sha256(b"planted").hexdigest())
+    with pytest.raises(UserError, match="does not hold the Inception network's tensors"):
+        features.inception_2048(None)
+
+
+# --overwrite and folders
+
+
+@pytest.mark.parametrize("content", ['{"seed": 3}', '{"name": "my program"}', "{}", "[]", "no JSON"])
+def test_another_programs_folder_is_no_run(tmp_path, capsys, content):
+    folder = tmp_path / "project"
+    (folder / "samples").mkdir(parents=True)
+    (folder / "config.json").write_text(content)
+    (folder / "samples" / "samples.npy").write_text("mine")
+    refused(["train", "digits", *TINY, "--out", folder, "--overwrite"], capsys, "is not empty and not a run")
+    assert (folder / "samples" / "samples.npy").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["samples/holiday.png", "figures/paper.pdf", "checkpoints/update-00000003/mine.txt", "codes/labels.npy"]
+)
+def test_overwrite_removes_only_what_the_program_wrote(run, capsys, name):
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).write_text("mine")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refused(["train", "digits", *TINY, "--out", run, "--overwrite"], capsys, name, "nothing was removed")
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_overwrite_removes_all_that_the_program_wrote(run, tmp_path, capsys):
+    np.save(tmp_path / "gaps.npy", np.where(np.eye(3, 64) > 0, np.nan, 0.5))
+    train = ["train", "digits", "--train.n-updates", "3", "--model.n-hidden", "6", "--checkpoint.trajectory", "0.9"]
+    assert cli.main([*train, "--out", str(run), "--overwrite"]) == 0
+    for args in (["sample", run, "--n", "3"], ["encode", run, "test"], ["impute", run, tmp_path / "gaps.npy"]):
+        assert cli.main([str(a) for a in args]) == 0
+    assert cli.main(["evaluate", str(run), "--samples", "10", "--ais-steps", "5", "--ais-chains", "10"]) == 0
+    assert cli.main(["mixing", str(run), "--draws", "10", "--burn-in", "0", "--chains", "4", "--netcdf"]) == 0
+    present = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    assert {"codes/test.npy", "codes/test.rows.npy", "imputed/gaps.npy", "mixing.nc", "written.txt"} <= present
+    assert cli.main(["train", "digits", *TINY, "--seed", "5", "--out", str(run), "--overwrite"]) == 0
+    after = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    assert {name.split("/")[0] for name in after} == {
+        *("config.json", "metrics.jsonl", "model.safetensors", "model_raw.safetensors", "data.safetensors"),
+        *("status.json", "checkpoints"),
+    }
+    capsys.readouterr()
+
+
+def test_a_link_in_a_run_is_not_followed(run, tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "samples.npy").write_text("mine")
+    (run / "samples").symlink_to(elsewhere)
+    refused(["train", "digits", *TINY, "--out", run, "--overwrite"], capsys, "samples is not what")
+    assert (elsewhere / "samples.npy").read_text() == "mine"
+
+
+@pytest.mark.parametrize("what", ["removed", "renamed", "replaced"])
+def test_a_run_whose_folder_is_gone_is_not_reported_as_done(tmp_path, what):
+    folder = tmp_path / "run"
+
+    def lose(update, record):
+        if update == 2:
+            if what == "removed":
+                shutil.rmtree(folder)
+            else:
+                folder.rename(tmp_path / "other")
+            if what == "replaced":
+                shutil.copytree(tmp_path / "other", folder)
+
+    config = RunConfig()
+    config = replace(config, train=replace(config.train, n_updates=6), model=replace(config.model, n_hidden=4))
+    config = replace(config, objective=replace(config.objective, n_steps=2), log=replace(config.log, tensorboard=False))
+    with pytest.raises(UserError, match="was removed, renamed or replaced"):
+        train(config, folder, on_update=lose)
+    assert what == "replaced" or not folder.exists()
+    if what == "renamed":
+        train(replace(config, log=replace(config.log, points=7)), tmp_path / "other", resume=True)
+        assert runs.read(tmp_path / "other").status.ended == "finished"
+
+
+def test_checkpoints_beyond_ten_to_the_eighth_sort_by_number(tmp_path):
+    from tests.test_checkpoint import new_state
+
+    state = new_state()
+    for update in (99_999_998, 99_999_999, 100_000_000, 100_000_001):
+        state.update = update
+        checkpoint.save(tmp_path, state)
+    assert [checkpoint.read(p).update for p in checkpoint.updates(tmp_path)][:2] == [100_000_001, 100_000_000]
+    assert checkpoint.newest(tmp_path, new_state()).update == 100_000_001
+    checkpoint.prune(tmp_path, keep=2, update=100_000_001)
+    assert [p.name for p in checkpoint.updates(tmp_path)] == ["update-100000001", "update-100000000"]
+
+
+def test_checkpoints_of_others_behind_a_link_stay(tmp_path):
+    """Another run's, another program's, and one of the number that is to be written."""
+    from tests.test_checkpoint import new_state
+
+    shared = tmp_path / "shared"
+    state = new_state()
+    for update in (1, 2):
+        state.update = update
+        checkpoint.save(shared, state, run="theirs")
+    (shared / "update-00000003").mkdir()
+    (shared / "update-00000003" / "notes.txt").write_text("mine")
+    (shared / "update-00000004").mkdir()
+    (shared / "update-00000004" / "state.json").write_text("of another program")
+    (shared / ".partial-x").mkdir()
+    (shared / ".partial-x" / "notes.txt").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(shared)
+    before = sorted(p.relative_to(shared) for p in shared.rglob("*"))
+    for update in (5, 6, 7):
+        state.update = update
+        checkpoint.save(tmp_path / "run" / "checkpoints", state, run="ours")
+        checkpoint.prune(tmp_path / "run" / "checkpoints", 1, update, "ours")
+    assert sorted(p.relative_to(shared) for p in shared.rglob("*") if "00000007" not in str(p)) == before
+    for update in (2, 3):
+        state.update = update
+        with pytest.raises(UserError, match="not a checkpoint of this run"):
+            checkpoint.save(tmp_path / "run" / "checkpoints", state, run="ours")
+
+
+# Data that changed or were damaged
+
+
+@pytest.mark.parametrize("row", [1, 977, 1499])
+def test_any_changed_row_is_noticed_by_a_resume(tmp_path, capsys, row):
+    """Whether it is trained on or held out; 64 rows were looked at before."""
+    x = np.random.default_rng(0).normal(size=(1500, 3))
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / "run"
+    assert cli.main(["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--out", str(out)]) == 0
+    (out / runs.STATUS).unlink()
+    assert cli.main(["resume", str(out), "--no-figures"]) == 0
+    (out / runs.STATUS).unlink()
+    x[row, 2] += 1e-9
+    np.save(tmp_path / "x.npy", x)
+    refused(["resume", out, "--no-figures"], capsys, "The data are not those that")
+
+
+def test_the_fingerprint_is_the_same_wherever_the_rows_lie(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(500, 300)).astype(np.float32))
+    config = RunConfig()
+    config = replace(config, dataset=replace(config.dataset, name="array"), data=tmp_path / "x.npy")
+    held, stored = (statistics(replace(config, memory=m).load_data(), "x") for m in (256, 0))
+    assert held.fingerprint == stored.fingerprint
+    assert held.fingerprint.startswith("450 + 50 x 300, ")
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= bit
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_in_an_archive_is_noticed(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "x.npz", x=x)
+        whole = (tmp_path / "x.npz").read_bytes()
+        assert np.array_equal(open_array(tmp_path / "x.npz")[:].numpy(), x)
+        for at in range(200, len(whole) - 150, 37):
+            (tmp_path / "x.npz").write_bytes(whole)
+            flip(tmp_path / "x.npz", at)
+            with pytest.raises(UserError, match="not a whole"):
+                open_array(tmp_path / "x.npz")
+
+
+@pytest.fixture
+def folder_of_pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for k in range(12):
+        pixels = np.random.default_rng(k).integers(0, 256, (9, 9, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{k}.png")
+    return folder
+
+
+def test_damaged_pictures_in_the_cache_are_decoded_again(folder_of_pictures, tmp_path):
+    before = open_pictures(folder_of_pictures, Look())[0][:]
+    (cached,) = (tmp_path / "cache").glob("*.npy")
+    stamp = cached.stat().st_mtime_ns
+    assert torch.equal(open_pictures(folder_of_pictures, Look())[0][:], before)
+    assert cached.stat().st_mtime_ns == stamp  # decoded once
+    whole = cached.read_bytes()
+    cached.unlink()
+    cached.write_bytes(whole[:1000] + bytes(len(whole) - 1000))
+    assert torch.equal(open_pictures(folder_of_pictures, Look())[0][:], before)
+
+
+def zipped(folder: Path, path: Path, method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for picture in sorted(folder.iterdir()):
+            archive.write(picture, picture.name)
+    return path
+
+
+def test_a_damaged_zip_is_not_replaced_by_what_was_decoded_before(folder_of_pictures, tmp_path):
+    path = zipped(folder_of_pictures, tmp_path / "x.zip")
+    open_pictures(path, Look())
+    times = path.stat()
+    flip(path, 300)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(UserError, match=r"0\.png in .* is damaged"):
+        open_pictures(path, Look())
+
+
+# Files that are not what they should be
+
+
+def npy(header: str, body: bytes = bytes(64), version: int = 1) -> bytes:
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY" + bytes((version, 0)) + struct.pack("<H", len(text)) + text + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 4"),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-2, -4)}"),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 4)}"),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904, 4)}"),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 40)}"),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2.0, 4)}"),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 4)}"),
+        npy("{'descr': '<Q9', 'fortran_order': False, 'shape': (2, 4)}"),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 4)}", version=9),
+        npy("(" * 400),
+        npy("\x00" * 30),
+        b"\x93NUMPY",
+        b"",
+    ],
+)
+def test_npy_headers(tmp_path, capsys, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    refused(["train", "array", "--data", tmp_path / "x.npy", *TINY, "--out", tmp_path / "run"], capsys, "not a whole")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+    refused(["train", "array", "--data", tmp_path / "x.npz", *TINY, "--out", tmp_path / "run"], capsys, "not a whole")
+    assert not (tmp_path / "run").exists()
+
+
+def encrypted(path: Path) -> None:
+    """Set the flag that says so, in the directory and in front of every file."""
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        at = content.find(mark)
+        while at >= 0:
+            content[at + offset] |= 1
+            at = content.find(mark, at + 4)
+    path.write_bytes(content)
+
+
+def method(path: Path, number: int) -> None:
+    """Name a way of compression that nobody knows."""
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):
+        at = content.find(mark)
+        while at >= 0:
+            content[at + offset : at + offset + 2] = struct.pack("<H", number)
+            at = content.find(mark, at + 4)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("change", ["encrypted", "method", "cut", "no directory"])
+@pytest.mark.parametrize("kind", ["npz", "zip"])
+def test_odd_archives(folder_of_pictures, tmp_path, capsys, change, kind):
+    path = tmp_path / f"x.{kind}"
+    if kind == "npz":
+        np.savez(path, x=np.ones((9, 3)))
+    else:
+        zipped(folder_of_pictures, path)
+    if change == "encrypted":
+        encrypted(path)
+    elif change == "method":
+        method(path, 77)
+    elif change == "cut":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    else:
+        path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x00\x00"))
+    preset = "array" if kind == "npz" else "images"
+    refused(["train", preset, "--data", path, *TINY, "--out", tmp_path / "run"], capsys, path.name)
+
+
+def test_bombs_meet_a_limit(folder_of_pictures, tmp_path, capsys, monkeypatch):
+    """Nothing is inflated: the sizes that the directories promise are looked at before."""
+    monkeypatch.setattr("grbm.data.arrays.BOMB_SIZE", 1 << 20)
+    monkeypatch.setattr("grbm.data.pictures.LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr("grbm.data.images.LARGEST", 1 << 20)
+    out = ["--out", tmp_path / "run"]
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((4 << 20, 1), np.uint8))
+    refused(["train", "array", "--data", tmp_path / "x.npz", *TINY, *out], capsys, "would unpack", "numpy.savez")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.png", bytes(4 << 20))
+    refused(["train", "images", "--data", tmp_path / "x.zip", *TINY, *out], capsys, "too large for a picture")
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(4 << 20)))
+    (raw / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(8)))
+    with pytest.raises(UserError, match="not a complete IDX file"):
+        load_idx("mnist", tmp_path)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A picture of which only the size is there."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return head + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+
+
+def tif(mode: str) -> bytes:
+    content = io.BytesIO()
+    Image.new(mode, (9, 9)).save(content, "TIFF")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        pytest.param("x.png", png_header(13_000, 13_000), "13,000 x 13,000 pixels", id="large png"),
+        pytest.param("x.png", png_header(200_000, 200_000), "not a readable picture", id="huge png"),
+        ("x.ppm", b"P6 9 9 999999 " + bytes(300), "x.ppm"),
+        ("x.ppm", b"P6 9 -9 255 " + bytes(300), "x.ppm"),
+        ("x.ppm", b"P6 nine 9 255 " + bytes(300), "x.ppm"),
+        ("x.ppm", b"P6 9 9 255 " + bytes(3), "x.ppm"),
+        ("x.tif", tif("F"), "floating-point numbers"),
+        ("x.tif", tif("RGB")[:60], "x.tif"),
+        ("x.tif", b"II*\x00" + bytes(40), "x.tif"),
+        ("x.png", b"", "x.png"),
+    ],
+)
+def test_odd_pictures(folder_of_pictures, tmp_path, capsys, name, content, words):
+    (folder_of_pictures / name).write_bytes(content)
+    args = ["train", "images", "--data", folder_of_pictures, *TINY, "--out", tmp_path / "run"]
+    refused(args, capsys, words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pipe_among_the_pictures_is_passed_over(folder_of_pictures):
+    os.mkfifo(folder_of_pictures / "pipe.png")
+    (folder_of_pictures / "folder.png").mkdir()
+    assert len(open_pictures(folder_of_pictures, Look())[0]) == 12
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["images", "--dataset.size", "100000"], "--dataset.size must be at most"),
+        (["images", "--dataset.size", "4096", "--model.n-hidden", "10000000"], "needs"),
+        (["digits", "--model.n-hidden", "1000000000000"], "use fewer --model.n-hidden"),
+        (["digits", "--objective.n-chains", "1000000000000"], "use fewer --objective.n-chains"),
+        (["digits", "--train.n-updates", str(10**30)], "must be below"),
+        (["isotropic", "--dataset.n-points", "1000000000000"], "use fewer --dataset.n-points"),
+    ],
+)
+def test_sizes_that_no_memory_holds(folder_of_pictures, tmp_path, capsys, args, words):
+    data = ["--data", folder_of_pictures] if args[0] == "images" else []
+    refused(["train", *args, *data, "--out", tmp_path / "run"], capsys, words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["sample", "--n", "1000000000000"], "draw fewer"),
+        (["evaluate", "--samples", "1000000000000"], "memory"),
+        (["mixing", "--chains", "1000000000"], "memory"),
+        (["mixing", "--draws", "1000000000000"], "memory"),
+        (["sample", "--n", str(10**30)], "--n"),
+    ],
+)
+def test_counts_that_no_memory_holds(run, capsys, command, words):
+    refused([command[0], run, *command[1:]], capsys, words)
+
+
+@pytest.mark.parametrize("standardise", ["none", "pixel", "scalar"])
+@pytest.mark.parametrize("largest", [1e308, 1e200, 1e30])
+def test_numbers_that_float32_cannot_square(tmp_path, capsys, standardise, largest):
+    """Refused before there is a run folder, or brought to size by the standardisation."""
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    x[:, 1] *= largest
+    np.save(tmp_path / "x.npy", np.clip(x, -1.7e308, 1.7e308))
+    args = ["train", "array", "--data", tmp_path / "x.npy", "--dataset.standardise", standardise, *TINY]
+    if largest == 1e30 and standardise != "none":
+        assert cli.main([str(a) for a in [*args, "--out", tmp_path / "run"]]) == 0
+    else:
+        refused([*args, "--out", tmp_path / "run"], capsys, "column 1")
+        assert not (tmp_path / "run").exists()
+
+
+# JSON of the right syntax and the wrong types
+
+COMMANDS = (["sample", "--n", "2", "--overwrite"], ["doctor"], ["report"], ["resume", "--no-figures"], ["figures"])
+
+
+def changes(value):
+    """A document with one value at a time replaced by one of another type, at any depth."""
+    yield from (None, True, -1, 10**400, 2.5, "text", [], {}, [1, "x"], {"x": {}})
+    if isinstance(value, dict):
+        for name, child in value.items():
+            for other in changes(child):
+                yield value | {name: other}
+        yield dict(list(value.items())[1:])
+        yield value | {"never heard of": 1}
+    elif isinstance(value, list):
+        for k, child in enumerate(value):
+            for other in changes(child):
+                yield [*value[:k], other, *value[k + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "status.json", "metrics.jsonl", "evaluation.json", "mixing.json", "fid.json"]
+)
+def test_json_of_wrong_types_is_read_or_refused(run, name, capsys, monkeypatch):
+    """By every function that reads it; a tenth of the cases here, more in the fuzzer."""
+    if name in ("evaluation.json", "mixing.json", "fid.json"):
+        if name == "mixing.json":
+            assert cli.main(["mixing", str(run), "--draws", "10", "--burn-in", "0", "--chains", "4"]) == 0
+        elif name == "evaluation.json":
+            args = ["--samples", "10", "--ais-steps", "5", "--ais-chains", "10", "--log-likelihood"]
+            assert cli.main(["evaluate", str(run), *args]) == 0
+        else:
+            row = {"FID": 3.0, "FID ±": 0.1}
+            settings = {"n": 100, "model": runs.model_digest(runs.read(run).model)}
+            table = {"rows": {"this run": row}, "protocol": ["x"], "settings": settings, "own_protocol": ["y"]}
+            (run / name).write_text(json.dumps(table))
+    whole = json.loads(
+        (run / name).read_text().splitlines()[0] if name == "metrics.jsonl" else (run / name).read_text()
+    )
+
+    for k, wrong in enumerate(changes(whole)):
+        if isinstance(wrong, dict) and "model" in whole and k % 2 and name not in ("config.json", "status.json"):
+            wrong = wrong | {"model": whole["model"]}
+        (run / name).write_text(json.dumps(wrong))
+        if name in ("evaluation.json", "mixing.json", "fid.json"):
+            found = runs.read(run)
+            list(page._scored(found))
+            list(_mixing(found))
+        else:
+            try:
+                found = runs.read(run)
+                page._head(found, None)
+                page._learned(found)
+            except UserError:
+                continue
+    assert k > 30
+
+
+def test_a_number_of_another_type_is_no_number():
+    assert is_kind(float, 3)
+    assert not is_kind(float, True)
+    assert not is_kind(int, 3.0)
+    assert not is_kind(float, 10**400)
+    assert is_kind(dict[str, float | None], {"x": None, "y": 1.5})
+    assert not is_kind(dict[str, float | None], {"x": "1.5"})
+
+
+def test_stray_files_among_the_models_of_training(run, capsys):
+    (run / "trajectory").mkdir()
+    for name in ("notes.safetensors", "00000001 (copy).safetensors", "-1.safetensors", "x.txt"):
+        (run / "trajectory" / name).write_text("mine")
+    assert runs.folder.read_trajectory(run) == []
+
+
+def test_what_cannot_be_read_is_not_called_damaged(run, tmp_path, monkeypatch, capsys):
+    """A test as root, whom nothing is forbidden, needs help."""
+    np.save(tmp_path / "x.npy", np.ones((9, 3)))
+    forbidden = [run / "model.safetensors", run / "config.json", run / "status.json", tmp_path / "x.npy"]
+    for path in forbidden:
+        path.chmod(0)
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    for path in forbidden[:3]:
+        refused(["sample", run], capsys, "cannot be read", "permissions")
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    refused(["train", "array", "--data", forbidden[3], *TINY], capsys, "cannot be read", "permissions")
+
+
+def test_an_unreadable_file_of_weights(tmp_path, monkeypatch):
+    """As above, for root too."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"x")
+
+    def forbidden(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("safetensors.torch.load_file", forbidden)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+        read_tensors(path)

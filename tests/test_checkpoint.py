@@ -374,8 +374,9 @@ def test_a_quota_during_a_checkpoint_leaves_the_one_before(tmp_path):
     assert cli.main(["resume", str(out), "--no-figures"]) == 0
 
 
-def test_a_full_disk_says_so_and_the_run_goes_on_later(tmp_path, whole):
-    """A file system of its own, small enough to fill."""
+@pytest.mark.parametrize("log", ["--log.no-tensorboard", "--log.tensorboard"])
+def test_a_full_disk_says_so_and_the_run_goes_on_later(tmp_path, whole, log):
+    """A file system of its own, small enough to fill. The sentence is all that is printed as an error."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]).returncode:
@@ -383,7 +384,19 @@ def test_a_full_disk_says_so_and_the_run_goes_on_later(tmp_path, whole):
     try:
         out = disk / "run"
         done = subprocess.run(
-            [sys.executable, "-m", "grbm", "train", "digits", *TINY, "--checkpoint.keep", "100", "--out", str(out)],
+            [
+                sys.executable,
+                "-m",
+                "grbm",
+                "train",
+                "digits",
+                *TINY,
+                "--checkpoint.keep",
+                "100",
+                log,
+                "--out",
+                str(out),
+            ],
             capture_output=True,
             text=True,
             timeout=120,
@@ -391,6 +404,7 @@ def test_a_full_disk_says_so_and_the_run_goes_on_later(tmp_path, whole):
         assert done.returncode == 2
         assert "No space left on device" in done.stderr
         assert "is whole: free some space" in done.stderr
+        assert done.stderr.count("\n") == 1
         good = checkpoint.updates(out / runs.CHECKPOINTS)
         assert good
         for path in good:

@@ -275,9 +275,9 @@ def _mixing(run: Run) -> Iterator[Finding]:
     except (OSError, ValueError, RecursionError):
         return
     kinds = {"model": str, "mixed": bool, "sampler": str, "verdict": str}
-    if isinstance(found, dict) and all(is_kind(kind, found.get(name)) for name, kind in kinds.items()):
-        if found["model"] == model_digest(run.model):
-            yield Finding("fine" if found["mixed"] else "wrong", f"mixing of {found['sampler']}", found["verdict"])
+    known = isinstance(found, dict) and all(is_kind(kind, found.get(name)) for name, kind in kinds.items())
+    if known and found["model"] == model_digest(run.model):
+        yield Finding("fine" if found["mixed"] else "wrong", f"mixing of {found['sampler']}", found["verdict"])
 
 
 def _differ(x: Tensor, y: Tensor, seed: int, n_permutations: int = 199) -> tuple[float, float]:

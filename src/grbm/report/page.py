@@ -237,8 +237,8 @@ def _scores(run: Run) -> Iterator[tuple[str, str]]:
         if is_kind(float, found.get(name)):
             error = found.get(f"{name}_error")
             doubt = doubted if name in OF_LOG_Z else ""
-            known = is_kind(float, error) and error
-            yield label, (with_error(found[name], error) if known else f"{found[name]:.3f}") + doubt
+            shown = with_error(found[name], error) if error and is_kind(float, error) else f"{found[name]:.3f}"
+            yield label, shown + doubt
     if verdict:
         yield "log Z, verdict", verdict
     table = _images(run)

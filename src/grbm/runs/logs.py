@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ class Log:
         kept = [record for record in read_metrics(folder) if record["update"] <= update]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
         self.file = path.open("a", encoding="utf-8")
-        self.board = _tensorboard(folder / TENSORBOARD, update) if config.log.tensorboard else None
+        self.board = Board(folder / TENSORBOARD, update) if config.log.tensorboard else None
         self.wandb = _wandb(folder, config, config.log.wandb) if config.log.wandb else None
 
     def write(self, record: Record) -> None:
@@ -43,15 +45,14 @@ class Log:
         self.file.flush()
         scalars = {name: value for name, value in record.items() if name != "update" and value is not None}
         if self.board is not None:
-            for name, value in scalars.items():
-                self.board.add_scalar(name, value, record["update"])
+            self.board.scalars(scalars, record["update"])
         if self.wandb is not None:
             self.wandb.log(scalars, step=record["update"])
 
     def image(self, name: str, picture: np.ndarray, update: int) -> None:
         """A picture (H, W, 3) in [0, 1]."""
         if self.board is not None:
-            self.board.add_image(name, picture, update, dataformats="HWC")
+            self.board.image(name, picture, update)
         if self.wandb is not None:
             import wandb
 
@@ -72,11 +73,46 @@ class Log:
             self.wandb.finish()
 
 
-def _tensorboard(folder: Path, update: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
+class Board:
+    """A file of events for TensorBoard, which a resumed run adds another to.
 
-    writer: Any = SummaryWriter(str(folder), purge_step=update + 1)  # type: ignore[no-untyped-call]
-    return writer
+    Written here and now: TensorBoard's own writer does so in a thread, whose errors, of a full disk, go astray.
+    """
+
+    def __init__(self, folder: Path, update: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.event = Event
+        self.file = (folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}").open("wb")
+        self.records: Any = RecordWriter(self.file)
+        self._write(file_version="brain.Event:2")
+        self._write(step=update + 1, session_log=SessionLog(status=SessionLog.START))  # what came after is taken back
+
+    def scalars(self, numbers: dict[str, float], update: int) -> None:
+        """Numbers by name."""
+        from torch.utils.tensorboard.summary import scalar
+
+        for name, number in numbers.items():
+            self._write(step=update, summary=scalar(name, number))  # type: ignore[no-untyped-call]
+
+    def image(self, name: str, picture: np.ndarray, update: int) -> None:
+        """A picture (H, W, 3) in [0, 1]."""
+        from torch.utils.tensorboard.summary import image
+
+        self._write(step=update, summary=image(name, picture, dataformats="HWC"))  # type: ignore[no-untyped-call]
+
+    def _write(self, **content: Any) -> None:
+        self.records.write(self.event(wall_time=time.time(), **content).SerializeToString())
+        self.file.flush()
+
+    def flush(self) -> None:
+        """Everything to the disk."""
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        self.file.close()
 
 
 def check(config: RunConfig) -> None:

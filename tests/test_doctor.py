@@ -207,14 +207,21 @@ def test_without_data_the_rest_is_still_said(tmp_path):
     assert named(findings, "variances").level == "fine"
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     tiny = ["--train.n-updates", "30", "--model.n-hidden", "16", "--no-figures", "--log.no-tensorboard"]
     assert cli.main(["train", "digits", *tiny, "--out", str(out)]) == 0
     capsys.readouterr()
-    assert cli.main(["doctor", str(out)]) == 0
+    assert cli.main(["doctor", str(out)]) == 3
     said = capsys.readouterr().out
     assert "training: Finished all 30 updates." in said
+    assert "Wrong: " in said
+    assert cli.main(["doctor", str(out), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["wrong"] == sum(finding["level"] == "wrong" for finding in found["findings"]) >= 1
+    monkeypatch.setattr("grbm.report.doctor.diagnose", lambda *a, **k: [Finding("note", "x", "y")])
+    assert cli.main(["doctor", str(out)]) == 0
+    assert "Nothing is wrong." in capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 100
 
 

@@ -17,7 +17,8 @@ from PIL import Image
 from grbm import UserError, cli, runs
 from grbm.evaluate import references
 from grbm.reproduce import campaign
-from grbm.reproduce.experiments import FIGURES, TABLES, Options, reproduce
+from grbm.reproduce.experiments import Options, reproduce
+from grbm.reproduce.targets import FIGURES, TABLES
 from grbm.runs import checkpoint
 from grbm.runs.config import CheckpointConfig
 from grbm.runs.folder import locked

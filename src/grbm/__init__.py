@@ -1,34 +1,39 @@
 """Gaussian-Bernoulli restricted Boltzmann machines: model, samplers, learning, exact answers.
 
-The package imports with torch, numpy and safetensors alone; heavier things are imported where they are used.
+The package imports with torch, numpy and safetensors alone; heavier things, and PyTorch itself, are imported where they
+are used.
 """
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-from grbm.conditional import Conditional, Imputed, impute
-from grbm.errors import Divergence, DivergenceError, ScaleWarning, UserError
-from grbm.initialise import anchored_, paper_, sparse_
-from grbm.model import GRBM, Base, Energy
-from grbm.moments import Moments, gradient
+from grbm.lazy import lazily
 from grbm.moved import forward_old_names
-from grbm.objectives import CD, PCD, ModifiedCD, Objective
-from grbm.samplers import (
-    AdaptiveSampler,
-    Annealed,
-    Chains,
-    Gibbs,
-    GibbsLangevin,
-    Langevin,
-    MoveSampler,
-    ParallelTempering,
-    PartialGibbs,
-    Sampler,
-    TrajectoryTempering,
-    sample,
-    walk,
-)
-from grbm.training import FitOptions, TrainState, fit, train_step
+
+if TYPE_CHECKING:
+    from grbm.conditional import Conditional, Imputed, impute
+    from grbm.errors import Divergence, DivergenceError, ScaleWarning, UserError
+    from grbm.estimator import GaussianBernoulliRBM
+    from grbm.initialise import anchored_, paper_, sparse_
+    from grbm.model import GRBM, Base, Energy
+    from grbm.moments import Moments, gradient
+    from grbm.objectives import CD, PCD, ModifiedCD, Objective
+    from grbm.options import FitOptions
+    from grbm.samplers import (
+        AdaptiveSampler,
+        Annealed,
+        Chains,
+        Gibbs,
+        GibbsLangevin,
+        Langevin,
+        MoveSampler,
+        ParallelTempering,
+        PartialGibbs,
+        Sampler,
+        TrajectoryTempering,
+        sample,
+        walk,
+    )
+    from grbm.training import TrainState, fit, train_step
 
 __version__ = "0.2.0"
 
@@ -71,13 +76,36 @@ __all__ = [
     "train_step",
     "walk",
 ]
+PUBLIC = {
+    "grbm.conditional": ["Conditional", "Imputed", "impute"],
+    "grbm.errors": ["Divergence", "DivergenceError", "ScaleWarning", "UserError"],
+    "grbm.estimator": ["GaussianBernoulliRBM"],
+    "grbm.initialise": ["anchored_", "paper_", "sparse_"],
+    "grbm.model": ["GRBM", "Base", "Energy"],
+    "grbm.moments": ["Moments", "gradient"],
+    "grbm.objectives": ["CD", "PCD", "ModifiedCD", "Objective"],
+    "grbm.options": ["FitOptions"],
+    "grbm.samplers": [
+        "AdaptiveSampler",
+        "Annealed",
+        "Chains",
+        "Gibbs",
+        "GibbsLangevin",
+        "Langevin",
+        "MoveSampler",
+        "ParallelTempering",
+        "PartialGibbs",
+        "Sampler",
+        "TrajectoryTempering",
+        "sample",
+        "walk",
+    ],
+    "grbm.training": ["TrainState", "fit", "train_step"],
+}
+MODULES = (
+    *("conditional", "errors", "estimator", "initialise", "model", "moments", "objectives", "options", "randomness"),
+    *("runs", "samplers", "schedules", "training"),
+)
 
-
+__getattr__, __dir__ = lazily(__name__, PUBLIC, MODULES)
 forward_old_names()
-
-
-def __getattr__(name: str) -> Any:
-    """The estimator, imported when asked for: it needs scikit-learn."""
-    if name == "GaussianBernoulliRBM":
-        return importlib.import_module("grbm.estimator").GaussianBernoulliRBM
-    raise AttributeError(f"module 'grbm' has no attribute {name!r}")

@@ -24,10 +24,11 @@ from grbm.evaluate import ais, exact
 from grbm.initialise import anchored_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Adaptation
+from grbm.options import FitOptions
 from grbm.randomness import generator
 from grbm.samplers import Annealed, Gibbs, ParallelTempering, Sampler, sample
-from grbm.table_checks import Array, check_distance, check_scale, refuse_gaps, warn_user
-from grbm.training import FitOptions, TrainState, fit, train_step
+from grbm.table_checks import Array, check_distance, check_scale, refuse_datasets, refuse_gaps, warn_user
+from grbm.training import TrainState, fit, train_step
 
 FLOATS = (np.float64, np.float32)
 AVERAGE_DECAY = 0.99
@@ -482,6 +483,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _complete(self, X: Any, *, reset: bool = True) -> Array:
         """Rows to learn from, checked."""
+        refuse_datasets(X)
         X = validate_data(self, X, dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
         refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
         return np.ascontiguousarray(X)

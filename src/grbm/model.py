@@ -7,7 +7,7 @@ Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without
 import json
 import math
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
+from grbm.options import Precision
 from grbm.randomness import Rng, generator, normal
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
@@ -50,9 +51,6 @@ class Base(NamedTuple):
     def log_z(self, n_hidden: int) -> Tensor:
         """log Z_0 = ½ Σ log 2πvar + M log 2, a float64 scalar."""
         return 0.5 * (2 * math.pi * self.var.double()).log().sum() + n_hidden * math.log(2)
-
-
-Precision = Literal["highest", "high", "fast"]
 
 
 class Energy:

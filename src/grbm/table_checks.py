@@ -58,3 +58,14 @@ def refuse_gaps(X: Array, advice: str) -> None:
     """Raise ValueError for NaN, with what to do about it."""
     if np.isnan(X).any():
         raise ValueError(f"Input X contains NaN. {advice}")
+
+
+def refuse_datasets(X: Any) -> None:
+    """Raise TypeError for a data set of PyTorch, with how to make an array of it."""
+    from torch.utils.data import DataLoader, Dataset
+
+    if isinstance(X, DataLoader | Dataset):
+        raise TypeError(
+            "GaussianBernoulliRBM takes an array (n_samples, n_features); make one of a Dataset by torch.stack([x for "
+            "x, *_ in dataset]).flatten(1), or train with grbm.fit, which takes a Dataset or DataLoader as it is."
+        )

@@ -3,57 +3,22 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
-from grbm.model import GRBM, Precision
+from grbm.model import GRBM
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import Adaptation, Negative, Objective, positive, with_sampler
+from grbm.options import FitOptions, Precision
 from grbm.randomness import generator
+from grbm.rows import Rows, rows_of
 from grbm.samplers.chains import Swaps
 from grbm.schedules import cosine
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """How parameters are learned; by default as in the paper."""
-
-    n_updates: int = 10_000
-    """Parameter updates; an epoch is (rows of data)/batch_size of them."""
-    batch_size: int = 100
-    """Rows of data in an update."""
-    centred: bool = False
-    """Centre visible and hidden units on the data's means in the gradient."""
-    clip_norm: float | None = 10.0
-    """Gradient norm, over all parameters together; None = no clipping."""
-    min_var: float = 1e-8
-    """Lower bound of the variances."""
-    anneal_step_size: bool = False
-    """Langevin family: let the first step size fall to 0 over training by the cosine, as one row of Table 3 does."""
-    average_decay: float | None = None
-    """Decay of an exponential moving average of the parameters, which is then what samples and scores."""
-    blocks: int = 4
-    """Blocks of rows and chains with random numbers and sums of their own: the most processes that can share the run.
-    Fewer where batch and chains do not divide by it."""
-
-    def check(self) -> None:
-        """Raise ValueError for what no training can mean."""
-        for name, least in (("n_updates", 0), ("batch_size", 1), ("blocks", 1)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-        for name in ("clip_norm", "min_var"):
-            if (number := getattr(self, name)) is not None and not number > 0:
-                raise ValueError(f"{name} must be above 0, got {number}.")
-        if self.average_decay is not None and not 0 <= self.average_decay < 1:
-            raise ValueError(f"average_decay must be at least 0 and below 1, got {self.average_decay}.")
-
-    def n_blocks(self, n_rows: int, objective: Objective) -> int:
-        """The number of blocks of a batch of ``n_rows`` in all: the same numbers are learned for any division of it."""
-        return math.gcd(self.blocks, n_rows, getattr(objective, "n_chains", None) or n_rows)
 
 
 @dataclass
@@ -82,17 +47,6 @@ class StepMetrics(NamedTuple):
     accept_rate: Tensor | None  # mean over all chains
     swap_rate: Tensor | None  # (R − 1,), mean over all chains, of neighbouring replicas
     negative: Negative  # of this process's chains
-
-
-class Rows(Protocol):
-    """Standardised data (n, N), a tensor or read from elsewhere: indexed by a tensor of row numbers."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, which: Tensor, /) -> Tensor: ...
 
 
 @torch.no_grad()
@@ -140,7 +94,7 @@ def train_step(
 
 def fit(
     state: TrainState,
-    data: Tensor | Rows,
+    data: Tensor | Rows | Dataset[Any] | DataLoader[Any],
     objective: Objective,
     options: FitOptions = FitOptions(),
     *,
@@ -156,9 +110,10 @@ def fit(
     ----------
     state : TrainState
         Where to start. The optimizer's own rate is where the cosine begins; the paper's is ``SGD(lr=0.01)``.
-    data : Tensor or Rows
+    data : Tensor, Rows, Dataset or DataLoader
         (n, N), all of it in every process, visited in a new random order each epoch; an incomplete last batch is left
-        out.
+        out. The items of PyTorch's data sets are flattened; of a DataLoader the data set is taken, since the order of
+        rows follows from the seed, and ``options.batch_size`` says how many make a batch.
     objective : Objective
         `ModifiedCD`, `CD`, `PCD` or your own.
     options : FitOptions
@@ -183,6 +138,7 @@ def fit(
     options.check()
     if options.anneal_step_size and not hasattr(objective.sampler, "step_size"):
         raise ValueError(f"anneal_step_size goes with the Langevin family, not with {objective.sampler!r}.")
+    data = rows_of(data, state.model.W)
     if len(data.shape) != 2 or data.shape[1] != state.model.n_visible:
         raise ValueError(f"data must be (n, {state.model.n_visible}), got shape {tuple(data.shape)}.")
     if isinstance(data, Tensor) and not torch.isfinite(data).all():

@@ -1,32 +1,79 @@
 """What all commands share: reading their options, and the run that they are about."""
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
+from grbm.cli.names import close
 from grbm.errors import UserError
-from grbm.report.words import ending
-from grbm.runs import Run, Which, read
-from grbm.runs.paper import describe
+from grbm.runs.config import Which
+
+if TYPE_CHECKING:
+    from grbm.runs import Run
 
 T = TypeVar("T")
+SYNONYMS = {"--epochs": "--updates (an epoch is (rows of data)/(--batch-size) of them)", "--learning-rate": "--lr"}
 
 
-def parse(kind: type[T], args: list[str], prog: str, **kwargs: Any) -> T:
-    """The options of a command; explains them with --help."""
-    return tyro.cli(kind, args=args, prog=prog, **kwargs)
+def parse(kind: type[T], args: list[str], prog: str, aliases: Mapping[str, str] = {}, **kwargs: Any) -> T:
+    """The options of a command; explains them with --help.
+
+    Raises UserError for an option that there is not, with those that are close.
+    """
+    known = [*flags_of(kind), *aliases, "--help", "-h"]
+    words = []
+    for word in args:
+        flag, equals, value = word.partition("=")
+        name = flag.replace("_", "-")
+        if name.startswith("--") and len(name) > 2 and name not in known and not name.startswith("--tyro-"):
+            hint = f"; did you mean {SYNONYMS[name]}?" if name in SYNONYMS and aliases else close(name, known)
+            raise UserError(f"{prog} has no option {flag}{hint} It explains its options with: {prog} --help")
+        words.append(f"{aliases[name]}{equals}{value}" if name in aliases else word)
+    return tyro.cli(kind, args=words, prog=prog, **kwargs)
 
 
-def read_run(folder: Path, data_dir: Path | None, data: Path | None, which: Which = "model") -> Run:
-    """A run, with its data where they are now; says so if its training ended early."""
+def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
+    """The flags of a dataclass of options, those of dataclasses in it too."""
+    hints = get_type_hints(kind, include_extras=True)
+    for f in fields(kind):
+        hint, marks = hints[f.name], []
+        while hasattr(hint, "__metadata__"):
+            marks += hint.__metadata__
+            hint = hint.__origin__
+        if tyro.conf.Positional in marks or tyro.conf.Suppress in marks or get_origin(hint) is tyro.conf.Positional:
+            continue
+        name = f.name.replace("_", "-")
+        if is_dataclass(hint):
+            yield from flags_of(hint, f"{prefix}{name}.")
+        else:
+            yield f"--{prefix}{name}"
+            if hint is bool:
+                yield f"--{prefix}no-{name}"
+
+
+def choices(hint: Any) -> tuple[str, ...]:
+    """The values of a Literal, or of the Literal in a union."""
+    parts = (hint, *get_args(hint))
+    return next((get_args(part) for part in parts if str(get_origin(part)) == "typing.Literal"), ())
+
+
+def read_run(
+    folder: Path, data_dir: Path | None, data: Path | None, which: Which = "model", *, quiet: bool = False
+) -> "Run":
+    """A run, with its data where they are now; says so if its training ended early. ``quiet`` keeps stdout clean."""
+    from grbm.report.words import ending
+    from grbm.runs import read
+    from grbm.runs.paper import describe
+
     run = read(folder, which, note)
     if run.status.ended != "finished":
         note(ending(run))
     if text := describe(run.config):
-        print(text)
+        print(text, file=sys.stderr if quiet else sys.stdout)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
     return run._replace(config=config)
 

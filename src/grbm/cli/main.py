@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from grbm import __version__
-from grbm.cli import judging, reproducing, showing, training, using
+from grbm.cli.names import COMMANDS, close
 from grbm.errors import DivergenceError, StoppedError, UserError
 
 USAGE = """\
@@ -13,6 +13,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
 
   grbm train PRESET      learn a data set; writes a run folder with weights, metrics and figures
   grbm resume RUN        go on where a run was stopped or killed
+  grbm list              the runs in a folder: how far they are, how near to the data
   grbm sample RUN        draw samples from noise, as numbers and as a picture
   grbm encode RUN WHAT   binary codes of data: hidden probabilities or drawn bits
   grbm impute RUN FILE   fill in what is missing of an array, or take noise away
@@ -24,28 +25,15 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm report RUN        a page of it all, to look at and to pass on
   grbm compare RUN RUN   runs side by side, in the terminal and on a page
   grbm reproduce WHAT    a figure or table of the paper: fig1 to fig9, table1 to table3
+  grbm completion SHELL  words to complete with the tab key, for bash, zsh or fish
 
-Start with `grbm train digits` (half a minute at most). Every command explains itself with --help."""
+Start with `grbm train digits` (half a minute at most). Every command explains itself with --help.
+Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong; 130 or 143, stopped by a signal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 1 (a run diverged), 2 (bad input), 130 or 143 (stopped by a signal)."""
+    """Entry point; returns the exit code, as `USAGE` lists them."""
     args = list(sys.argv[1:] if argv is None else argv)
-    commands: dict[str, Callable[[list[str]], None]] = {
-        "train": training.train,
-        "resume": training.resume,
-        "sample": using.sample,
-        "encode": using.encode,
-        "impute": using.impute,
-        "export": using.export,
-        "evaluate": judging.evaluate,
-        "mixing": judging.mixing,
-        "doctor": judging.doctor,
-        "figures": showing.figures,
-        "report": showing.report,
-        "compare": showing.compare,
-        "reproduce": reproducing.reproduce,
-    }
     if args[:1] == ["--version"]:
         print(f"grbm {__version__}")
         return 0
@@ -53,9 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE)
         return 0
     try:
-        if args[0] not in commands:
-            raise UserError(f"There is no command {args[0]!r}; choose one of {', '.join(commands)}.")
-        commands[args[0]](args[1:])
+        return _command(args[0])(args[1:]) or 0
     except UserError as error:
         if not error.told:
             print(f"grbm: {error}", file=sys.stderr)
@@ -64,11 +50,60 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("RANK", "0") == "0":  # all processes of a job come here together
             print(f"grbm: {error}", file=sys.stderr)
         return 1 if isinstance(error, DivergenceError) else 128 + error.signal
+    except BrokenPipeError:  # whoever read the output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
     except OSError as error:
         if not getattr(error, "told", False):
             print(f"grbm: {error}; check the path, its permissions and the space on the disk.", file=sys.stderr)
         return 2
+    except MemoryError:
+        print("grbm: the memory is full; use smaller numbers, or a machine with more.", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if not _of_memory(error):
+            raise
+        print("grbm: the device's memory is full; use smaller numbers, or a device with more.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("grbm: interrupted.", file=sys.stderr)
         return 130
-    return 0
+
+
+def _command(name: str) -> Callable[[list[str]], int | None]:
+    """What runs a command; nothing heavy is loaded for a name that is none."""
+    module = next((module for module, names in COMMANDS.items() if name in names), None)
+    if module is None:
+        known = [command for names in COMMANDS.values() for command in names]
+        raise UserError(f"There is no command {name!r}{close(name, known)} Choose one of {', '.join(known)}.")
+    if module == "training":
+        from grbm.cli import training
+
+        return {"train": training.train, "resume": training.resume}[name]
+    if module == "using":
+        from grbm.cli import using
+
+        return {"sample": using.sample, "encode": using.encode, "impute": using.impute, "export": using.export}[name]
+    if module == "judging":
+        from grbm.cli import judging
+
+        return {"evaluate": judging.evaluate, "mixing": judging.mixing, "doctor": judging.doctor}[name]
+    if module == "showing":
+        from grbm.cli import showing
+
+        shown = {"figures": showing.figures, "report": showing.report, "compare": showing.compare}
+        return (shown | {"list": showing.list_runs})[name]
+    if module == "reproducing":
+        from grbm.cli.reproducing import reproduce
+
+        return reproduce
+    from grbm.cli.completing import completion
+
+    return completion
+
+
+def _of_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch could not get memory: on a CPU its error has no kind of its own."""
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

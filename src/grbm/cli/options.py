@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from grbm.runs import RunConfig, Which
-from grbm.runs.config import About, Dynamics, SamplerName
+from grbm.runs.config import About, Dynamics, RunConfig, SamplerName, Which
 
 
 @dataclass(frozen=True)
@@ -164,6 +163,8 @@ class EvaluateOptions:
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1
+    json: bool = False
+    """Print the result as JSON, and nothing else, to standard output."""
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
@@ -172,13 +173,16 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Say in plain words what is wrong with a run, or fine, and what to change."""
+    """Say in plain words what is wrong with a run, or fine, and what to change. The exit code is 3 where something is
+    wrong."""
 
     run: tyro.conf.Positional[Path]
     """Folder of a run."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1
+    json: bool = False
+    """Print the result as JSON, and nothing else, to standard output."""
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
@@ -208,6 +212,8 @@ class MixingOptions:
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1
+    json: bool = False
+    """Print the result as JSON, and nothing else, to standard output."""
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
@@ -239,6 +245,16 @@ class ReportOptions:
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
     """Where the data are now, if they moved since training."""
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """List the runs in a folder and the folders in it: how far each is, and how near to the data."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """Where to look."""
+    json: bool = False
+    """Print the list as JSON."""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from grbm.cli.common import note, parse, require
+from grbm.cli.names import close
 from grbm.cli.options import Figure1Options, PaperOptions
 from grbm.errors import UserError
 
 
 def reproduce(args: list[str]) -> None:
     """`grbm reproduce`: a figure or table of the paper."""
-    from grbm.reproduce.experiments import ABOUT, TARGETS
+    from grbm.reproduce.targets import ABOUT, TARGETS
 
     names = ", ".join(["fig1", *sorted(TARGETS)])
     if not args or args[0] in ("-h", "--help"):
@@ -23,7 +24,8 @@ def reproduce(args: list[str]) -> None:
     elif args[0] in TARGETS:
         _paper(args[0], args[1:])
     else:
-        raise UserError(f"There is nothing called {args[0]!r} to reproduce; choose one of {names}.")
+        hint = close(args[0], ["fig1", *TARGETS])
+        raise UserError(f"There is nothing called {args[0]!r} to reproduce{hint} Choose one of {names}.")
 
 
 def _figure1(args: list[str]) -> None:

@@ -1,37 +1,55 @@
 """The commands that show a run: its figures, its page, several runs side by side. Parse, call, print."""
 
+import json
+
 from grbm.cli.common import parse, read_run, refuse_existing
-from grbm.cli.options import CompareOptions, FiguresOptions, ReportOptions
+from grbm.cli.options import CompareOptions, FiguresOptions, ListOptions, ReportOptions
 from grbm.errors import UserError
 
 
 def figures(args: list[str]) -> None:
     """`grbm figures`: every figure of a run, drawn again."""
+    options = parse(FiguresOptions, args, "grbm figures")
     from grbm.report.figures import draw
 
-    options = parse(FiguresOptions, args, "grbm figures")
     for path in draw(read_run(options.run, options.data_dir, options.data), seed=options.seed):
         print(f"  {path}")
 
 
 def report(args: list[str]) -> None:
     """`grbm report`: the page of a run."""
+    options = parse(ReportOptions, args, "grbm report")
     from grbm.report.page import report
 
-    options = parse(ReportOptions, args, "grbm report")
     print(f"  {report(read_run(options.run, options.data_dir, options.data), seed=options.seed)}")
 
 
 def compare(args: list[str]) -> None:
     """`grbm compare`: several runs side by side."""
-    from grbm.report.page import compare
-
     options = parse(CompareOptions, args, "grbm compare")
     if len(options.runs) < 2:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
     refuse_existing(options.out, options.overwrite, ", or choose another with --out")
+    from grbm.report.page import compare
+
     table = compare([read_run(folder, None, None) for folder in options.runs], options.out, seed=options.seed)
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for row in table:
         print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
     print(f"  {options.out}")
+
+
+def list_runs(args: list[str]) -> None:
+    """`grbm list`: the runs in a folder."""
+    options = parse(ListOptions, args, "grbm list")
+    if not options.folder.is_dir():
+        raise UserError(f"{options.folder} is not a folder; grbm list FOLDER shows the runs in one.")
+    from grbm.report.listing import runs_in, table
+
+    listed = list(runs_in(options.folder))
+    if options.json:
+        print(json.dumps([run._asdict() for run in listed], indent=2))
+    elif listed:
+        print("\n".join(table(listed)))
+    else:
+        print(f"There is no run in {options.folder}; grbm train PRESET makes one.")

@@ -5,28 +5,58 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from grbm import distributed, runs
-from grbm.cli.common import parse
+from grbm.cli.common import flags_of, parse
+from grbm.cli.names import close
 from grbm.cli.options import ResumeOptions, TrainOptions
 from grbm.errors import UserError
-from grbm.runs import RunConfig
-from grbm.runs.config import Dynamics
+from grbm.runs.config import Dynamics, RunConfig
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
-from grbm.runs.presets import PRESETS
-from grbm.runs.training import train as learn
+from grbm.runs.presets import PRESETS, Preset
+
+SHORT = {  # what everyone sets
+    "--n-hidden": "--model.n-hidden",
+    "--updates": "--train.n-updates",
+    "--lr": "--train.learning-rate",
+    "--batch-size": "--train.batch-size",
+    "--sampler": "--sampler.name",
+}
 
 
 def train(args: list[str]) -> None:
     """`grbm train`: learn a data set."""
-    if not args or args[0] in ("-h", "--help"):
+    written, args = _taken(args, "--config", "")
+    if not written and (not args or args[0] in ("-h", "--help")):
         width = max(map(len, PRESETS))
-        print("usage: grbm train PRESET [options]\n\nPresets (grbm train PRESET --help shows what can be changed):")
+        print("usage: grbm train PRESET [options]\n       grbm train --config RUN/config.json [options]")
+        print("\nPresets (grbm train PRESET --help shows what can be changed):")
         print("\n".join(f"  {name:<{width}}  {preset.summary}" for name, preset in PRESETS.items()))
         return
-    name, rest = args[0], args[1:]
+    name, preset, rest = _of_file(Path(written), args) if written else _of_preset(args)
+    defaults = TrainOptions(**{f.name: getattr(preset.config, f.name) for f in fields(RunConfig)})
+    about = f"{preset.summary}\n\n{_first(name, preset.config)}" if {"-h", "--help"} & set(rest) else preset.summary
+    options = parse(TrainOptions, rest, f"grbm train {name}", SHORT, default=defaults, description=about)
+    config = RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)})
+    config = _settle(config, preset.config)
+    if config.preset in EXPERIMENTS:
+        config = changed_by_hand(preset.config, config)
+    given = ["--config", written] if written else []
+    config = replace(config, command=shlex.join(["grbm", "train", *given, *args]))
+    if text := describe(config):
+        print(text)
+    folder = options.out or Path("runs") / (config.preset or "run")
+    _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
+
+
+def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
+    """The preset that is named first, as its dynamics and scale shape it, and the other arguments."""
+    name, rest = args[0], list(args[1:])
+    if name.startswith("-"):
+        raise UserError(f"The preset goes first: grbm train PRESET {name} ... Choose one of {', '.join(PRESETS)}.")
     if name not in PRESETS:
-        raise UserError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
-    preset, rest = PRESETS[name].config, list(rest)
+        hint = close(name, list(PRESETS))
+        where = f" For a file of your own: grbm train array --data {shlex.quote(name)}." if Path(name).exists() else ""
+        raise UserError(f"There is no preset {name!r}{hint}{where} Choose one of {', '.join(PRESETS)}.")
+    preset = PRESETS[name]
     if name in EXPERIMENTS:
         dynamics, rest = _taken(rest, "--dynamics", "paper")
         scale, rest = _taken(rest, "--scale", "1")
@@ -36,17 +66,50 @@ def train(args: list[str]) -> None:
             factor = float(scale)
         except ValueError as error:
             raise UserError(f"--scale must be a number, not {scale!r}.") from error
-        preset = configure(name, dynamics, factor)  # type: ignore[arg-type]
-    defaults = TrainOptions(**{f.name: getattr(preset, f.name) for f in fields(RunConfig)})
-    options = parse(TrainOptions, rest, f"grbm train {name}", default=defaults, description=PRESETS[name].summary)
-    config = _settle(RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)}), preset)
+        preset = preset._replace(config=configure(name, dynamics, factor))  # type: ignore[arg-type]
+    return name, preset, rest
+
+
+def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
+    """A run's own configuration, and the arguments that change it."""
+    if not path.is_file():
+        raise UserError(f"{path} is not a file; give --config the config.json of a run.")
+    if args and not args[0].startswith("-"):
+        raise UserError(f"Give a preset or --config, not both: {path} has all settings of {args[0]!r} or its own.")
+    return f"--config {path}", Preset(f"The settings of {path}", RunConfig.read(path)), args
+
+
+def _first(name: str, config: RunConfig) -> str:
+    """What people set of this preset, with what it is by default; the whole list follows it."""
+    kind = config.dataset.name
+    data = {
+        "array": ["--data FILE", "--dataset.key NAME", "--dataset.standardise", "--dataset.held-out"],
+        "images": ["--data FOLDER", "--dataset.size", "--dataset.crop", "--dataset.grey", "--dataset.held-out"],
+        "celeba": ["--data FILE", "--data-dir FOLDER", "--dataset.size", "--dataset.subset"],
+        "mnist": ["--data-dir FOLDER"],
+        "fashion-mnist": ["--data-dir FOLDER"],
+        "digits": ["--dataset.held-out"],
+    }.get(kind, ["--dataset.n-points"])
+    values = _values(config) | {"--out": f"runs/{name}"}
+    names = [*data, *SHORT, "--seed", "--out"]
     if name in EXPERIMENTS:
-        config = changed_by_hand(preset, config)
-    config = replace(config, command=shlex.join(["grbm", "train", *args]))
-    if text := describe(config):
-        print(text)
-    folder = options.out or Path("runs") / name
-    _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
+        names = ["--dynamics", "--scale", *names]
+    lines = []
+    for flag in names:
+        value = values.get(SHORT.get(flag, flag.split()[0]))
+        lines.append(f"  {flag:<24}{'' if value in (None, '') else value}".rstrip())
+    takes = [f for f in flags_of(type(config.sampler), "sampler.") if getattr(config.sampler, _field(f)) is not None]
+    lines += [f"  {flag:<24}{getattr(config.sampler, _field(flag))}" for flag in takes if flag != "--sampler.name"]
+    return "What people change of it, with its defaults (all options are below):\n" + "\n".join(lines)
+
+
+def _field(flag: str) -> str:
+    return flag.rpartition(".")[2].replace("-", "_")
+
+
+def _values(config: RunConfig) -> dict[str, Any]:
+    """Every setting by flag."""
+    return {f"--{name.replace('_', '-')}": value for name, value in config.settings().items()}
 
 
 def _taken(args: list[str], flag: str, default: str) -> tuple[str, list[str]]:
@@ -63,6 +126,8 @@ def _taken(args: list[str], flag: str, default: str) -> tuple[str, list[str]]:
 
 def resume(args: list[str]) -> None:
     """`grbm resume`: go on where a run was stopped or killed."""
+    from grbm import runs
+
     options = parse(ResumeOptions, args, "grbm resume")
     if not (options.run / runs.CONFIG).is_file():
         raise UserError(f"{options.run} is not a run (it has no {runs.CONFIG}); give a folder that `grbm train` made.")
@@ -74,7 +139,9 @@ def resume(args: list[str]) -> None:
 
 def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figures: bool) -> None:
     """Train, alone or as one of the processes that ``torchrun`` started, and draw."""
+    from grbm import distributed, runs
     from grbm.runs.progress import Progress
+    from grbm.runs.training import train as learn
 
     group, device = distributed.join(config.device)
     try:
@@ -97,10 +164,10 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
         distributed.leave()
     if not group.is_leader:
         return
-    trained = progress.task is not None
-    print(
-        f"Trained in {progress.seconds:.0f} s; the run is in {folder}" if trained else f"{folder} was finished already"
-    )
+    if progress.task is None:
+        print(f"{folder} was finished already; nothing was done. To draw it again: grbm figures {folder}")
+        return
+    print(f"Trained in {progress.seconds:.0f} s; the run is in {folder}")
     if figures:
         from grbm.report.figures import draw
         from grbm.report.page import report

@@ -2,27 +2,30 @@
 
 from pathlib import Path
 
-from grbm import files, runs
 from grbm.cli.common import note, parse, read_run, refuse_existing, require
+from grbm.cli.names import close
 from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions
 from grbm.errors import UserError
 
 
 def sample(args: list[str]) -> None:
     """`grbm sample`: draws from noise, as numbers and as a picture."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    from grbm.data.mixtures import MIXTURES
-    from grbm.report import plots
     from grbm.runs.config import SAMPLERS, SamplerConfig, SamplingConfig
-    from grbm.runs.sampling import generate
 
     options = parse(SampleOptions, args, "grbm sample")
     require("--n", options.n, 1)
     require("--steps", options.steps, 1)
     if options.sampler is not None and options.sampler not in SAMPLERS:
-        raise UserError(f"There is no sampler {options.sampler!r}; choose one of {', '.join(SAMPLERS)}.")
+        hint = close(options.sampler, list(SAMPLERS))
+        raise UserError(f"There is no sampler {options.sampler!r}{hint} Choose one of {', '.join(SAMPLERS)}.")
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from grbm import files, runs
+    from grbm.data.mixtures import MIXTURES
+    from grbm.report import plots
+    from grbm.runs.sampling import generate
+
     run = read_run(options.run, None, None, options.weights)
     own = run.config.sampling
     sampling = SamplingConfig(
@@ -55,11 +58,12 @@ def sample(args: list[str]) -> None:
 
 def encode(args: list[str]) -> None:
     """`grbm encode`: binary codes of data."""
+    options = parse(EncodeOptions, args, "grbm encode")
     import numpy as np
 
+    from grbm import files, runs
     from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes
 
-    options = parse(EncodeOptions, args, "grbm encode")
     run = read_run(options.run, options.data_dir, options.data, options.weights)
     rows = rows_to_encode(run, options.what, options.key)
     form = ".packed" if options.packed else ".bits" if options.bits else ""
@@ -81,17 +85,18 @@ def encode(args: list[str]) -> None:
 
 def impute(args: list[str]) -> None:
     """`grbm impute`: what is missing of an array, filled in."""
-    import numpy as np
-    import torch
-
-    from grbm.runs.encoding import strangeness
-    from grbm.runs.imputing import impute_rows, rows_with_gaps
-
     options = parse(ImputeOptions, args, "grbm impute")
     require("--noise-std", options.noise_std, 0)
     require("--chains", options.chains, 1)
     require("--replicas", options.replicas, 1)
     require("--steps", options.steps, 4)
+    import numpy as np
+    import torch
+
+    from grbm import files, runs
+    from grbm.runs.encoding import strangeness
+    from grbm.runs.imputing import impute_rows, rows_with_gaps
+
     run = read_run(options.run, None, None, options.weights)
     rows = rows_with_gaps(run, options.file, options.key)
     path = options.out or options.run / runs.IMPUTED / f"{options.file.stem}.npy"
@@ -132,9 +137,9 @@ def _note_units(far: float) -> None:
 
 def export(args: list[str]) -> None:
     """`grbm export`: a machine for other programs."""
+    options = parse(ExportOptions, args, "grbm export")
     from grbm.interchange.programs import Encoder, write_onnx, write_program
 
-    options = parse(ExportOptions, args, "grbm export")
     run, path = read_run(options.run, None, None, options.weights), options.out
     refuse_existing(path, options.overwrite)
     if path.is_dir() and path.suffix in (".onnx", ".pt2"):

@@ -1,6 +1,14 @@
 """Data sets as (n, N) tensors, and their standardisation."""
 
-from grbm.data.mixtures import MIXTURES, Mixture
-from grbm.data.standardise import Standardizer
+from typing import TYPE_CHECKING
+
+from grbm.lazy import lazily
+
+if TYPE_CHECKING:
+    from grbm.data.mixtures import MIXTURES, Mixture
+    from grbm.data.standardise import Standardizer
 
 __all__ = ["MIXTURES", "Mixture", "Standardizer"]
+__getattr__, __dir__ = lazily(
+    __name__, {"grbm.data.mixtures": ["MIXTURES", "Mixture"], "grbm.data.standardise": ["Standardizer"]}
+)

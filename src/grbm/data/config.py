@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from grbm.data.standardise import Mode
-
+Mode = Literal["none", "pixel", "channel", "scalar"]
+PLANE = ("isotropic", "anisotropic")  # mixtures whose density is known
 DatasetName = Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "celeba", "array", "images"]
 
 

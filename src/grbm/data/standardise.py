@@ -1,14 +1,13 @@
 """Standardisation per column, per channel or by one scalar, and its inverse."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from grbm.data.config import Mode
 from grbm.data.tables import ColumnStatistics, StoredTable, measure
 from grbm.model import Base
-
-Mode = Literal["none", "pixel", "channel", "scalar"]
 
 
 class Standardizer(NamedTuple):

@@ -201,6 +201,8 @@ def log_z(
     LogZ
         ``converged`` says whether the two ends agree, ``doubt`` why not, and ``verdict`` both in words.
     """
+    if n_steps < 1 or n_chains < 2:
+        raise ValueError(f"n_steps must be at least 1 and n_chains at least 2, got {n_steps} and {n_chains}.")
     energy = model.freeze()
     device = energy.W.device
     size = 12.0 * n_chains * (energy.n_visible + energy.n_hidden)

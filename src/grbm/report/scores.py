@@ -1,7 +1,9 @@
 """`grbm evaluate`: the numbers that a run's data allow."""
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +13,9 @@ from grbm.data.tables import Table, spread
 from grbm.evaluate import ais, exact
 from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
 from grbm.evaluate.mixtures import density_score, model_grid, sample_score
-from grbm.runs import Run
+from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.sampling import generate, on_device
+from grbm.typed import is_kind
 
 
 def evaluate(
@@ -35,7 +38,7 @@ def evaluate(
     dataset = dataset or run.load_data()
     model, scale = run.model, run.standardizer
     log_scale = float(scale.scale.log().sum())
-    scores: dict[str, Any] = {"n_visible": model.n_visible, "n_hidden": model.n_hidden}
+    scores: dict[str, Any] = {"n_visible": model.n_visible, "n_hidden": model.n_hidden, "model": model_digest(model)}
     # v itself, not conditional means, which lie where the free energy is lower than anywhere in a sample
     generated = generate(run, n_samples, seed=seed, sampling=replace(run.config.sampling, mean=False))
     scores["samples"] = n_samples
@@ -78,6 +81,19 @@ def evaluate(
             "mode_share": list(drawn.mode_share),
         }
     return scores
+
+
+def dearer(folder: Path, model: str) -> dict[str, Any]:
+    """The scores in a run's folder that only ``whole`` gives, where they are of these very weights."""
+    try:
+        before = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(before, dict) or before.get("model") != model or "rows_train" not in before:
+        return {}
+    kinds = ("log_likelihood", "dequantised", "bits_per_dimension", "rows_", "log_z")
+    kept = {name: x for name, x in before.items() if name.startswith(kinds)}
+    return kept if all(is_kind(float | bool | str, x) for x in kept.values()) else {}
 
 
 def _whole(

@@ -28,6 +28,40 @@ def ending(run: Run) -> str:
     return f"{run.status}{go_on}"
 
 
+def score_table(scores: dict[str, Any]) -> Iterator[str]:
+    """The ``scores`` of `grbm.report.scores` as a table for people."""
+
+    def shown(name: str) -> str:
+        if scores.get(name) is None:
+            return "–"
+        error = scores.get(f"{name}_error")
+        return with_error(scores[name], error) if error else f"{scores[name]:.4f}"
+
+    rows = [
+        (label, shown(f"{name}_train"), shown(f"{name}_test"))
+        for name, label in (
+            ("log_likelihood", "log-likelihood, nats per sample"),
+            ("free_energy", "free energy, nats per sample"),
+            ("reconstruction", "reconstruction error, mean square"),
+        )
+    ]
+    yield f"  {'':<35}{'training':>18}{'held out':>18}"
+    yield from (f"  {label:<35}{train:>18}{test:>18}" for label, train, test in rows)
+    label = f"free energy of {scores['samples']:,} samples from noise"
+    yield f"  {label:<41}{shown('free_energy_samples'):>12}"
+    if "kl_data_model" in scores:
+        masses, shares = (" ".join(f"{x:.3f}" for x in scores[name]) for name in ("mode_mass", "mode_share"))
+        yield f"  {'KL(data || model), nats':<41}{scores['kl_data_model']:>12.4f}"
+        yield f"  {'samples within 3 deviations of a mode':<41}{scores['within_3_deviations']:>12.1%}"
+        yield f"  {'mass of each mode':<35}{masses:>18}"
+        yield f"  {'share of the samples in each':<35}{shares:>18}"
+    log_z = f"log Z {scores['log_z']:.3f}" + (f" ± {scores['log_z_error']:.2g}" if scores["log_z_error"] else "")
+    yield f"  {log_z} ({scores['log_z_method']})"
+    if "log_z_verdict" in scores:
+        yield textwrap.fill(scores["log_z_verdict"], 100, initial_indent="  ", subsequent_indent="  ")
+    yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
+
+
 def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
     """The log-likelihoods among ``scores`` (of `grbm.report.scores`) as a small table, and what they mean."""
     bits = "bits_per_dimension_train" in scores

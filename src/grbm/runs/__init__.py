@@ -1,33 +1,37 @@
 """A run: its configuration, its folder, training it, and what is done with one: samples, codes, gaps filled in."""
 
-from grbm.runs.config import RunConfig
-from grbm.runs.folder import (
-    CHECKPOINTS,
-    CODES,
-    CONFIG,
-    DATA,
-    EVALUATION,
-    FID,
-    FIGURES,
-    IMPUTED,
-    METRICS,
-    MIXING,
-    RAW_WEIGHTS,
-    REPORT,
-    SAMPLES,
-    STATUS,
-    TRACE,
-    TRAJECTORY,
-    WEIGHTS,
-    Run,
-    Status,
-    Which,
-    model_digest,
-    note_written,
-    read,
-    read_metrics,
-    read_status,
-)
+from typing import TYPE_CHECKING
+
+from grbm.lazy import lazily
+
+if TYPE_CHECKING:
+    from grbm.runs.config import RunConfig, Which
+    from grbm.runs.folder import (
+        CHECKPOINTS,
+        CODES,
+        CONFIG,
+        DATA,
+        EVALUATION,
+        FID,
+        FIGURES,
+        IMPUTED,
+        METRICS,
+        MIXING,
+        RAW_WEIGHTS,
+        REPORT,
+        SAMPLES,
+        STATUS,
+        TRACE,
+        TRAJECTORY,
+        WEIGHTS,
+        Run,
+        Status,
+        model_digest,
+        note_written,
+        read,
+        read_metrics,
+        read_status,
+    )
 
 __all__ = [
     "CHECKPOINTS",
@@ -57,3 +61,37 @@ __all__ = [
     "read_metrics",
     "read_status",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "grbm.runs.config": ["RunConfig", "Which"],
+        "grbm.runs.folder": [
+            "CHECKPOINTS",
+            "CODES",
+            "CONFIG",
+            "DATA",
+            "EVALUATION",
+            "FID",
+            "FIGURES",
+            "IMPUTED",
+            "METRICS",
+            "MIXING",
+            "RAW_WEIGHTS",
+            "REPORT",
+            "SAMPLES",
+            "STATUS",
+            "TRACE",
+            "TRAJECTORY",
+            "WEIGHTS",
+            "Run",
+            "Status",
+            "model_digest",
+            "note_written",
+            "read",
+            "read_metrics",
+            "read_status",
+        ],
+    },
+    ["checkpoint", "config", "folder", "presets", "sampling", "training"],
+)

@@ -4,39 +4,33 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from grbm.data.config import DatasetConfig, Source
-from grbm.data.loading import Dataset, load
 from grbm.errors import UserError
-from grbm.model import GRBM, Base, Precision
-from grbm.objectives import CD, PCD, ModifiedCD, Objective
-from grbm.samplers import (
-    Annealed,
-    Gibbs,
-    GibbsLangevin,
-    Langevin,
-    ParallelTempering,
-    PartialGibbs,
-    Sampler,
-    TrajectoryTempering,
-)
-from grbm.training import FitOptions
+from grbm.options import FitOptions, Precision
 from grbm.typed import restore
 
+if TYPE_CHECKING:  # what a configuration is, can be asked without loading what it builds
+    import torch
+
+    from grbm.data.loading import Dataset
+    from grbm.model import GRBM, Base
+    from grbm.objectives import Objective
+    from grbm.samplers import Sampler
+
+Which = Literal["model", "raw", "best"]  # weights of a run
 LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
-SAMPLERS: dict[str, type] = {
-    "gibbs": Gibbs,
-    "langevin": Langevin,
-    "gibbs-langevin": GibbsLangevin,
-    "partial-gibbs": PartialGibbs,
-    "parallel-tempering": ParallelTempering,
-    "trajectory-tempering": TrajectoryTempering,
-    "annealed": Annealed,
-}
+SAMPLERS = {
+    "gibbs": "Gibbs",
+    "langevin": "Langevin",
+    "gibbs-langevin": "GibbsLangevin",
+    "partial-gibbs": "PartialGibbs",
+    "parallel-tempering": "ParallelTempering",
+    "trajectory-tempering": "TrajectoryTempering",
+    "annealed": "Annealed",
+}  # classes of grbm.samplers
 SamplerName = Literal[
     "gibbs",
     "langevin",
@@ -90,14 +84,16 @@ class SamplerConfig:
     power: float | None = None
     """Tempered samplers: exponent of the ladder or path from the base to the model."""
 
-    def build(self, base: Base) -> Sampler:
+    def build(self, base: "Base") -> "Sampler":
         """The sampler; ``base`` is where tempered ones start."""
-        kind = SAMPLERS[self.name]
+        from grbm import samplers
+
+        kind = getattr(samplers, SAMPLERS[self.name])
         given: dict[str, Any] = {k: v for k, v in asdict(self).items() if k != "name" and v is not None}
         known = {f.name for f in fields(kind)}
         if "sampler" in known:
             rho = given.pop("rho", None)
-            given |= {"base": base, "sampler": Gibbs() if rho is None else PartialGibbs(rho)}
+            given |= {"base": base, "sampler": samplers.Gibbs() if rho is None else samplers.PartialGibbs(rho)}
         if wrong := sorted(given.keys() - known):
             own = {f.name for f in fields(self)} & (known | ({"rho"} if "sampler" in known else set()))
             takes = ", ".join(sorted(own)) or "no options"
@@ -126,8 +122,10 @@ class ObjectiveConfig:
     probabilities: bool = False
     """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
 
-    def build(self, sampler: Sampler, batch_size: int) -> Objective:
+    def build(self, sampler: "Sampler", batch_size: int) -> "Objective":
         """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
+        from grbm.objectives import CD, PCD, ModifiedCD
+
         takes = {"modified-cd": ("burn_in", "n_chains"), "cd": (), "pcd": ("n_chains", "restart")}[self.name]
         for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
             if getattr(self, option) != unset and option not in takes:
@@ -154,7 +152,10 @@ class TrainConfig(FitOptions):
     variance_rate: float = 1.0
     """Factor on the learning rate of log σ²."""
 
-    def build(self, model: GRBM) -> torch.optim.Optimizer:
+    def build(self, model: "GRBM") -> "torch.optim.Optimizer":
+        """The optimiser of ``model``'s parameters."""
+        import torch
+
         rest = [p for name, p in model.named_parameters() if name != "log_var"]
         groups = [
             {"params": rest, "lr": self.learning_rate},
@@ -252,8 +253,10 @@ class RunConfig:
         """The place of the data, as `grbm.data.loading.load` takes it."""
         return Source(self.data_dir, self.data, self.memory)
 
-    def load_data(self) -> Dataset:
+    def load_data(self) -> "Dataset":
         """The data set; raises UserError where it is missing or malformed."""
+        from grbm.data.loading import load
+
         return load(self.dataset, self.source, self.seed)
 
     def check(self) -> None:
@@ -294,7 +297,7 @@ class RunConfig:
                 raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
         if (self.dataset.size or 0) > LARGEST_SIDE:
             raise UserError(f"--dataset.size must be at most {LARGEST_SIDE:,}, got {self.dataset.size:,}.")
-        for name, value in _flatten(asdict(self)):
+        for name, value in self.settings().items():
             if isinstance(value, int) and abs(value) >= 2**53:
                 raise UserError(f"{_flag(name)} must be below 2^53, got {value}.")
         if self.train.anneal_step_size and self.sampler.name not in ("langevin", "gibbs-langevin"):
@@ -319,7 +322,11 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
         aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
-        return dict(_flatten({name: value for name, value in asdict(self).items() if name not in aside}))
+        return {name: value for name, value in self.settings().items() if name.partition(".")[0] not in aside}
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting, by flag."""
+        return dict(_flatten(asdict(self)))
 
     def difference(self, other: "RunConfig") -> str | None:
         """The first thing that decides what is learned and is not the same, as "name = mine, not the other's"."""

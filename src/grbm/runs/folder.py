@@ -23,7 +23,7 @@ from grbm.model import CONFIG as CONFIG
 from grbm.model import GRBM, Base
 from grbm.model import WEIGHTS as WEIGHTS
 from grbm.runs import checkpoint
-from grbm.runs.config import RunConfig
+from grbm.runs.config import RunConfig, Which
 from grbm.typed import is_kind, restore
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
@@ -33,7 +33,6 @@ EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 WRITTEN = "written.txt"  # files in the folder whose names the user chose
 REPORT = "report.html"
-Which = Literal["model", "raw", "best"]
 
 
 @dataclass(frozen=True)
@@ -309,6 +308,11 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
     if found and not path.is_file():
         raise UserError(
             f"All checkpoints in {folder / CHECKPOINTS} are damaged, and training never ended: train again."
+        )
+    if not path.is_file() and read_status(folder).ended == "running":
+        raise UserError(
+            f"{folder} has no weights yet: its training has not come to a checkpoint, or was killed before. To go on, "
+            f"from the beginning where there is none: grbm resume {folder}"
         )
     return GRBM.from_parameters(read_tensors(path), str(path)), path
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from grbm.data.config import DatasetConfig
-from grbm.data.mixtures import MIXTURES
+from grbm.data.config import PLANE, DatasetConfig
 from grbm.runs.config import (
     ModelConfig,
     ObjectiveConfig,
@@ -74,12 +73,12 @@ def _images(name: str, n_hidden: int, n_updates: int, learning_rate: float) -> R
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:
     """The paper's recipe at temperature 1: modified CD, 100 steps, SGD 0.01 with cosine, clipping at 10."""
     return RunConfig(
-        dataset=DatasetConfig(dataset, standardise="none" if dataset in MIXTURES else "pixel"),  # type: ignore[arg-type]
+        dataset=DatasetConfig(dataset, standardise="none" if dataset in PLANE else "pixel"),  # type: ignore[arg-type]
         model=ModelConfig(n_hidden),
         sampler=sampler,
         objective=ObjectiveConfig(n_steps=100),
         train=TrainConfig(n_updates, batch_size),
-        sampling=SamplingConfig(sampler, n_steps=100, mean=dataset not in MIXTURES),
+        sampling=SamplingConfig(sampler, n_steps=100, mean=dataset not in PLANE),
     )
 
 

@@ -3,6 +3,7 @@
 import copy
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -42,12 +43,30 @@ class Notes:
         return cls(**{f.name: notes[f.name] for f in fields(cls) if f.name in notes})
 
 
+BROAD = 4.0  # times the data's variance: a unit so broad has been given up by the model
+
+
+def broadest(var: Tensor, data_var: Tensor) -> tuple[int, float]:
+    """The visible unit that is broadest beside the data, and how many times; data that hardly vary count as others."""
+    ratio = var.cpu() / data_var.clamp_min(float(data_var.mean()))
+    return int(ratio.argmax()), float(ratio.max())
+
+
 class Recorder:
     """The bookkeeping of a run in progress: what is logged, what is saved, and when."""
 
     def __init__(
-        self, run: Prepared, folder: Path, group: ProcessGroup, log: Log | None, name: str, notes: Notes
+        self,
+        run: Prepared,
+        folder: Path,
+        group: ProcessGroup,
+        log: Log | None,
+        name: str,
+        notes: Notes,
+        warn: Callable[[str], None],
     ) -> None:
+        self.warn: Callable[[str], None] | None = warn  # until it was used
+        self.data_var = run.base.var
         self.config, self.state, self.scale = run.config, run.state, run.scale
         self.image_shape = run.dataset.image_shape
         self.folder, self.group, self.log, self.name = folder, group, log, name
@@ -80,6 +99,7 @@ class Recorder:
                 if record["energy_distance"] is not None:
                     notes.scores.append(record["energy_distance"])
                 self.log.write(record)
+                self._remark()
                 between = every * max(1, config.log.points // max(1, config.log.images))
                 if self.image_shape is not None and config.log.images and state.update % between == 0:
                     self._picture(self.image_shape, chains)
@@ -157,6 +177,18 @@ class Recorder:
                 return
         run_folder.save_trajectory(self.folder, update, now, chains)
         self.kept = [(now, chains)]
+
+    @torch.no_grad()
+    def _remark(self) -> None:
+        """Say so, once, where a visible unit has become far broader than the data."""
+        unit, times = broadest(self.state.model.var, self.data_var)
+        late = self.state.update >= self.config.train.n_updates / 10  # not where it started so
+        if self.warn is not None and late and times > BROAD:
+            self.warn(
+                f"At update {self.state.update:,} visible unit {unit} has {times:.3g} times the data's variance: the "
+                f"model is giving it up. If it stays so, lower the learning rate (--lr)."
+            )
+            self.warn = None
 
     def last_saved(self) -> str:
         if self.saved_update == 0:

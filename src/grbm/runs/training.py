@@ -87,7 +87,8 @@ def train(
             group.on_leader(lambda: run_folder.create(folder, run.config, overwrite=overwrite))
         log = group.on_leader(lambda: _open(run, folder))
         try:
-            _learn(run, Recorder(run, folder, group, log, _name_of(run.config), notes), folder, on_start, on_update)
+            recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
+            _learn(run, recorder, folder, on_start, on_update)
         finally:
             if log is not None:
                 with suppress(OSError):  # all that counts was flushed before

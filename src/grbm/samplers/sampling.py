@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from grbm.model import GRBM, Energy, Precision
+from grbm.model import GRBM, Energy
+from grbm.options import Precision
 from grbm.randomness import Blocks, Rng, seed_of
 from grbm.samplers.chains import Chains, Sampler, Walked, gather, walk
 from grbm.samplers.engines import pick_engine, run_moves
@@ -115,6 +116,8 @@ def sample(
         raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {sampler!r}.")
     if (n_chains is None) == (v0 is None):
         raise ValueError("Give either n_chains (chains start from noise) or v0 (chains start there).")
+    if n_chains is not None and n_chains < 1:
+        raise ValueError(f"n_chains must be at least 1, got {n_chains}.")
     if v0 is not None and sampler.anneals:
         raise ValueError("An annealed path starts from its own noise: give n_chains, not v0.")
     if n_steps < 0 or not 0 <= burn_in <= n_steps:

@@ -20,8 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grbm.model import Energy, Precision
+from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
+from grbm.options import Precision
 from grbm.randomness import ROUNDS, Blocks, Philox
 from grbm.samplers.chains import Chains, Walked
 from grbm.samplers.moves import Moves

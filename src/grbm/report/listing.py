@@ -1,0 +1,82 @@
+"""`grbm list`: the runs in a folder, a line each."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from grbm.errors import UserError
+from grbm.report.words import duration
+from grbm.runs import CONFIG, EVALUATION, RunConfig, read_metrics, read_status
+from grbm.typed import is_kind
+
+DEEPEST = 4  # folders in folders that are looked into
+
+
+class Listed(NamedTuple):
+    """A run at a glance."""
+
+    folder: str
+    data: str
+    ended: str
+    updates: int
+    n_updates: int
+    n_hidden: int
+    seconds: float | None
+    energy_distance: float | None  # of chains and data, when it was last logged
+    log_likelihood: float | None  # held out, as `grbm evaluate` found it
+
+
+def runs_in(folder: Path) -> Iterator[Listed]:
+    """The runs in ``folder`` and the folders in it, by name; what is not a run, or damaged, is passed over."""
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        folders.sort()
+        if len(here.relative_to(folder).parts) >= DEEPEST:
+            folders.clear()
+        if CONFIG not in files:
+            continue
+        try:
+            config, status, metrics = RunConfig.read(here / CONFIG), read_status(here), read_metrics(here)
+        except UserError:
+            continue
+        folders.clear()
+        last = metrics[-1] if metrics else {}
+        updates = max(status.update, last.get("update", 0))
+        name = config.data.name if config.data is not None else config.dataset.name
+        yield Listed(
+            str(here),
+            name,
+            status.ended,
+            updates,
+            config.train.n_updates,
+            config.model.n_hidden,
+            last.get("seconds"),
+            last.get("energy_distance"),
+            _likelihood(here),
+        )
+
+
+def _likelihood(folder: Path) -> float | None:
+    try:
+        found = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))
+        number = found.get("log_likelihood_test")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return number if is_kind(float, number) else None
+
+
+def table(listed: list[Listed]) -> Iterator[str]:
+    """The list as lines of text."""
+    rows: list[tuple[str, ...]] = [
+        ("run", "data", "state", "updates", "hidden", "time", "energy distance", "held-out nats")
+    ]
+    for run in listed:
+        done = f"{run.updates:,}" + ("" if run.updates >= run.n_updates else f" of {run.n_updates:,}")
+        numbers = ("–" if x is None else f"{x:.3g}" for x in (run.energy_distance, run.log_likelihood))
+        took = "–" if run.seconds is None else duration(run.seconds)
+        rows.append((run.folder, run.data, run.ended, done, f"{run.n_hidden:,}", took, *numbers))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()

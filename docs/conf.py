@@ -1,21 +1,36 @@
 """The documentation: `uv run --extra docs sphinx-build -W docs site`, then open site/index.html."""
 
+import contextlib
+import io
 import logging
+import os
+import re
 import warnings
+from pathlib import Path
 
 import latex2mathml.converter
 from docutils import nodes
 
 import grbm
+from grbm import cli
+from grbm.cli.main import USAGE
+from grbm.cli.names import COMMANDS
 
 project, author, copyright = "grbm", "the authors of grbm", "the authors of grbm, MIT licence"
 version = release = grbm.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
 exclude_patterns = ["tutorials/*", "_build"]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 default_role = "code"
 html_theme, html_title = "furo", "grbm"
+html_static_path, html_css_files = ["static"], ["grbm.css"]
 html_math_renderer = "mathml"
 html_theme_options = {"navigation_with_keys": True}
 html_show_sphinx = False
@@ -41,6 +56,22 @@ warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
 logging.getLogger("arviz").setLevel(logging.WARNING)
 
 
+def command_line(app) -> None:
+    """The page of the command line, from what its parsers say."""
+    os.environ |= {"COLUMNS": "92", "NO_COLOR": "1", "TERM": "dumb"}
+    arguments = {"train": [["train"], ["train", "array"]], "reproduce": [["reproduce"], ["reproduce", "table1"]]}
+    parts = ["# The command line", f"```text\n{USAGE}\n```"]
+    for command in (name for names in COMMANDS.values() for name in names):
+        parts.append(f"## grbm {command}")
+        for words in arguments.get(command, [[command]]):
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+                cli.main([*words, "--help"])
+            text = re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue()).strip()
+            parts.append(f"```text\n{text}\n```")
+    (Path(app.srcdir) / "auto_command_line.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
 def setup(app):
     """Equations as MathML, which browsers draw themselves: nothing is fetched from anywhere."""
 
@@ -55,4 +86,5 @@ def setup(app):
         self.body.append("</div>")
         raise nodes.SkipNode
 
+    app.connect("builder-inited", command_line)
     app.add_html_math_renderer("mathml", (inline, None), (block, None))

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from grbm import cli, runs
-from grbm.report.page import compare, report
+from grbm.report.comparing import compare
+from grbm.report.page import report
 from grbm.runs.config import SamplerConfig
 
 QUIET = ["--train.n-updates", "40", "--log.no-tensorboard", "--no-figures"]

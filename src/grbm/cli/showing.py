@@ -30,7 +30,7 @@ def compare(args: list[str]) -> None:
     if len(options.runs) < 2:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
     refuse_existing(options.out, options.overwrite, ", or choose another with --out")
-    from grbm.report.page import compare
+    from grbm.report.comparing import compare
 
     table = compare([read_run(folder, None, None) for folder in options.runs], options.out, seed=options.seed)
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]

@@ -146,8 +146,11 @@ def export(args: list[str]) -> None:
         raise UserError(f"{path} is a folder; give the name of a file.")
     encoder = Encoder(run.model, *run.standardizer)
     if path.suffix == ".onnx":
-        write_onnx(encoder, path)
+        sizes = {"grbm.n_visible": str(run.model.n_visible), "grbm.n_hidden": str(run.model.n_hidden)}
+        write_onnx(encoder, path, {"grbm.run": options.run.resolve().name, **sizes})
         print(f"Encoder, input x in the data's units, output probabilities: {path}")
+        mean, scale = (f"{float(x.min()):.4g} to {float(x.max()):.4g}" for x in run.standardizer)
+        print(f"  It makes (x - mean)/scale of x itself: means {mean}, scales {scale}; all of them are in its metadata")
     elif path.suffix == ".pt2":
         write_program(encoder, path)
         print(f"Encoder, from x in the data's units to hidden probabilities: {path} (torch.export.load)")

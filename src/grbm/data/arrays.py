@@ -19,6 +19,7 @@ from grbm.errors import UserError
 
 RESIDENT = 64 << 20  # bytes of a map that may be in memory before they are given back
 LARGE_PAGE = 2 << 20
+COLUMNS = "columns"  # in an archive: the names of the other array's columns
 CHUNK = 1 << 20  # bytes read at a time
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 100  # what is larger than the first and unpacks by more than the second is refused
 # What reading a damaged archive or header raises.
@@ -52,6 +53,28 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
             f"{path} is not a whole .npy or .npz file of numbers ({reason}); write it with numpy.save."
         ) from error
     return rows_of(array, str(path))
+
+
+def column_names(path: Path, n_columns: int) -> tuple[str, ...]:
+    """The names that a .npz archive gives its columns, an array of N strings called "columns"; empty where it has none.
+
+    ``numpy.savez("table.npz", x=x, columns=names)`` writes such a one.
+    """
+    if not zipfile.is_zipfile(path):
+        return ()
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{COLUMNS}.npy") as file:
+            if archive.getinfo(f"{COLUMNS}.npy").file_size > BOMB_SIZE:
+                return ()
+            names = np.lib.format.read_array(file, allow_pickle=False)
+    except UNREADABLE:
+        return ()
+    good = names.dtype.kind in "US" and names.shape == (n_columns,)
+    return (
+        tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names)
+        if good
+        else ()
+    )
 
 
 def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:
@@ -113,6 +136,8 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
     """One array of a .npz archive: mapped where it is stored as it is, decompressed into memory where it is not."""
     with zipfile.ZipFile(file) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
+        if key is None and len(names) == 2 and COLUMNS in names:
+            key = next(name for name in names if name != COLUMNS)
         if key is None and len(names) != 1:
             raise UserError(f"{path} holds several arrays; name one with --key or --dataset.key: {', '.join(names)}.")
         if key is not None and key not in names:

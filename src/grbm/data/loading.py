@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.data.arrays import open_array
+from grbm.data.arrays import column_names, open_array
 from grbm.data.config import DatasetConfig, Source
 from grbm.data.images import load_digits, load_idx
 from grbm.data.mixtures import MIXTURES, Mixture
@@ -28,6 +28,7 @@ class Dataset(NamedTuple):
     mixture: Mixture | None = None  # the true density, if known
     levels: int | None = None  # where numbers are k/(levels − 1): how many different ones there are
     numbers: tuple[Tensor, Tensor] | None = None  # of the rows of train and test in the file that was split
+    columns: tuple[str, ...] = ()  # their names, where they have any
 
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
@@ -49,8 +50,10 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         return Dataset(train.float(), mixture.sample(10_000, seed=seed + 1).float(), mixture=mixture)
     if name == "array":
         assert source.path is not None
-        open_it = open_arrow if is_arrow(source.path) else open_array
-        return _split(open_it(source.path, config.key), config, source, seed)
+        if is_arrow(source.path):
+            return _split(open_arrow(source.path, config.key), config, source, seed)
+        rows = open_array(source.path, config.key)
+        return _split(rows, config, source, seed)._replace(columns=column_names(source.path, rows.n_columns))
     if name in ("images", "celeba"):
         rows, shape = _open_images(config, source)
         return _split(rows, config, source, seed)._replace(image_shape=shape, levels=LEVELS[name])

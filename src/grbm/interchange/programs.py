@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import warnings
 from pathlib import Path
 
@@ -46,13 +47,15 @@ def write_program(encoder: Encoder, path: Path) -> None:
         torch.export.save(program, str(temporary))
 
 
-def write_onnx(encoder: Encoder, path: Path) -> None:
+def write_onnx(encoder: Encoder, path: Path, about: dict[str, str] | None = None) -> None:
     """An ONNX model with input ``x`` (rows, N) and output ``probabilities`` (rows, M).
+
+    Its metadata say in which units ``x`` is, with mean and scale of each column as JSON, and what ``about`` adds.
 
     Raises UserError where the packages that write it are not installed.
     """
     try:
-        import onnx  # noqa: F401
+        import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(
@@ -72,3 +75,11 @@ def write_onnx(encoder: Encoder, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+        written = onnx.load(str(temporary))
+        metadata = {
+            "grbm.units": "x is in the data's own units; the model itself makes (x - mean) / scale of it",
+            "grbm.mean": json.dumps(encoder.mean.tolist()),
+            "grbm.scale": json.dumps(encoder.scale.tolist()),
+        }
+        onnx.helper.set_model_props(written, metadata | (about or {}))
+        onnx.save(written, str(temporary))

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from grbm import files, runs
 from grbm.data.loading import Dataset
+from grbm.data.tables import spread
 from grbm.evaluate.exact import quadrature
 from grbm.evaluate.mixtures import model_grid
-from grbm.report import plots
+from grbm.report import plots, table_plots
 from grbm.runs.config import SamplingConfig
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
@@ -30,7 +32,8 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     sampler = tuned_sampler(run, sampling.sampler, on_device(run))
     if shape is not None:
         how = f"{sampling.n_steps} steps from noise" + (", conditional means" if sampling.mean else "")
-        save(plots.image_grid(generate(run, 128, sampler=sampler, seed=seed), shape, f"Samples: {how}"), "samples.png")
+        drawn, real = generate(run, 100, sampler=sampler, seed=seed), dataset.train[spread(len(dataset.train), 100)]
+        save(plots.images_beside(real, drawn, shape, f"samples: {how}"), "samples.png")
         states, steps = trajectory(run, 10, sampler=sampler, seed=seed, n_states=13)
         save(plots.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
         states, _ = trajectory(run, 32, sampler=sampler, seed=seed, n_states=50)
@@ -41,28 +44,50 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     elif run.model.n_visible == 2:
         save(_plane(run, dataset, sampling, sampler, seed), "density.png")
     else:
-        drawn = generate(run, 1000, sampler=sampler, seed=seed)
-        save(plots.scatter(drawn, dataset.train[:1000], "Samples from noise"), "samples.png")
+        real, drawn, names = table_samples(run, dataset, sampler, seed)
+        if drawn.isfinite().all():
+            save(table_plots.marginals(real, drawn, names), "marginals.png")
+        if drawn.isfinite().all() and run.model.n_visible > 1:
+            save(table_plots.correlations(real, drawn, names), "correlations.png")
     if run.metrics:
         save(plots.learning_curves(run.metrics), "learning.png")
     return written
 
 
+def table_samples(
+    run: runs.Run, dataset: Dataset, sampler: Sampler, seed: int
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Rows of a table (n, N), as many samples, and the names of its columns."""
+    real = dataset.train[spread(len(dataset.train), 2000)]
+    drawn = generate(run, 2000, sampler=sampler, seed=seed)
+    return real, drawn, dataset.columns or tuple(f"column {k}" for k in range(run.model.n_visible))
+
+
 @torch.no_grad()
 def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, sampler: Sampler, seed: int) -> Figure:
     """Data, learned density and samples of a model of the plane."""
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = Figure(figsize=(10.5, 3.5), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     rows = dataset.train[:1000]
     limits = None if dataset.mixture else plots.limits_of(rows)
-    plots.sample_panel(left, rows, dataset.mixture, "data", limits)
+    plots.sample_panel(left, rows, dataset.mixture, f"data: {len(rows):,} rows", limits, ticks=True)
     title = "model: log-density (quadrature)"
     try:
         grid = model_grid(run.model, dataset.mixture) if dataset.mixture else quadrature(run.model, max_spacing=0.1)
         points = run.standardizer.inverse(grid.points)
-        plots.density_panel(middle, points, grid.shape, grid.log_density, title, limits)
+        log_scale = float(run.standardizer.scale.log().sum())
+        density = grid.log_density - log_scale  # of the data in their own units
+        mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True)
+        bar = figure.colorbar(mesh, ax=middle, shrink=0.85)
+        bar.set_label("nats", fontsize=8)
+        bar.ax.tick_params(labelsize=6)
     except ValueError:
         middle.text(0.5, 0.5, "too sharp for a grid", ha="center", transform=middle.transAxes)
     drawn = generate(run, 1000, sampler=sampler, seed=seed)
-    plots.sample_panel(right, drawn, dataset.mixture, f"model: {sampling.n_steps} steps from noise", limits)
+    plots.sample_panel(
+        right, drawn, dataset.mixture, f"model: 1,000 samples, {sampling.n_steps} steps from noise", limits, ticks=True
+    )
+    if dataset.mixture is not None:
+        text = "red: three standard deviations around each mode of the true density"
+        figure.supxlabel(text, fontsize=8, color=plots.RUST)
     return figure

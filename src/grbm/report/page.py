@@ -1,19 +1,14 @@
-"""`report.html` and `compare.html`: what a run is and how good, on one page that needs nothing but a browser."""
+"""`report.html`: what a run is and how good, on one page that needs nothing but a browser."""
 
 import base64
-import io
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from matplotlib.figure import Figure
-from PIL import Image
 
 from grbm import runs
 from grbm.data.images import tile
@@ -21,13 +16,15 @@ from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.errors import UserError
 from grbm.files import write_text
-from grbm.report import plots
+from grbm.report import html, plots, table_plots
 from grbm.report.doctor import diagnose
+from grbm.report.figures import table_samples
 from grbm.report.image_scores import OWN, ScoreTable, cells, read_table, widths
 from grbm.report.words import duration, ending, with_error
 from grbm.runs import Run
 from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
+from grbm.samplers import Sampler
 from grbm.typed import is_kind
 
 N_FRAMES = 40
@@ -54,90 +51,26 @@ def report(run: Run, *, seed: int = 1, dataset: Dataset | None = None) -> Path:
 
     Samples and the way to them are drawn anew; scores are those that ``grbm evaluate`` and ``grbm mixing`` left.
     """
-    dataset = dataset or _data(run)
+    dataset = dataset or data_of(run)
     body = [
         _head(run, dataset),
-        _section("Samples", f'<div class="grid">{"".join(_samples(run, dataset, seed))}</div>'),
-        _section("What was learned", *_learned(run)),
-        _section("Scores", *_scored(run)),
-        _section("The doctor's findings", _findings(run, dataset, seed)),
-        _section("Settings", _settings(run)),
+        html.section("Samples", f'<div class="grid">{"".join(samples(run, dataset, seed))}</div>'),
+        html.section("What was learned", *_learned(run)),
+        html.section("Scores", *_scored(run)),
+        html.section("The doctor's findings", _findings(run, dataset, seed)),
+        html.section("Settings", _settings(run)),
     ]
     path = run.folder / runs.REPORT
-    write_text(path, _page(_name(run), body))
+    write_text(path, html.page(_name(run), body))
     return path
 
 
-def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[str, ...]]:
-    """Write runs side by side to ``path``; returns the table of settings that differ and scores, with its head."""
-    names = _names(several)
-    table: list[tuple[str, ...]] = [("", *names)]
-    table += _differences(several)
-    found = [dict(_scores(run)) for run in several]
-    for label in dict.fromkeys(label for scores in found for label in scores):
-        table.append((label, *(scores.get(label, "–") for scores in found)))
-    curves = [_curve(dict(zip(names, several, strict=True)), *which) for which in CURVES]
-    panels = [
-        f"<div><h3>{escape(name)}</h3>{''.join(_samples(run, _data(run), seed))}</div>"
-        for name, run in zip(names, several, strict=True)
-    ]
-    body = [
-        f"<h1>{len(several)} runs side by side</h1>",
-        _section("Settings that differ, and scores", _table(table[1:], table[0])),
-        _section("Samples", f'<div class="grid">{"".join(panels)}</div>'),
-        _section("Learning", f'<div class="grid">{"".join(filter(None, curves))}</div>'),
-    ]
-    write_text(path, _page("Runs side by side", body))
-    return table
-
-
-def _data(run: Run) -> Dataset | None:
+def data_of(run: Run) -> Dataset | None:
     """The run's data, if they are where they were."""
     try:
         return run.load_data()
     except UserError:
         return None
-
-
-def _page(title: str, body: Sequence[str]) -> str:
-    """One file without any address: the policy forbids the browser to fetch anything."""
-    css, js = ((resources("grbm.report") / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} · grbm</title>
-<link rel="icon" href="data:,">
-<style>
-{css}</style>
-</head>
-<body>
-<main>
-{chr(10).join(body)}
-</main>
-<script>
-{js}</script>
-</body>
-</html>
-"""
-
-
-def _section(title: str, *parts: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{chr(10).join(parts)}\n</section>"
-
-
-def _table(rows: Sequence[Sequence[str]], head: Sequence[str], own: str = "") -> str:
-    """Rows of text; the one whose first cell is ``own`` stands out."""
-
-    def line(kind: str, row: Sequence[str]) -> str:
-        rest = "".join(f"<{kind}{' class=wrap' if len(x) > 40 else ''}>{escape(x)}</{kind}>" for x in row[1:])
-        return f"<tr{' class=own' if row[0] == own else ''}><th scope=row>{escape(row[0])}</th>{rest}</tr>"
-
-    body = "".join(line("td", row) for row in rows)
-    return f'<div class="scroll"><table><thead>{line("th", head)}</thead><tbody>{body}</tbody></table></div>'
 
 
 def _head(run: Run, dataset: Dataset | None) -> str:
@@ -148,6 +81,7 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     train, objective = config.train, config.objective
     done = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     facts = {
+        "Preset": config.preset or "–",
         "Data": f"{config.dataset.name}: {rows}{run.model.n_visible:,} visible units{shape}{held}",
         "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
         "Training": f"{done:,} of {train.n_updates:,} updates of {train.batch_size:,} rows; {objective.name}, "
@@ -163,36 +97,39 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     return f"<h1>{escape(_name(run))}</h1>\n{about}{status}\n<dl>{lines}</dl>"
 
 
-def _samples(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
-    """A sheet of samples, and the way from noise to some of them."""
+def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) -> Iterator[str]:
+    """A sheet of samples, training images beside it if ``real``, and the way from noise to some samples."""
     sampling, shape, size = run.config.sampling, run.image_shape, run.model.n_visible + 2 * run.model.n_hidden
     sampler = tuned_sampler(run, sampling.sampler, on_device(run))
     what = "conditional means of the last states" if sampling.mean else "last states"
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise; {what}"
     # few enough that a page of large pictures can be mailed, and that all states fit into memory
     n_chains = (32 if run.model.n_visible <= 1024 else 8) if shape else max(100, min(1000, 1_000_000 // size))
+    if shape is None and run.model.n_visible != 2:
+        yield from _table_figures(run, dataset, sampler, seed, how)
+        return
     states, steps = trajectory(run, n_chains, n_states=N_FRAMES, sampler=sampler, seed=seed)
     if not states.isfinite().all():
         yield f"<p><strong>{sampling.n_steps} steps from noise end in NaN or infinite numbers.</strong></p>"
         return
     if shape is not None:
         sheet = tile(generate(run, 100, sampler=sampler, seed=seed), shape, 10)
-        yield _figure(_picture(sheet), f"{how}.", "100 samples", "pixels")
-        frames = [_picture(tile(state, shape, min(8, n_chains // 2))) for state in states]
+        yield html.figure(html.picture(sheet), f"{how}.", "100 samples", "pixels")
+        frames = [html.picture(tile(state, shape, min(8, n_chains // 2))) for state in states]
         caption = "The same chains from noise on."
-        if dataset is not None:
-            real = tile(dataset.train[spread(len(dataset.train), 100)], shape, 10)
-            yield _figure(_picture(real), "Training images.", "100 training images", "pixels")
+        if dataset is not None and real:
+            sheet = tile(dataset.train[spread(len(dataset.train), 100)], shape, 10)
+            yield html.figure(html.picture(sheet), "Training images.", "100 training images", "pixels")
     else:
         data = None if dataset is None else dataset.train[spread(len(dataset.train), 1000)]
         seen = states[-1] if data is None else torch.cat([states[-1], data.to(states)])
-        limits = plots.limits_of(seen[:, [0, min(1, run.model.n_visible - 1)]], 0.1)
-        frames = [_raster(plots.cloud(state, data, limits)) for state in states]
+        limits = plots.limits_of(seen, 0.1)
+        frames = [html.raster(plots.cloud(state, data, limits)) for state in states]
         beside = "" if data is None else f", beside {len(data):,} rows of data"
-        caption = f"{n_chains:,} chains{beside}; first two columns. {how}."
+        caption = f"{n_chains:,} chains{beside}. {how}."
     pictures = "".join(
         f'<img src="{frame}" data-step="{step}" alt="the chains at step {step}"'
-        f"{' class=pixels' if shape else ''}{'' if k == len(frames) - 1 else ' hidden'}>"
+        f"{' class=pixels' if shape else ' class=chart'}{'' if k == len(frames) - 1 else ' hidden'}>"
         for k, (frame, step) in enumerate(zip(frames, steps, strict=True))
     )
     last = len(frames) - 1
@@ -201,6 +138,19 @@ def _samples(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
         f'<input type="range" min="0" max="{last}" value="{last}" aria-label="step of the chains">'
         f"<output>step {steps[-1]}</output></div><figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def _table_figures(run: Run, dataset: Dataset | None, sampler: Sampler, seed: int, how: str) -> Iterator[str]:
+    """Marginals and correlations of data and samples, for tables that are no images."""
+    if dataset is None:
+        yield "<p>The data are not at hand, so there is nothing to lay samples beside.</p>"
+        return
+    real, drawn, names = table_samples(run, dataset, sampler, seed)
+    caption = f"{len(real):,} rows of data, {len(drawn):,} samples: {how}."
+    yield html.figure(html.svg(table_plots.marginals(real, drawn, names)), caption, "marginals", "chart wide")
+    if run.model.n_visible > 1:
+        picture = html.raster(table_plots.correlations(real, drawn, names), 150, transparent=False)
+        yield html.figure(picture, "", "correlations of data and samples", "card wide")
 
 
 CURVES = (
@@ -214,21 +164,30 @@ CURVES = (
 def _learned(run: Run) -> Iterator[str]:
     if run.image_shape is not None:
         sheet = plots.filter_sheet(run.model.W, run.image_shape, 100)
-        caption = "Weights of the hidden units of largest norm, each on its own scale; 0 is mid-grey."
-        yield _figure(_picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
+        caption = "Weights of the hidden units of largest norm, each divided by its largest weight; "
+        caption += "0 is mid-grey." if run.image_shape[0] > 1 else "red is positive, blue negative, white 0."
+        yield html.figure(html.picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
     elif (run.folder / runs.FIGURES / "density.png").is_file():
         picture = base64.b64encode((run.folder / runs.FIGURES / "density.png").read_bytes()).decode()
-        yield _figure(f"data:image/png;base64,{picture}", "", "data, learned density and samples")
-    curves = [_curve({"": run}, *which) for which in CURVES]
+        yield html.figure(f"data:image/png;base64,{picture}", "", "data, learned density and samples", "card wide")
+    curves = [curve({"": run}, *which) for which in CURVES]
+    parts = {"training": "free_energy_data", "held out": "free_energy_test"}
+    energies = {
+        label: [{"update": m["update"], "free": m.get(name)} for m in run.metrics] for label, name in parts.items()
+    }
+    if run.metrics:
+        title = "free energy, nats per sample"
+        curves.append(html.figure(html.svg(plots.curve(energies, "free", title)), "", title, "chart"))
     yield f'<div class="grid">{"".join(filter(None, curves))}</div>'
 
 
-def _curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
+def curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
+    """One number over the updates of runs, as a figure; nothing where none has logged."""
     metrics = {label: run.metrics for label, run in several.items() if run.metrics}
-    return _figure(_svg(plots.curve(metrics, name, title, log)), "", title) if metrics else ""
+    return html.figure(html.svg(plots.curve(metrics, name, title, log)), "", title, "chart") if metrics else ""
 
 
-def _scores(run: Run) -> Iterator[tuple[str, str]]:
+def scores(run: Run) -> Iterator[tuple[str, str]]:
     """What ``grbm evaluate`` and ``grbm mixing`` found of these very weights, with errors where they are known."""
     found = _measured(run, runs.EVALUATION)
     verdict, converged = str(found.get("log_z_verdict", "")), found.get("log_z_converged")
@@ -253,16 +212,16 @@ def _scores(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _scored(run: Run) -> Iterator[str]:
-    rows = list(_scores(run))
+    rows = list(scores(run))
     table = _images(run)
     if table is not None:
         columns = widths(table.rows)
         rows = [row for row in rows if row[0] not in columns and row[0] != "images scored"]
         body = [[name, *(cells(row).get(column, "–") for column in columns)] for name, row in table.rows.items()]
-        yield _table(body, ["", *columns], OWN)
+        yield html.table(body, ["", *columns], OWN)
         yield "".join(f'<p class="muted">{escape(line)}</p>' for line in (*table.own_protocol, *table.protocol))
     if rows:
-        yield _table(rows, ("", "± standard error, where it is known"))
+        yield html.table(rows, ("", "± standard error, where it is known"))
     likelihood = "rows_train" in _measured(run, runs.EVALUATION)
     left = [] if likelihood else ["evaluate {} --log-likelihood"]
     left += [] if _measured(run, runs.MIXING) else ["mixing {}"]
@@ -297,57 +256,8 @@ def _findings(run: Run, dataset: Dataset | None, seed: int) -> str:
 
 def _settings(run: Run) -> str:
     rows = [(name, str(value)) for name, value in run.config.identity().items() if value is not None]
-    return f"<details><summary>All {len(rows)} that decide the numbers</summary>{_table(rows, ('', ''))}</details>"
-
-
-def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
-    """What was run, where it is not the same: experiments, data, settings, updates, time and machine."""
-    rows = []
-    for run in several:
-        last = run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0}
-        row = {"what": describe(run.config), "data": str(run.config.data or "")} | run.config.identity()
-        row |= {"updates done": f"{last['update']:,}", "time": duration(last["seconds"])}
-        rows.append(row | {"machine": run.status.machine})
-    always = ("updates done", "time")
-    keys = [key for key in rows[0] if key in always or len({str(row.get(key)) for row in rows}) > 1]
-    return [(key, *("–" if row.get(key) in (None, "") else str(row[key]) for row in rows)) for key in keys]
-
-
-def _names(several: Sequence[Run]) -> list[str]:
-    names = [run.folder.resolve().name for run in several]
-    return names if len(set(names)) == len(names) else [str(run.folder) for run in several]
+    return f"<details><summary>All {len(rows)} that decide the numbers</summary>{html.table(rows, ('', ''))}</details>"
 
 
 def _name(run: Run) -> str:
-    return run.config.preset or run.folder.resolve().name
-
-
-def _figure(source: str, caption: str, alt: str, kind: str = "", style: str = "") -> str:
-    words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    look = (f' class="{kind}"' if kind else "") + (f' style="{style}"' if style else "")
-    return f'<figure><img src="{source}" alt="{escape(alt)}"{look}>{words}</figure>'
-
-
-def _picture(array: np.ndarray) -> str:
-    """An array (H, W, 3) in [0, 1] as the address of a picture that is its own content."""
-    content = io.BytesIO()
-    pixels = (array * 255).round().astype(np.uint8)
-    if (pixels == pixels[..., :1]).all():
-        Image.fromarray(pixels[..., 0]).save(content, "PNG", optimize=True)
-        kind = "png"
-    else:  # noise in colour does not shrink without loss
-        Image.fromarray(pixels).save(content, "JPEG", quality=90, subsampling=0)
-        kind = "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(content.getvalue()).decode()}"
-
-
-def _raster(figure: Figure) -> str:
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=100)
-    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
-
-
-def _svg(figure: Figure) -> str:
-    content = io.BytesIO()
-    figure.savefig(content, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(content.getvalue()).decode()
+    return run.folder.resolve().name

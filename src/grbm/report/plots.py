@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor
@@ -15,8 +19,9 @@ from torch import Tensor
 from grbm.data.images import tile
 from grbm.data.mixtures import Mixture
 from grbm.data.pictures import ImageShape
-from grbm.evaluate.mixing import Mixing, Trace
+from grbm.evaluate.mixing import WORST_RHAT, Mixing, Trace
 
+FILTERS = "RdBu_r"  # colours of weights: blue below 0, red above
 INK, RUST = "#1f4e79", "#c0504d"
 COLOURS = (INK, RUST, "#5b8c5a", "#c9a227", "#7a5c99", "#4aa3a2", "#8a8a8a")
 
@@ -39,6 +44,15 @@ def show(axes: Axes, array: np.ndarray, title: str) -> None:
 def image_grid(images: Tensor, shape: ImageShape, title: str, columns: int = 16) -> Figure:
     """Images (n, N), in [0, 1], as a grid."""
     return _sheet(tile(images, shape, columns), title)
+
+
+def images_beside(data: Tensor, drawn: Tensor, shape: ImageShape, title: str, columns: int = 10) -> Figure:
+    """Real images (n, N) and drawn ones, as two grids side by side."""
+    sheets = tile(data, shape, columns), tile(drawn, shape, columns)
+    figure = Figure(figsize=(9, 4.5 * sheets[1].shape[0] / sheets[1].shape[1] + 0.3), layout="constrained")
+    for axes, sheet, text in zip(figure.subplots(1, 2), sheets, ("training images", title), strict=True):
+        show(axes, sheet, text)
+    return figure
 
 
 def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: str) -> Figure:
@@ -71,32 +85,75 @@ def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: in
 
 
 def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
-    """Weights of the hidden units of largest norm (Fig. 3b)."""
+    """Weights of the hidden units of largest norm (Fig. 3b), with their scale and sign."""
     title = f"Filters: the {min(count, W.shape[1])} hidden units of largest weight norm"
-    return _sheet(filter_sheet(W, shape, count), title)
+    figure = _sheet(filter_sheet(W, shape, count), title)
+    if shape[0] == 1:
+        scale = ScalarMappable(Normalize(-1, 1), FILTERS)
+        bar = figure.colorbar(scale, ax=figure.axes[0], orientation="horizontal", shrink=0.5, aspect=40, pad=0.01)
+        bar.set_label(f"weight, as a share of the filter's largest ({_strengths(W, count)})", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
+    else:
+        figure.axes[0].set_title(f"{title};\neach scaled by its largest weight ({_strengths(W, count)})", fontsize=9)
+    return figure
 
 
 def filter_sheet(W: Tensor, shape: ImageShape, count: int) -> np.ndarray:
-    """Columns of W of largest norm as images, each scaled to its own range, 0 in mid-grey."""
+    """Columns of W of largest norm as images, each divided by its largest weight.
+
+    Of one channel, positive weights are red and negative ones blue; colours keep theirs, with 0 in mid-grey.
+    """
+    columns = _strongest(W, count).T
+    scaled = columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
+    across = round(len(columns) ** 0.5)
+    if shape[0] > 1:
+        return tile(0.5 + 0.5 * scaled, shape, across)
+    coloured = torch.from_numpy(colormaps[FILTERS](0.5 + 0.5 * scaled.numpy())[..., :3])  # (n, H · W, 3)
+    return tile(coloured.transpose(1, 2).flatten(1), (3, *shape[1:]), across)
+
+
+def _strongest(W: Tensor, count: int) -> Tensor:
     W = W.detach().float().cpu()
-    strongest = W.norm(dim=0).argsort(descending=True)[:count]
-    columns = W[:, strongest].T
-    scaled = 0.5 + 0.5 * columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
-    return tile(scaled, shape, round(len(columns) ** 0.5))
+    return W[:, W.norm(dim=0).argsort(descending=True)[:count]]
+
+
+def _strengths(W: Tensor, count: int) -> str:
+    largest = _strongest(W, count).abs().amax(0)
+    return f"{float(largest.min()):.2g} to {float(largest.max()):.2g}"
 
 
 def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
-    """Log-variance and reconstruction error over training (Fig. 3a), and the gradient norm."""
-    figure = Figure(figsize=(9, 2.8), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    """What a run logged: variances and reconstructions (Fig. 3a), gradients, distance to the data, free energies, use
+    of the hidden units."""
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    panels = figure.subplots(2, 3).ravel()
     updates = [m["update"] for m in metrics]
-    log_variance(left, metrics, "log σ²: mean, and range over units")
-    middle.plot(updates, column(metrics, "reconstruction"), color=INK)
-    middle.set_title("reconstruction error (mean square)", fontsize=9)
-    right.semilogy(updates, column(metrics, "grad_norm"), color=INK)
-    right.set_title("gradient norm before clipping", fontsize=9)
-    for axes in (left, middle, right):
+    log_variance(panels[0], metrics, "log σ²: mean, and range over units")
+    lines: list[tuple[str, bool, list[tuple[str, str]]]] = [
+        ("reconstruction error, mean square", False, [("reconstruction", "")]),
+        ("gradient norm before clipping", True, [("grad_norm", "")]),
+        ("energy distance of chains and data", True, [("energy_distance", "")]),
+        (
+            "free energy, nats per sample",
+            False,
+            [("free_energy_data", "training"), ("free_energy_test", "held out"), ("free_energy_chains", "chains")],
+        ),
+        ("hidden units, share", False, [("hidden_off", "off for 99 % of the data"), ("hidden_on", "on for 99 %")]),
+    ]
+    for axes, (title, log, named) in zip(panels[1:], lines, strict=True):
+        for k, (name, label) in enumerate(named):
+            numbers = column(metrics, name)
+            if not all(math.isnan(x) for x in numbers):
+                style = "--" if label == "held out" else "-"
+                axes.plot(updates, numbers, style, color=COLOURS[k], label=label, lw=1.2)
+        if log and any(x > 0 for name, _ in named for x in column(metrics, name)):
+            axes.set_yscale("log", nonpositive="mask")  # an unbiased distance can be below 0
+        if len(named) > 1:
+            axes.legend(frameon=False, fontsize=7)
+        axes.set_title(title, fontsize=9)
         axes.set_xlabel("update", fontsize=8)
+    panels[-1].set_ylim(-0.02, 1.02)
+    for axes in panels:
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
@@ -107,10 +164,17 @@ def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: 
     figure = Figure(figsize=(4.4, 2.9), layout="constrained")
     axes = figure.subplots()
     for k, (label, metrics) in enumerate(several.items()):
-        plain = label.replace("$", r"\$")  # not mathematics
-        axes.plot([m["update"] for m in metrics], column(metrics, name), color=COLOURS[k % len(COLOURS)], label=plain)
-    if log and any(y > 0 for metrics in several.values() for y in column(metrics, name)):
+        plain, marker = label.replace("$", r"\$"), "." if log else None  # not mathematics
+        updates, colour = [m["update"] for m in metrics], COLOURS[k % len(COLOURS)]
+        axes.plot(updates, column(metrics, name), color=colour, label=plain, lw=1.3, marker=marker, ms=3)
+    columns = [column(metrics, name) for metrics in several.values()]
+    log = log and any(y > 0 for numbers in columns for y in numbers)
+    if log:
         axes.set_yscale("log", nonpositive="mask")  # an unbiased distance can be below 0
+    limits = together(columns, log) if len(several) > 1 else None
+    if limits is not None:
+        axes.set_ylim(*limits)
+        axes.text(0.01, 0.01, "what lies beyond is cut off", transform=axes.transAxes, fontsize=7, color="#777777")
     if len(several) > 1:
         axes.legend(frameon=False, fontsize=8)
     axes.set_title(title, fontsize=10)
@@ -118,6 +182,28 @@ def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: 
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def together(columns: Sequence[list[float]], log: bool, most: float = 8.0) -> tuple[float, float] | None:
+    """Limits within which most of several curves can be seen; None where all of them fit.
+
+    Curves join from the narrowest on, for as long as none makes the range ``most`` times as wide: one run that diverged
+    must not flatten the others.
+    """
+    finite = [[math.log(y) if log else y for y in ys if math.isfinite(y) and (y > 0 or not log)] for ys in columns]
+    spans = sorted(((min(ys), max(ys)) for ys in finite if ys), key=lambda span: span[1] - span[0])
+    if not spans:
+        return None
+    low, high = spans[0]
+    for other in spans[1:]:
+        wider = min(low, other[0]), max(high, other[1])
+        room = max(high - low, 1e-9 * max(abs(low), abs(high)))
+        if wider[1] - wider[0] <= most * room or (log and wider[1] - wider[0] < math.log(1000)):
+            low, high = wider
+    if all(low <= a and b <= high for a, b in spans):
+        return None
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return (math.exp(low - margin), math.exp(high + margin)) if log else (low - margin, high + margin)
 
 
 def cloud(v: Tensor, data: Tensor | None, limits: "Limits") -> Figure:
@@ -162,51 +248,53 @@ def limits_of(rows: Tensor, margin: float = 0.2) -> Limits:
 
 
 def density_panel(
-    axes: Axes, points: Tensor, shape: tuple[int, ...], log_density: Tensor, title: str, limits: Limits | None = None
-) -> None:
+    axes: Axes,
+    points: Tensor,
+    shape: tuple[int, ...],
+    log_density: Tensor,
+    title: str,
+    limits: Limits | None = None,
+    *,
+    ticks: bool = False,
+) -> QuadMesh:
     """A log-density on a 2-D grid (P, 2), coloured down to 12 nats below its peak."""
     x, y = (points[:, k].view(shape).cpu().numpy() for k in (0, 1))
     log_p = log_density.view(shape).cpu().numpy()
     low, high = log_p.max() - 12, log_p.max()
     axes.set_facecolor(colormaps["viridis"](0))  # where the grid ends there is no density
-    axes.pcolormesh(x, y, log_p, cmap="viridis", vmin=low, vmax=high, shading="auto", rasterized=True)
-    _frame(axes, title, limits)
+    mesh = axes.pcolormesh(x, y, log_p, cmap="viridis", vmin=low, vmax=high, shading="auto", rasterized=True)
+    _frame(axes, title, limits, ticks)
+    return mesh
 
 
-def sample_panel(axes: Axes, v: Tensor, mixture: Mixture | None, title: str, limits: Limits | None = None) -> None:
+def sample_panel(
+    axes: Axes,
+    v: Tensor,
+    mixture: Mixture | None,
+    title: str,
+    limits: Limits | None = None,
+    *,
+    ticks: bool = False,
+) -> None:
     """Samples (n, 2), over the 3-deviation ellipses of the mixture's modes."""
     axes.scatter(v[:, 0].cpu(), v[:, 1].cpu(), s=2, color=INK, alpha=0.4, lw=0, rasterized=True)
     if mixture is not None:
         for mean, std in zip(mixture.means.tolist(), mixture.stds.tolist(), strict=True):
             axes.add_patch(Ellipse(mean, 6 * std[0], 6 * std[1], fill=False, color=RUST, lw=0.8))
-    _frame(axes, title, limits)
+    _frame(axes, title, limits, ticks)
 
 
-def _frame(axes: Axes, title: str, limits: Limits | None) -> None:
+def _frame(axes: Axes, title: str, limits: Limits | None, ticks: bool = False) -> None:
     """The paper's window, or ``limits`` with its own scale of each axis."""
     horizontal, vertical = limits or ((-10, 10), (-10, 10))
     axes.set_xlim(*horizontal)
     axes.set_ylim(*vertical)
     if limits is None:
         axes.set_aspect("equal")
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set_xticks([-10, -5, 0, 5, 10] if ticks else [])
+        axes.set_yticks([-10, -5, 0, 5, 10] if ticks else [])
     axes.tick_params(labelsize=6)
     axes.set_title(title, fontsize=8)
-
-
-def scatter(v: Tensor, data: Tensor, title: str) -> Figure:
-    """First two columns of samples over data, for arrays that are no images."""
-    figure = Figure(figsize=(4.5, 4.2), layout="constrained")
-    axes = figure.subplots()
-    second = min(1, data.shape[1] - 1)
-    for x, label, colour in ((data, "data", "#bbbbbb"), (v, "samples", INK)):
-        axes.scatter(x[:, 0].cpu(), x[:, second].cpu(), s=4, alpha=0.5, lw=0, color=colour, label=label)
-    axes.legend(frameon=False, fontsize=8)
-    axes.set_xlabel("column 0", fontsize=8)
-    axes.set_ylabel(f"column {second}", fontsize=8)
-    axes.set_title(title, fontsize=9)
-    return figure
 
 
 def mixing(trace: Trace, found: Mixing) -> Figure:
@@ -234,8 +322,11 @@ def mixing(trace: Trace, found: Mixing) -> Figure:
     panels[1].set_xlabel("lag, steps", fontsize=8)
     rhat = found.rhat.nan_to_num(nan=2.0).clamp_max(2.0).numpy()
     panels[2].hist(rhat, bins=30, range=(min(1.0, rhat.min()), max(1.06, rhat.max())), color=INK)
-    panels[2].axvline(1.05, color=RUST, lw=0.8)
+    panels[2].axvline(WORST_RHAT, color=RUST, lw=0.8, label=f"limit {WORST_RHAT}")
+    panels[2].legend(frameon=False, fontsize=7)
     panels[2].set_title("R-hat of the visible units", fontsize=9)
+    panels[2].set_xlabel("R-hat (1: the chains agree)", fontsize=8)
+    panels[2].set_ylabel("visible units", fontsize=8)
     if found.swap_rate is not None:
         panels[3].bar(range(1, len(found.swap_rate) + 1), found.swap_rate.numpy(), color=INK)
         panels[3].set_ylim(0, 1)

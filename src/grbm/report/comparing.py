@@ -1,0 +1,87 @@
+"""`grbm compare`: runs side by side, in the terminal and on a page."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from grbm.data.images import tile
+from grbm.data.loading import Dataset
+from grbm.data.tables import spread
+from grbm.files import write_text
+from grbm.report import html
+from grbm.report.doctor import diagnose
+from grbm.report.page import CURVES, curve, data_of, samples, scores
+from grbm.report.words import duration
+from grbm.runs import Run
+from grbm.runs.paper import describe
+
+
+def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[str, ...]]:
+    """Write runs side by side to ``path``; returns the table of settings that differ and scores, with its head."""
+    names = _names(several)
+    table: list[tuple[str, ...]] = [("", *names)]
+    table += _differences(several)
+    data = [data_of(run) for run in several]
+    table += [_ended(several, data, seed)] if several else []
+    found = [_final(run) | dict(scores(run)) for run in several]
+    for label in dict.fromkeys(label for own in found for label in own):
+        table.append((label, *(own.get(label, "–") for own in found)))
+    curves = [curve(dict(zip(names, several, strict=True)), *which) for which in CURVES]
+    panels = [
+        f"<div><h3>{escape(name)}</h3>{''.join(samples(run, own, seed, real=False))}</div>"
+        for name, run, own in zip(names, several, data, strict=True)
+    ]
+    body = [
+        f"<h1>{len(several)} runs side by side</h1>",
+        html.section("Settings that differ, and scores", html.table(table[1:], table[0])),
+        html.section("Samples", *_real(several, data), f'<div class="grid">{"".join(panels)}</div>'),
+        html.section("Learning", f'<div class="grid">{"".join(filter(None, curves))}</div>'),
+    ]
+    write_text(path, html.page("Runs side by side", body))
+    return table
+
+
+def _ended(several: Sequence[Run], data: Sequence[Dataset | None], seed: int) -> tuple[str, ...]:
+    """The row of what the doctor says."""
+    verdicts = []
+    for run, own in zip(several, data, strict=True):
+        wrong = [finding.about for finding in diagnose(run, own, seed=seed) if finding.level == "wrong"]
+        verdicts.append(f"wrong: {', '.join(wrong)}" if wrong else "nothing is wrong")
+    return ("the doctor", *verdicts)
+
+
+def _final(run: Run) -> dict[str, str]:
+    """How near the chains of training were to the data at its end."""
+    last = run.metrics[-1].get("energy_distance") if run.metrics else None
+    return {"energy distance at the end": "–" if last is None else f"{last:.3g}"}
+
+
+def _real(several: Sequence[Run], data: Sequence[Dataset | None]) -> Iterator[str]:
+    """One strip of training images for all runs that have them."""
+    seen = set()
+    for run, own in zip(several, data, strict=True):
+        if own is None or run.image_shape is None or (run.config.dataset, run.config.data) in seen:
+            continue
+        seen.add((run.config.dataset, run.config.data))
+        strip = tile(own.train[spread(len(own.train), 40)], run.image_shape, 20)
+        yield html.figure(
+            html.picture(strip), f"Training images: {run.config.dataset.name}.", "training images", "pixels"
+        )
+
+
+def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
+    """What was run, where it is not the same: experiments, data, settings, updates, time and machine."""
+    rows = []
+    for run in several:
+        last = run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0}
+        row = {"what": describe(run.config), "data": str(run.config.data or "")} | run.config.identity()
+        row |= {"updates done": f"{last['update']:,}", "time": duration(last["seconds"])}
+        rows.append(row | {"machine": run.status.machine})
+    always = ("updates done", "time")
+    keys = [key for key in rows[0] if key in always or len({str(row.get(key)) for row in rows}) > 1]
+    return [(key, *("–" if row.get(key) in (None, "") else str(row[key]) for row in rows)) for key in keys]
+
+
+def _names(several: Sequence[Run]) -> list[str]:
+    names = [run.folder.resolve().name for run in several]
+    return names if len(set(names)) == len(names) else [str(run.folder) for run in several]

@@ -1,0 +1,87 @@
+"""Pieces of a page that needs nothing but a browser: every picture is its own address."""
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files as resources
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """One file without any address: the policy forbids the browser to fetch anything."""
+    css, js = ((resources("grbm.report") / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)} · grbm</title>
+<link rel="icon" href="data:,">
+<style>
+{css}</style>
+</head>
+<body>
+<main>
+{chr(10).join(body)}
+</main>
+<script>
+{js}</script>
+</body>
+</html>
+"""
+
+
+def section(title: str, *parts: str) -> str:
+    """A part of the page under a heading."""
+    return f"<section>\n<h2>{escape(title)}</h2>\n{chr(10).join(parts)}\n</section>"
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str], own: str = "") -> str:
+    """Rows of text; the one whose first cell is ``own`` stands out."""
+
+    def line(kind: str, row: Sequence[str]) -> str:
+        rest = "".join(f"<{kind}{' class=wrap' if len(x) > 40 else ''}>{escape(x)}</{kind}>" for x in row[1:])
+        return f"<tr{' class=own' if row[0] == own else ''}><th scope=row>{escape(row[0])}</th>{rest}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f'<div class="scroll"><table><thead>{line("th", head)}</thead><tbody>{body}</tbody></table></div>'
+
+
+def figure(source: str, caption: str, alt: str, kind: str = "", style: str = "") -> str:
+    """A picture with a caption; ``kind`` is its class in page.css."""
+    words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    look = (f' class="{kind}"' if kind else "") + (f' style="{style}"' if style else "")
+    return f'<figure><img src="{source}" alt="{escape(alt)}"{look}>{words}</figure>'
+
+
+def picture(array: np.ndarray) -> str:
+    """An array (H, W, 3) in [0, 1] as the address of a picture that is its own content."""
+    content = io.BytesIO()
+    pixels = (array * 255).round().astype(np.uint8)
+    if (pixels == pixels[..., :1]).all():
+        Image.fromarray(pixels[..., 0]).save(content, "PNG", optimize=True)
+        kind = "png"
+    else:  # noise in colour does not shrink without loss
+        Image.fromarray(pixels).save(content, "JPEG", quality=90, subsampling=0)
+        kind = "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def raster(drawn: Figure, dpi: int = 100, *, transparent: bool = True) -> str:
+    """A figure as the address of a picture in pixels."""
+    content = io.BytesIO()
+    drawn.savefig(content, format="png", dpi=dpi, transparent=transparent)
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+
+
+def svg(drawn: Figure) -> str:
+    """A figure as the address of a drawing."""
+    content = io.BytesIO()
+    drawn.savefig(content, format="svg", metadata={"Date": None}, transparent=True)
+    return "data:image/svg+xml;base64," + base64.b64encode(content.getvalue()).decode()

@@ -1,5 +1,6 @@
 """What a run is used for on data: gaps filled in, and files that other programs read."""
 
+import json
 import sys
 
 import numpy as np
@@ -90,6 +91,11 @@ def test_the_encoder_elsewhere_gives_the_same_codes(digits, tmp_path, capsys):
     onnxruntime = pytest.importorskip("onnxruntime")
     assert cli.main(["export", str(digits), str(tmp_path / "encoder.onnx")]) == 0
     session = onnxruntime.InferenceSession(tmp_path / "encoder.onnx")
+    about = session.get_modelmeta().custom_metadata_map
+    assert "x is in the data's own units" in about["grbm.units"]
+    scale = runs.read(digits).standardizer
+    for name, numbers in (("grbm.mean", scale.mean), ("grbm.scale", scale.scale)):
+        np.testing.assert_allclose(json.loads(about[name]), numbers, rtol=1e-6)
     for part in (rows, rows[:1]):
         (found,) = session.run(["probabilities"], {"x": part.float().numpy()})
         np.testing.assert_allclose(found, expected[: len(part)].numpy(), atol=1e-5)

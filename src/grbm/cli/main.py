@@ -1,8 +1,12 @@
 """The command line: which command it is, and how it ends. Each is a few lines that parse, call and print."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
 
 from grbm import __version__
 from grbm.cli.names import COMMANDS, close
@@ -40,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args or args[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    before = _quit_cleanly()
     try:
         return _command(args[0])(args[1:]) or 0
     except UserError as error:
@@ -68,6 +73,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("grbm: interrupted.", file=sys.stderr)
         return 130
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _quit_cleanly() -> Any:
+    """Let an interrupt during an import end the program at once; returns the handler before, if it was changed.
+
+    PyTorch imports NumPy in C, where a KeyboardInterrupt gets lost, and what is imported next fails in odd ways.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        return None
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        here = frame
+        while here is not None:
+            if here.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(2, b"grbm: interrupted.\n")
+                os._exit(130)
+            here = here.f_back
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGINT, interrupt)
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:

@@ -474,6 +474,14 @@ def test_counts_that_no_memory_holds(run, capsys, command, words):
     refused([command[0], run, *command[1:]], capsys, words)
 
 
+def test_an_archive_larger_than_memory_is_refused_before_it_is_unpacked(tmp_path, capsys, monkeypatch):
+    np.savez_compressed(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(2000, 50)))
+    monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 500_000)
+    monkeypatch.setattr("zipfile.ZipFile.open", lambda *a, **k: pytest.fail("it was opened"))
+    args = ["train", "array", "--data", tmp_path / "x.npz", *TINY, "--out", tmp_path / "run"]
+    refused(args, capsys, "unpacked needs", "numpy.savez or numpy.save")
+
+
 @pytest.mark.parametrize("standardise", ["none", "pixel", "scalar"])
 @pytest.mark.parametrize("largest", [1e308, 1e200, 1e30])
 def test_numbers_that_float32_cannot_square(tmp_path, capsys, standardise, largest):

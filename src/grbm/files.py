@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and tensors without pickle."""
 
+import functools
 import hashlib
 import os
 import shutil
@@ -133,5 +134,12 @@ def keeping(folder: Path, name: str, suffix: str) -> Iterator[Path]:
 
 
 def _digest(path: Path) -> str:
+    found = path.stat()
+    return _digest_of(path, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+@functools.lru_cache(maxsize=64)
+def _digest_of(path: Path, stamp: tuple[int, ...]) -> str:
+    """The digest of a file's content, read once in a process for as long as its ``stamp`` stays."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

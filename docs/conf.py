@@ -58,7 +58,7 @@ logging.getLogger("arviz").setLevel(logging.WARNING)
 
 def command_line(app) -> None:
     """The page of the command line, from what its parsers say."""
-    os.environ |= {"COLUMNS": "92", "NO_COLOR": "1", "TERM": "dumb"}
+    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
     arguments = {"train": [["train"], ["train", "array"]], "reproduce": [["reproduce"], ["reproduce", "table1"]]}
     parts = ["# The command line", f"```text\n{USAGE}\n```"]
     for command in (name for names in COMMANDS.values() for name in names):

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import stat
 import struct
 import zipfile
@@ -16,11 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 
 from grbm import UserError, cli, runs
-from grbm.data.arrays import open_array
+from grbm.data.arrays import column_names, open_array
 from grbm.data.images import load_idx
 from grbm.data.loading import statistics
 from grbm.data.pictures import Look, open_pictures
@@ -145,6 +147,54 @@ def test_overwrite_removes_all_that_the_program_wrote(run, tmp_path, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".config.json.swp", ".report.html.notes", ".notes.20251122.txt", "figures/.backup.original.svg"),
+        *("wandb/run-my-notes/thesis.tex", "tensorboard/events.out.tfevents.123.other.program"),
+    ],
+)
+def test_files_that_only_look_like_the_programs_stay(run, capsys, name):
+    (run / name).parent.mkdir(exist_ok=True, parents=True)
+    (run / name).write_text("mine")
+    refused(["train", "digits", *TINY, "--out", run, "--overwrite"], capsys, Path(name).name)
+    (run / runs.STATUS).unlink()
+    assert cli.main(["resume", str(run), "--no-figures"]) == 0
+    assert (run / name).read_text() == "mine"
+    (run / runs.CONFIG).unlink()
+    refused(["train", "digits", *TINY, "--out", run], capsys, "not a run")
+    assert (run / name).read_text() == "mine"
+
+
+def test_what_a_kill_left_of_files_being_replaced_goes(run):
+    left = [".config.json.a1b2c3d4.json", "figures/.samples.png.x_y_z_00.png", ".metrics.jsonl.12345678.jsonl"]
+    for name in left:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("half")
+    assert cli.main(["train", "digits", *TINY, "--out", str(run), "--overwrite"]) == 0
+    assert not any((run / name).exists() for name in left)
+
+
+def test_data_inside_the_run_that_would_be_removed(run, capsys):
+    assert cli.main(["encode", str(run), "test"]) == 0
+    codes = run / "codes" / "test.npy"
+    args = ["train", "array", "--data", codes, *TINY, "--out", run, "--overwrite"]
+    refused(args, capsys, "lies in", "would be removed")
+    assert codes.is_file()
+
+
+def test_what_the_user_asked_for_in_the_folder_is_the_programs(run, capsys):
+    """And what lay there under a name that might have been used is not."""
+    (run / "z.rows.npy").write_text("mine")
+    np.save(run.parent / "x.npy", np.ones((3, 64)))
+    assert cli.main(["encode", str(run), str(run.parent / "x.npy"), "--out", str(run / "z.npy")]) == 0
+    assert cli.main(["export", str(run), str(run / "model")]) == 0
+    refused(["train", "digits", *TINY, "--out", run, "--overwrite"], capsys, "z.rows.npy")
+    (run / "z.rows.npy").unlink()
+    assert cli.main(["train", "digits", *TINY, "--out", str(run), "--overwrite"]) == 0
+    assert not (run / "model").exists()
+
+
 def test_a_link_in_a_run_is_not_followed(run, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -154,7 +204,7 @@ def test_a_link_in_a_run_is_not_followed(run, tmp_path, capsys):
     assert (elsewhere / "samples.npy").read_text() == "mine"
 
 
-@pytest.mark.parametrize("what", ["removed", "renamed", "replaced"])
+@pytest.mark.parametrize("what", ["removed", "renamed", "replaced", "metrics"])
 def test_a_run_whose_folder_is_gone_is_not_reported_as_done(tmp_path, what):
     folder = tmp_path / "run"
 
@@ -162,6 +212,8 @@ def test_a_run_whose_folder_is_gone_is_not_reported_as_done(tmp_path, what):
         if update == 2:
             if what == "removed":
                 shutil.rmtree(folder)
+            elif what == "metrics":
+                (folder / "metrics.jsonl").unlink()
             else:
                 folder.rename(tmp_path / "other")
             if what == "replaced":
@@ -172,7 +224,7 @@ def test_a_run_whose_folder_is_gone_is_not_reported_as_done(tmp_path, what):
     config = replace(config, objective=replace(config.objective, n_steps=2), log=replace(config.log, tensorboard=False))
     with pytest.raises(UserError, match="was removed, renamed or replaced"):
         train(config, folder, on_update=lose)
-    assert what == "replaced" or not folder.exists()
+    assert what in ("replaced", "metrics") or not folder.exists()
     if what == "renamed":
         train(replace(config, log=replace(config.log, points=7)), tmp_path / "other", resume=True)
         assert runs.read(tmp_path / "other").status.ended == "finished"
@@ -236,6 +288,19 @@ def test_any_changed_row_is_noticed_by_a_resume(tmp_path, capsys, row):
     x[row, 2] += 1e-9
     np.save(tmp_path / "x.npy", x)
     refused(["resume", out, "--no-figures"], capsys, "The data are not those that")
+
+
+def test_a_run_without_a_checkpoint_begins_with_the_data_of_now(tmp_path):
+    """Their standardisation too, since nothing was learned from the others."""
+    x = np.random.default_rng(0).normal(size=(100, 3))
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / "run"
+    assert cli.main(["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--out", str(out)]) == 0
+    (out / runs.STATUS).unlink()
+    shutil.rmtree(out / "checkpoints")
+    np.save(tmp_path / "x.npy", 1000 + 50 * x)
+    assert cli.main(["resume", str(out), "--no-figures"]) == 0
+    assert float(runs.read(out).standardizer.mean.mean()) == pytest.approx(1000, abs=30)
 
 
 def test_the_fingerprint_is_the_same_wherever_the_rows_lie(tmp_path):
@@ -437,6 +502,52 @@ def test_odd_pictures(folder_of_pictures, tmp_path, capsys, name, content, words
     assert not (tmp_path / "run").exists()
 
 
+def test_pictures_in_disguise_start_no_other_program(folder_of_pictures, tmp_path, monkeypatch):
+    """PIL would hand an EPS file to Ghostscript, whatever it is called."""
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    (folder_of_pictures / "0.png").write_bytes(eps)
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *a, **k: pytest.fail("Ghostscript"))
+    with pytest.raises(UserError, match="not a readable picture"):
+        open_pictures(folder_of_pictures, Look())
+
+
+def test_pictures_of_another_size_are_not_kept_in_memory(folder_of_pictures):
+    Image.new("RGB", (900, 900)).save(folder_of_pictures / "3.png")
+    with pytest.raises(UserError, match="is 900 x 900 pixels, the first picture in"):
+        open_pictures(folder_of_pictures, Look())
+
+
+def test_a_folder_of_pictures_that_may_not_be_looked_into(folder_of_pictures, monkeypatch):
+    def walk(folder, onerror):
+        onerror(PermissionError(13, "Permission denied", "pictures/private"))
+        return iter(())
+
+    monkeypatch.setattr(os, "walk", walk)
+    with pytest.raises(UserError, match=r"pictures/private cannot be read \(Permission denied\)"):
+        open_pictures(folder_of_pictures, Look())
+
+
+PIPES = {
+    "config.json": ["doctor"],
+    "evaluation.json": ["report"],
+    "mixing.json": ["report"],
+    "fid.json": ["report"],
+    "status.json": ["doctor"],
+    "checkpoints/update-00000003/state.json": ["sample", "--weights", "best"],
+}
+
+
+@pytest.mark.parametrize("name", sorted(PIPES))
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(run, name):
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    signal.alarm(30)
+    try:
+        assert cli.main([PIPES[name][0], str(run), *PIPES[name][1:]]) in (0, 2, 3)
+    finally:
+        signal.alarm(0)
+
+
 def test_a_pipe_among_the_pictures_is_passed_over(folder_of_pictures):
     os.mkfifo(folder_of_pictures / "pipe.png")
     (folder_of_pictures / "folder.png").mkdir()
@@ -562,6 +673,85 @@ def test_a_number_of_another_type_is_no_number():
     assert not is_kind(float, 10**400)
     assert is_kind(dict[str, float | None], {"x": None, "y": 1.5})
     assert not is_kind(dict[str, float | None], {"x": "1.5"})
+
+
+def test_values_that_no_run_has(run, capsys):
+    """Right types and impossible numbers; parts of a record; whole numbers that no other program holds."""
+    whole = json.loads((run / "config.json").read_text())
+    for part, name, value in (
+        ("dataset", "held_out", float("nan")),
+        ("dataset", "held_out", 5.0),
+        ("sampling", "n_steps", -1),
+    ):
+        (run / "config.json").write_text(json.dumps(whole | {part: whole[part] | {name: value}}))
+        refused(["doctor", run], capsys, "is not what `grbm train` wrote", name.replace("_", "-"))
+    (run / "config.json").write_text(json.dumps(whole))
+    divergence = {"cause": "gradient", "update": 3, "remedies": [], "unit": 2}
+    (run / "status.json").write_text(json.dumps({"ended": "diverged", "update": 3, "divergence": divergence}))
+    assert cli.main(["doctor", str(run)]) == 3
+    assert "(variance unknown" in " ".join(capsys.readouterr().out.split())
+    (run / "metrics.jsonl").write_text(json.dumps({"update": 10**30, "seconds": 1.0}))
+    assert cli.main(["figures", str(run)]) == 0
+
+
+@pytest.mark.parametrize("damage", ["nan", "zero scale", "int", "shape"])
+def test_statistics_of_the_data_that_cannot_be(run, capsys, damage):
+    """Without a checksum, as somebody else may have written them."""
+    tensors = read_tensors(run / "data.safetensors")
+    if damage == "shape":
+        tensors["image_shape"] = torch.tensor([2, 8, 4])
+    elif damage == "int":
+        tensors["base_var"] = tensors["base_var"].long()
+    else:
+        tensors["scale"][3] = {"nan": torch.nan, "zero scale": 0.0}[damage]
+    safetensors.torch.save_file(tensors, run / "data.safetensors")
+    refused(["sample", run], capsys, "is not what `grbm train` wrote")
+
+
+@pytest.mark.parametrize("damage", ["npy", "cut", "empty", "strings", "nan", "bias"])
+def test_a_damaged_first_part_of_the_network(tmp_path, damage):
+    path = tmp_path / "weights.npz"
+    arrays = {"Conv2d_1a_3x3.weight": np.ones((32, 3, 3, 3), np.float32), "Conv2d_1a_3x3.bias": np.ones(32, np.float32)}
+    if damage == "strings":
+        arrays["Conv2d_1a_3x3.weight"] = np.array(["x"] * 9)
+    elif damage == "nan":
+        arrays["Conv2d_1a_3x3.weight"][0] = np.nan
+    elif damage == "bias":
+        arrays["Conv2d_1a_3x3.bias"] = np.ones(3, np.float32)
+    np.savez_compressed(path, **arrays)
+    if damage == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
+    elif damage in ("cut", "empty"):
+        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else 200])
+    with pytest.raises(UserError, match="does not hold the first part"):
+        features.inception_768(path)
+
+
+def test_a_name_that_is_not_unicode(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.npy")
+    np.save(path, np.random.default_rng(0).normal(size=(40, 3)))
+    args = ["train", "array", "--data", path, "--updates", "3", "--n-hidden", "4", "--out", str(tmp_path / "run")]
+    assert cli.main(args) == 0
+
+
+def test_names_of_columns_are_held_against_their_checksum_and_number(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((5, 3)), columns=np.array(["a", "b"]))
+    with pytest.raises(UserError, match="2 names in its columns and 3 columns"):
+        column_names(tmp_path / "x.npz", 3)
+    np.savez(tmp_path / "x.npz", x=np.ones((5, 3)), columns=np.array(["alpha", "beta", "gamma"]))
+    content = (tmp_path / "x.npz").read_bytes()
+    (tmp_path / "x.npz").write_bytes(content.replace("beta".encode("utf-32-le"), "bета".encode("utf-32-le")))
+    with pytest.raises(UserError, match=r"is not a whole \.npz file"):
+        column_names(tmp_path / "x.npz", 3)
+
+
+def test_a_stray_file_among_checkpoints_does_not_end_training(run):
+    (run / "checkpoints" / ".partial-notes").write_text("mine")
+    (run / runs.STATUS).unlink()
+    shutil.rmtree(checkpoint.updates(run / "checkpoints")[0])
+    assert cli.main(["resume", str(run), "--no-figures"]) == 0
+    assert (run / "checkpoints" / ".partial-notes").read_text() == "mine"
 
 
 def test_stray_files_among_the_models_of_training(run, capsys):

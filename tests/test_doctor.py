@@ -207,6 +207,21 @@ def test_without_data_the_rest_is_still_said(tmp_path):
     assert named(findings, "variances").level == "fine"
 
 
+def test_distances_that_scatter_around_nothing_are_no_decline(tmp_path):
+    """Estimates are negative as often as not there, and twice a negative number is no bound."""
+    run, data = healthy(tmp_path)
+    rng = torch.Generator().manual_seed(0)
+    noise = (0.02 * torch.randn(200, generator=rng)).tolist()
+    metrics = [
+        {"update": k + 1, "seconds": 1.0, "energy_distance": 1.0 / (k + 1) ** 2 + x} for k, x in enumerate(noise)
+    ]
+    about = [finding.about for finding in diagnose(run._replace(metrics=metrics), data)]
+    assert "progress" in about
+    for metric in metrics[150:]:
+        metric["energy_distance"] += 0.5
+    assert named(diagnose(run._replace(metrics=metrics), data), "later is worse").level == "wrong"
+
+
 def test_the_command(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     tiny = ["--train.n-updates", "30", "--model.n-hidden", "16", "--no-figures", "--log.no-tensorboard"]

@@ -20,8 +20,8 @@ from grbm.reproduce import campaign
 from grbm.reproduce.experiments import Options, reproduce
 from grbm.reproduce.targets import FIGURES, TABLES
 from grbm.runs import checkpoint
+from grbm.runs.claiming import locked
 from grbm.runs.config import CheckpointConfig
-from grbm.runs.folder import locked
 from grbm.runs.training import train as train_run
 
 

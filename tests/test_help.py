@@ -19,8 +19,9 @@ from grbm.cli.completing import KINDS, words
 from grbm.cli.names import COMMANDS
 from grbm.evaluate import ais
 from grbm.report.listing import runs_in
-from grbm.report.plots import together
+from grbm.report.plots import curve, together
 from grbm.report.table_plots import correlations, farthest, marginals
+from grbm.runs.claiming import locked
 from grbm.runs.presets import PRESETS
 
 TINY = ["--updates", "4", "--n-hidden", "6", "--log.no-tensorboard", "--no-figures"]
@@ -43,7 +44,8 @@ def refused(args, capsys, *said):
     "args",
     [
         *(["--help"], ["--version"], ["train"], ["train", "digits", "--help"], ["evaluate", "--help"]),
-        *(["reproduce", "--help"], ["completion", "zsh"], ["trian"], ["train", "digit"]),
+        *(["reproduce", "--help"], ["completion", "zsh"], ["trian"], ["train", "digit"], ["doctor", "nowhere"]),
+        *(["train", "digits", "--updates", "-5"], ["train", "array"], ["train", "array", "--data", "nowhere.npy"]),
         *(["train", "digits", "--epochs", "3"], ["sample", "x", "--stpes", "3"], ["compare", "x"], ["list", "nowhere"]),
         ["train", "table1-gibbs", "--dynamics", "nothing"],
     ],
@@ -127,6 +129,7 @@ def test_the_configuration_of_a_run_makes_another(tmp_path, capsys):
     assert cli.main([*again, "--out", str(tmp_path / "b")]) == 0
     a, b = (runs.read(tmp_path / name) for name in "ab")
     assert torch.equal(a.model.W, b.model.W)
+    assert cli.main(["train", "--config", str(tmp_path / "a"), "--no-figures", "--out", str(tmp_path / "d")]) == 0
     assert cli.main([*again, "--seed", "5", "--lr", "0.2", "--out", str(tmp_path / "c")]) == 0
     c = runs.read(tmp_path / "c").config
     assert (c.seed, c.train.learning_rate, c.model.n_hidden, c.preset) == (5, 0.2, 6, "digits")
@@ -168,7 +171,9 @@ def test_the_list_of_runs(tmp_path, capsys):
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["run", "data"]
     assert first.split()[1:4] == ["digits", "finished", "4"]
-    assert second.split()[1:3] == ["digits", "running"]
+    assert second.split()[1:3] == ["digits", "killed"]
+    with locked(tmp_path / "deeper" / "b"):  # as by a process that trains
+        assert [run.ended for run in runs_in(tmp_path)] == ["finished", "running"]
     assert cli.main(["list", str(tmp_path), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     scores = json.loads((tmp_path / "a" / "evaluation.json").read_text())
@@ -242,6 +247,11 @@ class Squares(Dataset):
         return torch.full((1, 2, 3), float(k % 5) - 2, dtype=torch.float64), k
 
 
+class Spoilt(Squares):
+    def __getitem__(self, k):
+        return torch.full((6,), float("nan") if k == 7 else 1.0)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         yield from torch.randn(4, 6)
@@ -267,6 +277,13 @@ def test_fit_takes_the_data_sets_of_pytorch():
     )
     for data in given:
         assert torch.equal(trained_on(data), expected)
+    chosen = DataLoader(Squares(), sampler=torch.utils.data.SubsetRandomSampler(range(9)))
+    own = DataLoader(Squares(), collate_fn=lambda items: items)
+    for wrong, said in ((chosen, "SubsetRandomSampler"), (own, "collate_fn"), (Spoilt(), "Item 7 of the data set")):
+        with pytest.raises((TypeError, ValueError), match=said):
+            trained_on(wrong)
+    with pytest.raises(TypeError, match=r"state must be a grbm\.TrainState"):
+        next(fit(GRBM(6, 3), rows, ModifiedCD(Gibbs(), 2)))
     for wrong, said in ((Stream(), "is a stream"), (DataLoader(Stream()), "is a stream"), ([[1.0] * 6], "got list")):
         with pytest.raises(TypeError, match=said):
             trained_on(wrong)
@@ -306,6 +323,16 @@ def test_one_curve_that_runs_away_does_not_flatten_the_others():
     assert 0 < low < 0.2
     assert 1.2 < high < 3
     assert together([[1.0, 2.0], [100.0, 200.0]], log=True) is None  # two sensible runs far apart
+
+
+def test_distances_around_nothing_are_drawn_too():
+    """An unbiased distance is below 0 as often as not once there is none."""
+    metrics = [{"update": k, "energy_distance": x} for k, x in enumerate([3.0, 1.0, 0.1, -0.02, 0.01, -0.01])]
+    axes = curve({"": metrics}, "energy_distance", "x", log=True).axes[0]
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == "symlog"
+    assert low < -0.02
+    assert high > 3
 
 
 def test_tables_are_shown_by_name(tmp_path):

@@ -56,19 +56,23 @@ class Divergence:
         if self.overshoot is not None:
             return (
                 f"Stopped before update {self.update}: the Langevin step is {self.overshoot:.3g} variances of visible "
-                f"unit {self.unit} (variance {self.var:.3g}), and above 2 it overshoots"
+                f"unit {self.unit} (variance {_shown(self.var)}), and above 2 it overshoots"
             )
         if self.since is not None:
             when = f"in one of the updates since {self.since}"
             return f"Stopped at update {self.update}: {when} the gradient was no longer a sensible number"
         where = ""
         if self.unit is not None:
-            where = f", worst at visible unit {self.unit} (variance {self.var:.3g}, mean square of its chains "
-            where += f"{self.chains_v2:.3g})"
+            where = f", worst at visible unit {self.unit} (variance {_shown(self.var)}, mean square of its chains "
+            where += f"{_shown(self.chains_v2)})"
         return f"Stopped at update {self.update}: the gradient is no longer a sensible number{where}"
 
     def __str__(self) -> str:
         return f"{self.happened}; {', or '.join(ADVICE[remedy] for remedy in self.remedies)}."
+
+
+def _shown(number: float | None) -> str:
+    return "unknown" if number is None else f"{number:.3g}"
 
 
 class DivergenceError(RuntimeError):

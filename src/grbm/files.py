@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and tensors without pickle."""
 
+import errno
 import functools
 import hashlib
 import os
@@ -35,6 +36,11 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o644)
         temporary.replace(path)
         flush_folder(path.parent)
+    except OSError as error:
+        if error.filename is None:  # NumPy does not say which file it could not write, nor why
+            reason = error.strerror or f"{error}; the disk may be full"
+            raise OSError(error.errno or errno.EIO, reason, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -52,7 +58,14 @@ def flush_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files can be any bytes
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; raises OSError for anything else, such as a pipe, which would be waited for."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "it is no file", str(path))
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def encode(tensors: dict[str, Tensor]) -> bytes:
@@ -106,9 +119,9 @@ def kept(folder: Path, name: str, suffix: str) -> Path | None:
     A file that has not is damaged, and removed.
     """
     for path in sorted(folder.glob(f"{name}-*{suffix}")):
-        if path.name == f"{name}-{_digest(path)}{suffix}":
+        if path.is_file() and path.name == f"{name}-{_digest(path)}{suffix}":
             return path
-        path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     return None
 
 

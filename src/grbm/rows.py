@@ -4,7 +4,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 
 class Rows(Protocol):
@@ -30,7 +38,11 @@ class DatasetRows:
         return self.shape[0]
 
     def __getitem__(self, which: Tensor) -> Tensor:
-        return torch.stack([self._row(k) for k in which.tolist()])
+        rows = torch.stack([self._row(k) for k in which.tolist()])
+        if not rows.isfinite().all():
+            k = which.tolist()[int((~rows.isfinite()).any(1).nonzero()[0])]
+            raise ValueError(f"Item {k} of the data set holds NaN or infinite numbers.")
+        return rows
 
     def _row(self, k: int) -> Tensor:
         item = self.dataset[k]
@@ -55,6 +67,14 @@ def rows_of(data: Any, like: Tensor) -> Tensor | Rows:
         For what has no rows that can be asked for by number; the message says what to give.
     """
     if isinstance(data, DataLoader):
+        streams = isinstance(data.dataset, IterableDataset)
+        if not streams and type(data.sampler) not in (RandomSampler, SequentialSampler):
+            raise TypeError(
+                f"The DataLoader picks rows by a {type(data.sampler).__name__}, which is not followed here; give the "
+                f"rows themselves, such as torch.utils.data.Subset(dataset, rows)."
+            )
+        if data.collate_fn is not default_collate:
+            raise TypeError("The DataLoader has a collate_fn of its own, not called here; put it into the Dataset.")
         data = data.dataset
     if isinstance(data, TensorDataset):
         data = data.tensors[0].flatten(1).to(like)

@@ -131,6 +131,8 @@ def fit(
         At once, if something is not what it should be: options, an objective, data that fit the model and are finite,
         and blocks that the processes can share.
     """
+    if not isinstance(state, TrainState):
+        raise TypeError(f"state must be a grbm.TrainState(model, optimizer), got {type(state).__name__}.")
     if not isinstance(options, FitOptions):
         raise TypeError(f"options must be an object such as grbm.FitOptions(n_updates=100), got {options!r}.")
     if not hasattr(objective, "negative") or isinstance(objective, type):

@@ -68,11 +68,11 @@ def _restored(hint: Any, value: Any, where: str) -> Any:
         return {name: _restored(args[1], x, f"{where}[{name!r}]") for name, x in value.items()}
     elif hint is Path and isinstance(value, str):
         return Path(value)
-    elif hint is float and (type(value) is float or (type(value) is int and abs(value) < 2**1000)):
+    elif hint is float and (type(value) is float or (type(value) is int and abs(value) < 2**63)):
         return value  # a whole number stays one: configurations are compared as they are written
     elif hint is type(None) and value is None:
         return None
-    elif isinstance(hint, type) and type(value) is hint:
+    elif hint in (int, str, bool) and type(value) is hint and not (hint is int and abs(value) >= 2**63):
         return value
     raise ValueError(f"{where or 'it'} is {_short(value)}")
 

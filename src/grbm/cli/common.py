@@ -22,7 +22,7 @@ SYNONYMS = {"--epochs": "--updates (an epoch is (rows of data)/(--batch-size) of
 def parse(kind: type[T], args: list[str], prog: str, aliases: Mapping[str, str] = {}, **kwargs: Any) -> T:
     """The options of a command; explains them with --help.
 
-    Raises UserError for an option that there is not, with those that are close.
+    Raises UserError for an option that there is not, with those that are close, and for a run that there is not.
     """
     known = [*flags_of(kind), *aliases, "--help", "-h"]
     words = []
@@ -33,7 +33,11 @@ def parse(kind: type[T], args: list[str], prog: str, aliases: Mapping[str, str] 
             hint = f"; did you mean {SYNONYMS[name]}?" if name in SYNONYMS and aliases else close(name, known)
             raise UserError(f"{prog} has no option {flag}{hint} It explains its options with: {prog} --help")
         words.append(f"{aliases[name]}{equals}{value}" if name in aliases else word)
-    return tyro.cli(kind, args=words, prog=prog, **kwargs)
+    options = tyro.cli(kind, args=words, prog=prog, **kwargs)
+    run = getattr(options, "run", None)
+    if isinstance(run, Path) and not (run / "config.json").is_file():  # said before anything heavy is loaded
+        raise UserError(f"{run} is not a run (it has no config.json); give a folder that `grbm train` made.")
+    return options
 
 
 def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
@@ -71,7 +75,7 @@ def read_run(
 
     run = read(folder, which, note)
     if run.status.ended != "finished":
-        note(ending(run))
+        note(f"{folder}: {ending(run)}")
     if text := describe(run.config):
         print(text, file=sys.stderr if quiet else sys.stdout)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)

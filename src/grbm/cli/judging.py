@@ -25,6 +25,7 @@ def evaluate(args: list[str]) -> None:
     if options.fid:
         require("--fid-samples", options.fid_samples, 100)
     from grbm import files, runs
+    from grbm.evaluate.exact import MAX_HIDDEN
     from grbm.report import words
     from grbm.report.scores import dearer, evaluate
 
@@ -37,6 +38,9 @@ def evaluate(args: list[str]) -> None:
             print("\n".join(table.lines()))
             print(f"Written to {options.run / runs.FID}.")
     if not options.fid or options.log_likelihood:
+        if run.model.n_hidden > MAX_HIDDEN and run.model.n_visible > 2:
+            what = f"{options.ais_chains:,} chains over {options.ais_steps:,} temperatures, both ways"
+            print(f"  log Z by annealing: {what} ...", file=sys.stderr, flush=True)
         scores = evaluate(
             run,
             n_samples=options.samples,
@@ -52,7 +56,7 @@ def evaluate(args: list[str]) -> None:
         found |= scores
         if not options.json:
             print("\n".join(words.score_table(scores)))
-            print(f"\nWritten to {options.run / runs.EVALUATION}, by name; --json prints that.")
+            print(f"\nWritten to {options.run / runs.EVALUATION}; grbm report {options.run} puts it on the page.")
             if options.log_likelihood:
                 print("\n".join(words.likelihoods(scores)))
     if options.json:

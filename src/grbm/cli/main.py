@@ -32,7 +32,8 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm completion SHELL  words to complete with the tab key, for bash, zsh or fish
 
 Start with `grbm train digits` (half a minute at most). Every command explains itself with --help.
-Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong; 130 or 143, stopped by a signal."""
+Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong;
+130 or 143, stopped by a signal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[:1] == ["--version"]:
         print(f"grbm {__version__}")
         return 0
-    if not args or args[0] in ("-h", "--help"):
+    if not args or args[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
     before = _quit_cleanly()

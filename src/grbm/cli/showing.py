@@ -1,6 +1,7 @@
 """The commands that show a run: its figures, its page, several runs side by side. Parse, call, print."""
 
 import json
+from pathlib import Path
 
 from grbm.cli.common import parse, read_run, refuse_existing
 from grbm.cli.options import CompareOptions, FiguresOptions, ListOptions, ReportOptions
@@ -31,8 +32,11 @@ def compare(args: list[str]) -> None:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
     refuse_existing(options.out, options.overwrite, ", or choose another with --out")
     from grbm.report.comparing import compare
+    from grbm.runs import note_written
 
     table = compare([read_run(folder, None, None) for folder in options.runs], options.out, seed=options.seed)
+    for folder in options.runs:
+        note_written(folder, options.out)
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
     for row in table:
         print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
@@ -42,7 +46,7 @@ def compare(args: list[str]) -> None:
 def list_runs(args: list[str]) -> None:
     """`grbm list`: the runs in a folder."""
     options = parse(ListOptions, args, "grbm list")
-    if not options.folder.is_dir():
+    if not options.folder.is_dir() and options.folder != Path("runs"):
         raise UserError(f"{options.folder} is not a folder; grbm list FOLDER shows the runs in one.")
     from grbm.report.listing import runs_in, table
 

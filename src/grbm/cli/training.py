@@ -44,6 +44,9 @@ def train(args: list[str]) -> None:
     if text := describe(config):
         print(text)
     folder = options.out or Path("runs") / (config.preset or "run")
+    config.check()
+    if config.data is not None and not config.data.exists():
+        raise UserError(f"{config.data} is not there; give --data the path of your data.")
     _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
 
 
@@ -72,8 +75,9 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
 
 def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
     """A run's own configuration, and the arguments that change it."""
+    path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"{path} is not a file; give --config the config.json of a run.")
+        raise UserError(f"{path} is not a file; give --config a run, or its config.json.")
     if args and not args[0].startswith("-"):
         raise UserError(f"Give a preset or --config, not both: {path} has all settings of {args[0]!r} or its own.")
     return f"--config {path}", Preset(f"The settings of {path}", RunConfig.read(path)), args
@@ -129,8 +133,6 @@ def resume(args: list[str]) -> None:
     from grbm import runs
 
     options = parse(ResumeOptions, args, "grbm resume")
-    if not (options.run / runs.CONFIG).is_file():
-        raise UserError(f"{options.run} is not a run (it has no {runs.CONFIG}); give a folder that `grbm train` made.")
     config = RunConfig.read(options.run / runs.CONFIG)
     given = {name: getattr(options, name) for name in ("device", "data_dir", "data")}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})

@@ -1,5 +1,6 @@
 """The commands that use a run: samples, codes of data, gaps filled in, files for other programs. Parse, call, print."""
 
+import math
 from pathlib import Path
 
 from grbm.cli.common import note, parse, read_run, refuse_existing, require
@@ -68,15 +69,16 @@ def encode(args: list[str]) -> None:
     rows = rows_to_encode(run, options.what, options.key)
     form = ".packed" if options.packed else ".bits" if options.bits else ""
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
-    refuse_existing(path, options.overwrite, ", or choose another with --out")
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
+    for where in (path, path.with_suffix(".rows.npy")) if options.what in ("train", "test") else (path,):
+        refuse_existing(where, options.overwrite, ", or choose another with --out")
     _note_units(strangeness(run, rows))
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
     numbers, beside = row_numbers(run, options.what), path.with_suffix(".rows.npy")
-    runs.note_written(options.run, path, beside)
+    runs.note_written(options.run, path, *([] if numbers is None else [beside]))
     if numbers is not None:
         with files.replacing(beside) as temporary, temporary.open("wb") as file:
             np.save(file, numbers, allow_pickle=False)
@@ -128,7 +130,7 @@ def impute(args: list[str]) -> None:
 
 def _note_units(far: float) -> None:
     """Say so where rows lie far out, ``far`` times as far as the training data."""
-    if far > 3:
+    if math.isfinite(far) and far > 3:
         note(
             f"these rows lie {far:.0f} times as far from the training mean as the training data do; are they in the "
             f"same units?"
@@ -138,6 +140,7 @@ def _note_units(far: float) -> None:
 def export(args: list[str]) -> None:
     """`grbm export`: a machine for other programs."""
     options = parse(ExportOptions, args, "grbm export")
+    from grbm import runs
     from grbm.interchange.programs import Encoder, write_onnx, write_program
 
     run, path = read_run(options.run, None, None, options.weights), options.out
@@ -155,7 +158,8 @@ def export(args: list[str]) -> None:
         write_program(encoder, path)
         print(f"Encoder, from x in the data's units to hidden probabilities: {path} (torch.export.load)")
     elif path.suffix:
-        raise UserError(f"--out {path}: .onnx and .pt2 files can be written, and a folder, whose name has no suffix.")
+        raise UserError(f"{path}: .onnx and .pt2 files can be written, and a folder, whose name has no suffix.")
     else:
         run.model.double().rescaled(*run.standardizer).save_pretrained(path)  # far from 0, float32 has too few digits
         print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")
+    runs.note_written(options.run, *(path.rglob("*") if path.is_dir() else [path]))

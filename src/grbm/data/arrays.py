@@ -1,5 +1,6 @@
 """Real-valued arrays from .npy and .npz files, by memory map: nothing is loaded before it is asked for."""
 
+import io
 import lzma
 import math
 import mmap
@@ -63,18 +64,37 @@ def column_names(path: Path, n_columns: int) -> tuple[str, ...]:
     if not zipfile.is_zipfile(path):
         return ()
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{COLUMNS}.npy") as file:
-            if archive.getinfo(f"{COLUMNS}.npy").file_size > BOMB_SIZE:
+        with zipfile.ZipFile(path) as archive:
+            if f"{COLUMNS}.npy" not in archive.namelist() or archive.getinfo(f"{COLUMNS}.npy").file_size > BOMB_SIZE:
                 return ()
-            names = np.lib.format.read_array(file, allow_pickle=False)
-    except UNREADABLE:
+            with archive.open(f"{COLUMNS}.npy") as file:
+                names = np.lib.format.read_array(io.BytesIO(file.read()), allow_pickle=False)
+    except UNREADABLE as error:
+        raise UserError(f"{path} is not a whole .npz file ({COLUMNS}: {error}); write it with numpy.savez.") from error
+    if names.dtype.kind not in "US":
         return ()
-    good = names.dtype.kind in "US" and names.shape == (n_columns,)
-    return (
-        tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names)
-        if good
-        else ()
-    )
+    if names.shape != (n_columns,):
+        raise UserError(f"{path} has {names.size} names in its {COLUMNS} and {n_columns} columns; give each a name.")
+    return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names)
+
+
+def read_member(path: Path, key: str) -> np.ndarray:
+    """An array of numbers of any shape from a .npz archive, whole and in memory; never unpickles.
+
+    Raises UserError for what is not there, damaged, or no numbers.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            if f"{key}.npy" not in archive.namelist():
+                raise UserError(f"{path} holds no array {key!r}")
+            array = _unpacked(archive, archive.getinfo(f"{key}.npy"), path)
+    except UserError:
+        raise
+    except UNREADABLE as error:
+        raise UserError(f"{path} is not a whole .npz file ({error})") from error
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{key} of {path} is of type {array.dtype}")
+    return array
 
 
 def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:

@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 ImageShape = tuple[int, int, int]
 TOGETHER = 2000  # pictures that are decoded before the next are begun
 IN_MEMORY = 256 << 20  # and at most so many bytes of them
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # others, such as EPS, would start other programs
 MOST_PIXELS = 80_000_000  # of a picture: a page at 800 dots an inch
 LARGEST_FILE = 256 << 20  # bytes of a picture in a zip file
 
@@ -65,11 +66,21 @@ def open_pictures(folder: Path, look: Look, key: str | None = None) -> tuple[Sto
         return _cached(name, look, len(table), lambda k: _stored(table, k, column, folder), folder)
     else:
         # files alone: a pipe would never end
-        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        paths = sorted(path for path in _files(folder) if path.suffix.lower() in SUFFIXES and path.is_file())
     _enough(len(paths), folder)
     stamps = [(str(path.relative_to(folder)), *_stamp(path)) for path in paths]
     name = f"{folder.resolve()} {json.dumps(stamps)}"
     return _cached(name, look, len(paths), lambda k: (str(paths[k]), _open(paths[k], str(paths[k]))), folder)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file in a folder and the folders in it; raises UserError for one that may not be looked into."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}); check its permissions.") from error
+
+    for place, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(place) / name for name in names)
 
 
 def _open_zip(path: Path, look: Look) -> tuple[StoredTable, ImageShape]:
@@ -171,7 +182,7 @@ def _open(source: Path | io.BytesIO, title: str) -> Any:
     from PIL import Image
 
     try:
-        picture = Image.open(source)
+        picture = Image.open(source, formats=FORMATS)
         if math.prod(picture.size) <= MOST_PIXELS:
             picture.load()
     except PermissionError as error:
@@ -207,26 +218,36 @@ def _decode(target: Path, look: Look, count: int, picture: Callable[[int], tuple
     free = shutil.disk_usage(target.parent).free
     if count * first.nbytes > free:
         raise UserError(
-            f"The {count:,} pictures of {where} need {count * first.nbytes / 1e9:,.1f} GB in {cache_folder()}, where "
-            f"{free / 1e9:,.1f} are free; choose a smaller --dataset.size, or set GRBM_CACHE_DIR."
+            f"The {count:,} pictures of {where} need {count * first.nbytes / 1e6:,.0f} MB in {cache_folder()}, "
+            f"where {free / 1e6:,.0f} are free; choose a smaller --dataset.size, or set GRBM_CACHE_DIR."
         )
-    array = np.lib.format.open_memmap(target, "w+", np.uint8, (count, *first.shape))
     together = max(1, min(TOGETHER, IN_MEMORY // first.nbytes))  # so that not all wait in memory to be written
-    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    header = {"descr": "|u1", "fortran_order": False, "shape": (count, *first.shape)}
+
+    def decoded(k: int) -> tuple[str, tuple[int, ...], np.ndarray | None]:
+        title, pixels = _pixels(*picture(k), look)
+        return title, pixels.shape, pixels if pixels.shape == first.shape else None  # larger ones are not kept
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1) as pool, target.open("wb") as file:
         warnings.simplefilter("ignore")  # PIL's, of pictures that `_open` refuses
+        np.lib.format.write_array_header_1_0(file, header)
         for begin in range(0, count, together):
             numbers = range(begin, min(begin + together, count))
-            decoded = pool.map(lambda k: _pixels(*picture(k), look), numbers)
-            for k, (title, pixels) in zip(numbers, decoded, strict=True):
-                if pixels.shape != array.shape[1:]:
-                    raise UserError(
-                        f"{title} is {pixels.shape[2]} x {pixels.shape[1]} pixels, the first picture in {where} "
-                        f"{array.shape[3]} x {array.shape[2]}; bring them to one size with --dataset.size."
-                    )
-                array[k] = pixels
+            waiting = [pool.submit(decoded, k) for k in numbers]
+            try:
+                for future in waiting:
+                    title, shape, pixels = future.result()
+                    if pixels is None:
+                        raise UserError(
+                            f"{title} is {shape[2]} x {shape[1]} pixels, the first picture in {where} "
+                            f"{first.shape[2]} x {first.shape[1]}; bring them to one size with --dataset.size."
+                        )
+                    file.write(pixels.tobytes())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
             if count > TOGETHER and numbers.stop // TOGETHER > begin // TOGETHER:
                 print(f"  decoded {numbers.stop:,} of {count:,} pictures", file=sys.stderr, flush=True)
-    array.flush()
 
 
 def _pixels(title: str, picture: Any, look: Look) -> tuple[str, np.ndarray]:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grbm.data.arrays import read_member
 from grbm.errors import UserError
 from grbm.files import cache_folder, read_tensors, write_tensors
 from grbm.randomness import generator
@@ -191,19 +191,28 @@ def _partial_inception(weights: Path) -> nn.Sequential:
     if not weights.is_file():
         raise UserError(f"{weights} is not a file; give --fid-weights the .npz of the first part of the network.")
     try:
-        with np.load(weights, allow_pickle=False) as arrays:
-            for name, layer in network.named_modules():
-                if isinstance(layer, inception.BasicConv2d):
-                    _fold(layer, torch.from_numpy(arrays[f"{name}.weight"]), torch.from_numpy(arrays[f"{name}.bias"]))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        for name, layer in network.named_modules():
+            if isinstance(layer, inception.BasicConv2d):
+                _fold(layer, _numbers(weights, f"{name}.weight"), _numbers(weights, f"{name}.bias"))
+    except (UserError, ValueError) as error:
         raise UserError(f"{weights} does not hold the first part of the Inception network ({error}).") from error
     return network
+
+
+def _numbers(path: Path, name: str) -> Tensor:
+    """An array of a .npz archive as finite float32 numbers, held against its checksum."""
+    x = torch.from_numpy(read_member(path, name).copy())
+    if not x.is_floating_point() or not x.isfinite().all():
+        raise ValueError(f"{name} holds what are no finite numbers")
+    return x.float()
 
 
 def _fold(layer: Any, weight: Tensor, bias: Tensor) -> None:
     """A convolution whose normalisation is in its weights already."""
     if layer.conv.weight.shape != weight.shape:
         raise ValueError(f"a weight has shape {tuple(weight.shape)}, not {tuple(layer.conv.weight.shape)}")
+    if bias.shape != weight.shape[:1]:
+        raise ValueError(f"a bias has shape {tuple(bias.shape)}, not {tuple(weight.shape[:1])}")
     layer.conv.weight.data, layer.conv.bias, layer.bn = weight, nn.Parameter(bias), nn.Identity()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
+from grbm.files import read_text
 from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint, model_digest
 from grbm.runs.config import RunConfig
 from grbm.runs.recorder import BROAD, broadest
@@ -70,9 +71,13 @@ def _training(run: Run) -> Iterator[Finding]:
     distances = [(m["energy_distance"], m["update"]) for m in run.metrics if m.get("energy_distance") is not None]
     if len(distances) >= 20:
         window = max(5, len(distances) // 10)
-        means = [_mean([d for d, _ in distances[k : k + window]]) for k in range(len(distances) - window + 1)]
+        # an unbiased estimate: near 0 it is negative as often as not
+        means = [max(0.0, _mean([d for d, _ in distances[k : k + window]])) for k in range(len(distances) - window + 1)]
         best = min(range(len(means)), key=means.__getitem__)
-        if means[-1] > 2 * means[best] and means[-1] - means[best] > 0.01 * math.sqrt(run.model.n_visible):
+        last_ones = [d for d, _ in distances[-window:]]
+        noise = math.sqrt(_mean([(d - _mean(last_ones)) ** 2 for d in last_ones]) / window)
+        far = max(0.01 * math.sqrt(run.model.n_visible), 5 * noise)
+        if means[-1] > 2 * means[best] and means[-1] - means[best] > far:
             where = distances[best + window // 2][1]
             kept = checkpoint.best(run.folder / CHECKPOINTS)
             near = kept is not None and abs(checkpoint.read_record(kept)["update"] - where) <= last / 10
@@ -132,7 +137,9 @@ def _gradients(run: Run) -> Iterator[Finding]:
         return
     share = _mean(clipped)
     clip = run.config.train.clip_norm
-    if share > 0.99 and run.status.ended == "finished":
+    if clip is None:
+        yield Finding("fine", "gradients", "They are not clipped (--train.clip-norm None).")
+    elif share > 0.99 and run.status.ended == "finished":
         yield Finding(
             "note",
             "gradients",
@@ -213,7 +220,8 @@ def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
             f"--model.n-hidden or --train.n-updates, or more data.",
         )
     else:
-        text = f"Held-out data lie {gap:.3g} ± {error:.2g} nats above the training data in free energy."
+        side = "above" if gap >= 0 else "below"
+        text = f"Held-out data lie {abs(gap):.3g} ± {error:.2g} nats {side} the training data in free energy."
         yield Finding("fine", "held-out data", text)
 
 
@@ -276,7 +284,7 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
 def _mixing(run: Run) -> Iterator[Finding]:
     """What `grbm mixing` said of longer chains, if it was asked."""
     try:
-        found = json.loads((run.folder / MIXING).read_text(encoding="utf-8"))
+        found = json.loads(read_text(run.folder / MIXING))
     except (OSError, ValueError, RecursionError):
         return
     kinds = {"model": str, "mixed": bool, "sampler": str, "verdict": str}
@@ -298,4 +306,4 @@ def _differ(x: Tensor, y: Tensor, seed: int, n_permutations: int = 199) -> tuple
     statistics = -((weights @ distances) * weights).sum(1)
     p = float((statistics >= statistics[0]).double().mean())
     scale = float(distances.sum() / (len(both) * (len(both) - 1)))
-    return float(energy_distance(x, y)) / scale, p
+    return float(energy_distance(x, y)) / (scale or 1.0), p

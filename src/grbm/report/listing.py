@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grbm.errors import UserError
+from grbm.files import read_text
 from grbm.report.words import duration
 from grbm.runs import CONFIG, EVALUATION, RunConfig, read_metrics, read_status
+from grbm.runs.claiming import is_held
 from grbm.typed import is_kind
 
 DEEPEST = 4  # folders in folders that are looked into
@@ -48,7 +50,7 @@ def runs_in(folder: Path) -> Iterator[Listed]:
         yield Listed(
             str(here),
             name,
-            status.ended,
+            status.ended if status.ended != "running" or is_held(here) else "killed",
             updates,
             config.train.n_updates,
             config.model.n_hidden,
@@ -60,8 +62,8 @@ def runs_in(folder: Path) -> Iterator[Listed]:
 
 def _likelihood(folder: Path) -> float | None:
     try:
-        found = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))
-        number = found.get("log_likelihood_test")
+        found = json.loads(read_text(folder / EVALUATION))
+        number = found.get("log_likelihood_test") if found.get("log_z_converged") is not False else None
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return number if is_kind(float, number) else None

@@ -15,7 +15,7 @@ from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.errors import UserError
-from grbm.files import write_text
+from grbm.files import read_text, write_text
 from grbm.report import html, plots, table_plots
 from grbm.report.doctor import diagnose
 from grbm.report.figures import table_samples
@@ -235,7 +235,7 @@ def _scored(run: Run) -> Iterator[str]:
 def _measured(run: Run, name: str) -> dict[str, Any]:
     """What a command wrote beside the run, if it was of the weights that the run has now."""
     try:
-        content = json.loads((run.folder / name).read_text(encoding="utf-8"))
+        content = json.loads(read_text(run.folder / name))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) and content.get("model") == runs.model_digest(run.model) else {}

@@ -144,10 +144,10 @@ def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
         for k, (name, label) in enumerate(named):
             numbers = column(metrics, name)
             if not all(math.isnan(x) for x in numbers):
-                style = "--" if label == "held out" else "-"
+                style = "--" if label in ("held out", "on for 99 %") else "-"
                 axes.plot(updates, numbers, style, color=COLOURS[k], label=label, lw=1.2)
-        if log and any(x > 0 for name, _ in named for x in column(metrics, name)):
-            axes.set_yscale("log", nonpositive="mask")  # an unbiased distance can be below 0
+        if log:
+            _log_scale(axes, [x for name, _ in named for x in column(metrics, name)])
         if len(named) > 1:
             axes.legend(frameon=False, fontsize=7)
         axes.set_title(title, fontsize=9)
@@ -166,22 +166,36 @@ def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: 
     for k, (label, metrics) in enumerate(several.items()):
         plain, marker = label.replace("$", r"\$"), "." if log else None  # not mathematics
         updates, colour = [m["update"] for m in metrics], COLOURS[k % len(COLOURS)]
-        axes.plot(updates, column(metrics, name), color=colour, label=plain, lw=1.3, marker=marker, ms=3)
+        style = "--" if label == "held out" else "-"
+        numbers = column(metrics, name)
+        axes.plot(updates, numbers, style, color=colour, label=plain, lw=1.3, marker=marker, ms=3)
     columns = [column(metrics, name) for metrics in several.values()]
     log = log and any(y > 0 for numbers in columns for y in numbers)
     if log:
-        axes.set_yscale("log", nonpositive="mask")  # an unbiased distance can be below 0
+        _log_scale(axes, [y for numbers in columns for y in numbers])
     limits = together(columns, log) if len(several) > 1 else None
     if limits is not None:
         axes.set_ylim(*limits)
-        axes.text(0.01, 0.01, "what lies beyond is cut off", transform=axes.transAxes, fontsize=7, color="#777777")
     if len(several) > 1:
         axes.legend(frameon=False, fontsize=8)
     axes.set_title(title, fontsize=10)
-    axes.set_xlabel("update", fontsize=9)
+    axes.set_xlabel("update" if limits is None else "update (what lies beyond the axes is cut off)", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _log_scale(axes: Axes, numbers: Sequence[float]) -> None:
+    """A logarithmic axis; where unbiased distances fall below 0, one that is linear around it."""
+    positive = sorted(x for x in numbers if x > 0)
+    if not positive:
+        return
+    if any(x <= 0 for x in numbers):
+        around = max(abs(x) for x in numbers if x <= 0)
+        axes.set_yscale("symlog", linthresh=max(around, positive[0]))
+        axes.axhline(0, color="#999999", lw=0.6)
+    else:
+        axes.set_yscale("log")
 
 
 def together(columns: Sequence[list[float]], log: bool, most: float = 8.0) -> tuple[float, float] | None:

@@ -45,6 +45,8 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
             ("reconstruction", "reconstruction error, mean square"),
         )
     ]
+    if scores.get("log_z_converged") is False:
+        yield "  log Z has NOT converged: these log-likelihoods are not to be used. Raise --ais-steps or --ais-chains."
     yield f"  {'':<35}{'training':>18}{'held out':>18}"
     yield from (f"  {label:<35}{train:>18}{test:>18}" for label, train, test in rows)
     label = f"free energy of {scores['samples']:,} samples from noise"
@@ -56,7 +58,7 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
         yield f"  {'mass of each mode':<35}{masses:>18}"
         yield f"  {'share of the samples in each':<35}{shares:>18}"
     log_z = f"log Z {scores['log_z']:.3f}" + (f" ± {scores['log_z_error']:.2g}" if scores["log_z_error"] else "")
-    yield f"  {log_z} ({scores['log_z_method']})"
+    yield f"  {log_z} nats ({scores['log_z_method']})"
     if "log_z_verdict" in scores:
         yield textwrap.fill(scores["log_z_verdict"], 100, initial_indent="  ", subsequent_indent="  ")
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."

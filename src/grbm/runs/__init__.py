@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from grbm.lazy import lazily
 
 if TYPE_CHECKING:
+    from grbm.runs.claiming import note_written
     from grbm.runs.config import RunConfig, Which
     from grbm.runs.folder import (
         CHECKPOINTS,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         Run,
         Status,
         model_digest,
-        note_written,
         read,
         read_metrics,
         read_status,
@@ -65,6 +65,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "grbm.runs.claiming": ["note_written"],
         "grbm.runs.config": ["RunConfig", "Which"],
         "grbm.runs.folder": [
             "CHECKPOINTS",
@@ -87,7 +88,6 @@ __getattr__, __dir__ = lazily(
             "Run",
             "Status",
             "model_digest",
-            "note_written",
             "read",
             "read_metrics",
             "read_status",

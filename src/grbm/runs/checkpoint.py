@@ -6,6 +6,7 @@
 What is read back is what was written, or it is refused; nothing in a file is executed.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -162,10 +163,16 @@ def _removable(path: Path, run: str) -> bool:
         return not path.parent.is_symlink()
 
 
+def _content(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would be waited for
+        raise FileNotFoundError(errno.ENOENT, "it is no file", str(path))
+    return path.read_bytes()
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """The JSON half of a checkpoint, verified; raises DamagedError."""
     try:
-        record = json.loads((path / RECORD).read_bytes())
+        record = json.loads(_content(path / RECORD))
         good = record["checksum"] == _checksum(record)
         known = record["format"] == FORMAT
         kinds = {
@@ -198,7 +205,7 @@ def read(path: Path, *, run: str | None = None) -> Checkpoint:
     if run is not None and record["run"] != run:
         raise DamagedError("it belongs to a run with other settings")
     try:
-        content = (path / TENSORS).read_bytes()
+        content = _content(path / TENSORS)
     except OSError as error:
         raise DamagedError(f"{TENSORS} cannot be read ({error.strerror})") from error
     if hashlib.sha256(content).hexdigest() != record["tensors"]:
@@ -291,7 +298,7 @@ def prune(folder: Path, keep: int, update: int, run: str = "") -> None:
     What is not of this run stays.
     """
     for path in folder.glob(f"{PARTIAL}*"):
-        if not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
+        if path.is_dir() and not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
     kept = best(folder)
     present = [path for path in updates(folder) if (_number(path) or 0) <= update]
@@ -311,6 +318,6 @@ def best(folder: Path) -> Path | None:
             score = read_record(path)["notes"].get("score")
         except DamagedError:
             continue
-        if score is not None:
+        if is_kind(float, score):
             scores.append((score, path))
     return min(scores)[1] if scores else None

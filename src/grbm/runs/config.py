@@ -337,6 +337,8 @@ class RunConfig:
     def read(cls, path: Path) -> "RunConfig":
         """Read back a file of `to_json`; raises UserError where it is not one."""
         try:
+            if not path.is_file():  # a pipe would be waited for
+                raise UserError(f"{path} is not a file; give a folder that `grbm train` made.")
             values = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(values, dict) and values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
@@ -344,13 +346,14 @@ class RunConfig:
                 values["about"] = asdict(About(text=values["about"])) if values["about"] else None
             if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
-            return restore(cls, values)
+            config = restore(cls, values)
         except PermissionError as error:
             raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
         except UserError:
             raise
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
+        return config
 
 
 def showing(config: RunConfig, mean: bool) -> RunConfig:

@@ -76,7 +76,8 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
         if not z.isfinite().all():
             row, column = (~z.isfinite()).nonzero()[0].tolist()
             raise UserError(
-                f"Row {first + row}, column {column} is NaN or infinite; fill gaps with: grbm impute {run.folder} FILE"
+                f"Row {first + row}, column {column} is NaN, infinite or too large; fill gaps with: "
+                f"grbm impute {run.folder} FILE"
             )
         probabilities = model(z.to(model.W.device)).cpu()
         if bits:

@@ -3,10 +3,8 @@
 import hashlib
 import json
 import math
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,9 +14,8 @@ from torch import Tensor
 
 from grbm.data.loading import Dataset
 from grbm.data.standardise import Standardizer
-from grbm.distributed import torchrun_id
 from grbm.errors import Divergence, UserError
-from grbm.files import read_tensors, write_tensors, write_text
+from grbm.files import read_tensors, read_text, write_tensors, write_text
 from grbm.model import CONFIG as CONFIG
 from grbm.model import GRBM, Base
 from grbm.model import WEIGHTS as WEIGHTS
@@ -77,142 +74,6 @@ class Run(NamedTuple):
                 f"{where} has {found} columns now, but the model has {n_visible} visible units; give its data."
             )
         return dataset
-
-
-def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
-    """Claim a folder for a run. An existing run is removed only with ``overwrite``; other files are never touched."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder with --out.")
-    clean(folder)
-    if folder.is_dir() and any(path.name != JOB for path in folder.iterdir()):
-        try:
-            RunConfig.read(folder / CONFIG)
-        except (UserError, OSError) as error:
-            raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.") from error
-        if not overwrite:
-            how = "it is finished" if read_status(folder).ended == "finished" else "go on with --resume"
-            raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
-        _remove(folder)
-    try:
-        claim(folder)
-        write_text(folder / CONFIG, config.to_json())
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
-
-
-TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
-OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
-    "|".join(
-        [
-            *(re.escape(name) for name in TOP),
-            rf"{FIGURES}/(samples|chains|filters|density|learning|mixing|marginals|correlations)\.(png|gif)",
-            rf"{SAMPLES}/samples\.(npy|png)",
-            rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
-            rf"{TRAJECTORY}/\d{{8,}}\.safetensors",
-            rf"{TENSORBOARD}/events\.out\.tfevents\.[^/]+",
-            rf"{WANDB}/(id\.txt|latest-run|debug[^/]*\.log|(offline-)?run-.+)",
-            r"(\w+/)?\.[^/]+\.\w{8}\.\w+",  # what a kill left of a file that was being replaced
-        ]
-    )
-)
-
-
-def _remove(folder: Path) -> None:
-    """Remove the run in ``folder``; raises UserError, with everything still there, for what is not a run's."""
-    own = set(TOP) | _written(folder)
-    files, folders = [], []
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
-        name = path.relative_to(folder).as_posix()
-        if path.is_dir() and not path.is_symlink():
-            folders.append(path)
-        elif (OWN.fullmatch(name) or name in own) and (not path.is_symlink() or name.startswith(f"{WANDB}/")):
-            files.append(path)
-        else:
-            raise UserError(
-                f"{path} is not what `grbm train` wrote, so nothing was removed; move it away, or choose another "
-                f"folder with --out."
-            )
-    for path in files:
-        path.unlink()
-    for path in folders:
-        with suppress(OSError):  # one that holds nothing of ours and is empty goes too
-            path.rmdir()
-
-
-def note_written(folder: Path, *paths: Path) -> None:
-    """Note that the program wrote ``paths``, whose names the user chose, where they lie in the run's folder."""
-    inside = {p.resolve().relative_to(folder.resolve()).as_posix() for p in paths if _inside(p, folder)}
-    if inside:
-        write_text(folder / WRITTEN, "".join(f"{name}\n" for name in sorted(inside | _written(folder))))
-
-
-def _inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
-def _written(folder: Path) -> set[str]:
-    try:
-        return set((folder / WRITTEN).read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError):
-        return set()
-
-
-def identity(folder: Path) -> tuple[int, int] | None:
-    """What stays the same of a run's folder for as long as it is where it was; None where there is none."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder, made where it is not there; raises UserError where another process trains in it.
-
-    The system lets go when the process ends, however it ends. Where there are no such locks (Windows), none is taken.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder with --out.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"Another process is training in {folder}; choose another with --out, or stop it."
-            ) from error
-        yield
-    finally:
-        os.close(handle)
-
-
-def claim(folder: Path) -> None:
-    """Note which ``torchrun`` job began this run, so that its restarts go on with it."""
-    if torchrun_id() is not None:
-        write_text(folder / JOB, f"{torchrun_id()}\n")
-
-
-def is_claimed(folder: Path) -> bool:
-    """Whether this very job began the run, before one of its processes died."""
-    own = torchrun_id()
-    return own is not None and (folder / JOB).is_file() and (folder / JOB).read_text().strip() == own
-
-
-def clean(folder: Path) -> None:
-    """Remove what a kill left of files that were being replaced."""
-    for name in TOP:
-        for path in folder.glob(f".{name}.*"):
-            path.unlink(missing_ok=True)
 
 
 def forget_results(folder: Path) -> None:
@@ -276,6 +137,10 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run (it has no {CONFIG}); give a folder that `grbm train` made.")
     config = RunConfig.read(folder / CONFIG)
+    try:
+        config.check()
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG} is not what `grbm train` wrote: {error}") from error
     model, where = _read_model(folder, which, warn)
     standardizer, base, image_shape = read_data(folder)
     if standardizer.mean.shape != (model.n_visible,):
@@ -321,12 +186,15 @@ def read_data(folder: Path) -> tuple[Standardizer, Base, tuple[int, int, int] | 
     """What `save_data` wrote; raises UserError where it is missing or damaged."""
     data = read_tensors(folder / DATA)
     shape = data.pop("image_shape", None)
-    if set(data) != {"mean", "scale", "base_mean", "base_var"} or len({x.shape for x in data.values()}) != 1:
+    expected = set(data) == {"mean", "scale", "base_mean", "base_var"} and len({x.shape for x in data.values()}) == 1
+    sound = expected and all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values())
+    if not sound or data["mean"].ndim != 1 or not (data["scale"] > 0).all() or not (data["base_var"] > 0).all():
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
     standardizer = Standardizer(data["mean"].double(), data["scale"].double())
     image_shape = None
     if shape is not None:
-        if shape.shape != (3,) or shape.min() < 1 or int(shape.prod()) != len(data["mean"]):
+        good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)
+        if not good or int(shape.prod()) != len(data["mean"]):
             raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
         channels, height, width = shape.tolist()
         image_shape = channels, height, width
@@ -337,7 +205,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, up to the first that is not whole: a killed run may end in half a line."""
     metrics: list[dict[str, Any]] = []
     if (folder / METRICS).is_file():
-        for line in (folder / METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in read_text(folder / METRICS).splitlines():
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
@@ -357,7 +225,7 @@ def read_status(folder: Path) -> Status:
     if not path.is_file():
         return Status("running")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
         if isinstance(content, dict) and "ended" not in content:
             old = restore(StatusOf01, content)
             return _status_of_0_1(old.update, old.message, old.machine)

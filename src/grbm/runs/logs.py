@@ -39,6 +39,14 @@ class Log:
         self.board = Board(folder / TENSORBOARD, update) if config.log.tensorboard else None
         self.wandb = _wandb(folder, config, config.log.wandb) if config.log.wandb else None
 
+    @property
+    def lost(self) -> bool:
+        """Whether metrics.jsonl is no longer the file that is written to."""
+        try:
+            return not os.path.samestat(os.fstat(self.file.fileno()), os.stat(self.file.name))
+        except OSError:
+            return True
+
     def write(self, record: Record) -> None:
         """Write a line of metrics.jsonl, and its numbers as scalars elsewhere."""
         self.file.write(json.dumps(record) + "\n")

@@ -16,8 +16,9 @@ from grbm.errors import UserError
 from grbm.initialise import anchored_, sparse_
 from grbm.model import GRBM, Base
 from grbm.objectives import Objective
+from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
-from grbm.runs.folder import DATA, read_data
+from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
 from grbm.training import TrainState
 
@@ -58,8 +59,8 @@ def _scale(
     config: RunConfig, dataset: Dataset, measured: Measured, folder: Path, resume: bool
 ) -> tuple[Standardizer, Base]:
     """The standardisation and the base of tempered paths: of the run where it has them, else of the data."""
-    if resume and (folder / DATA).is_file():
-        return read_data(folder)[:2]
+    if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
+        return read_data(folder)[:2]  # what the checkpoints were learned with; their fingerprint guards the data
     scale = standardizer(config.dataset, dataset, measured.train)
     measured.refuse_extreme(scale, str(config.data or config.dataset.name))
     return scale, scale.base(measured.train)

@@ -16,7 +16,7 @@ from grbm.data.tables import spread
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.evaluate.distance import energy_distance
-from grbm.runs import checkpoint
+from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
 from grbm.runs.folder import CHECKPOINTS, Status
 from grbm.runs.logs import Log, Record
@@ -24,6 +24,7 @@ from grbm.runs.preparing import Prepared
 from grbm.samplers.engines import engine_name
 from grbm.samplers.trajectory import swap_rate
 from grbm.training import StepMetrics, TrainState
+from grbm.typed import is_kind
 
 
 @dataclass
@@ -39,7 +40,10 @@ class Notes:
 
     @classmethod
     def read(cls, notes: dict[str, Any]) -> Self:
-        """The notes of a checkpoint, which also notes the score of its parameters."""
+        """The notes of a checkpoint, which also notes the score of its parameters; ValueError for what is none."""
+        kinds = {"seconds": float, "clipped": int, "since": int, "scores": list[float], "data": str, "engine": str}
+        if wrong := [name for name, kind in kinds.items() if name in notes and not is_kind(kind, notes[name])]:
+            raise ValueError(f"its note {wrong[0]} is {notes[wrong[0]]!r}")
         return cls(**{f.name: notes[f.name] for f in fields(cls) if f.name in notes})
 
 
@@ -78,7 +82,7 @@ class Recorder:
         self.started = time.perf_counter() - notes.seconds
         self.kept = run_folder.read_trajectory(folder, run.state.update)[-1:]  # the last model kept, and its chains
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
-        self.place = run_folder.identity(folder)
+        self.place = claiming.identity(folder)
 
     def after(self, metrics: StepMetrics) -> Record | None:
         """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
@@ -144,11 +148,12 @@ class Recorder:
 
     def _require_place(self) -> None:
         """Raise UserError where the run's folder is no longer where it was: what is written there would be no run."""
-        if run_folder.identity(self.folder) != self.place:
+        lost = self.log is not None and self.log.lost
+        if claiming.identity(self.folder) != self.place or lost:
             raise UserError(
-                f"{self.folder} was removed, renamed or replaced while it was trained, so training stopped at update "
-                f"{self.state.update:,} and nothing more was written. If it was renamed, go on with: grbm resume and "
-                f"its new name."
+                f"{self.folder}, or a file in it, was removed, renamed or replaced while it was trained, so training "
+                f"stopped at update {self.state.update:,} and nothing more was written. If it was renamed, go on with: "
+                f"grbm resume and its new name."
             )
 
     @property
@@ -169,6 +174,7 @@ class Recorder:
         chains = self.group.all_gather(metrics.negative.v)
         if not self.group.is_leader:
             return
+        self._require_place()
         now = copy.deepcopy(self.state.model)
         for before, v in self.kept:
             n = min(len(v), len(chains))

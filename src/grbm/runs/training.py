@@ -14,7 +14,7 @@ from grbm.data.standardise import Standardised
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.model import GRBM
-from grbm.runs import checkpoint
+from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
@@ -75,16 +75,18 @@ def train(
     """
     group.on_leader(config.check)
     group.on_leader(lambda: check_log(config))
-    resume = group.broadcast(resume or run_folder.is_claimed(folder))
+    resume = group.broadcast(resume or claiming.is_claimed(folder))
     if resume and group.broadcast(group.on_leader(lambda: _is_finished(folder, config))):
         return
     resume = group.broadcast(resume and (folder / CONFIG).is_file())
+    if not resume:
+        group.on_leader(lambda: claiming.refuse_taken(folder, config, overwrite=overwrite))  # before anything is read
     run = prepare(config, folder, group, device, resume=resume)
     with ExitStack() as held:
-        group.on_leader(lambda: held.enter_context(run_folder.locked(folder)))
+        group.on_leader(lambda: held.enter_context(claiming.locked(folder)))
         notes = _take_up(run, folder, group, warn) if resume else Notes()
         if not resume:  # only now, when nothing in the configuration can fail any more
-            group.on_leader(lambda: run_folder.create(folder, run.config, overwrite=overwrite))
+            group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
         log = group.on_leader(lambda: _open(run, folder))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
@@ -105,7 +107,10 @@ def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[s
     saved = group.broadcast(newest)
     if saved is None:
         return Notes()
-    notes = Notes.read(saved.record["notes"])
+    try:
+        notes = Notes.read(saved.record["notes"])
+    except ValueError as error:
+        raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
     group.on_leader(lambda: _check_data(folder, notes, run))
     try:
         checkpoint.restore(run.state, saved, group)
@@ -163,7 +168,7 @@ def _learn(
 
 def _open(run: Prepared, folder: Path) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
-    run_folder.clean(folder)
+    claiming.clean(folder)
     run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update)

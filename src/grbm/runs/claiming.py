@@ -1,0 +1,202 @@
+"""Whose a run folder is: making and locking one, and removing a run with nothing that is not its own."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from grbm.distributed import torchrun_id
+from grbm.errors import UserError
+from grbm.files import read_text, write_text
+from grbm.runs import checkpoint
+from grbm.runs.config import RunConfig
+from grbm.runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    DATA,
+    EVALUATION,
+    FID,
+    FIGURES,
+    JOB,
+    METRICS,
+    MIXING,
+    RAW_WEIGHTS,
+    REPORT,
+    SAMPLES,
+    STATUS,
+    TENSORBOARD,
+    TRACE,
+    TRAJECTORY,
+    WANDB,
+    WEIGHTS,
+    WRITTEN,
+    read_status,
+)
+
+
+def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
+    """Raise UserError where a folder is not free for a new run; returns whether one is there, to be removed."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder with --out.")
+    if folder.is_dir() and any(path.name != JOB for path in folder.iterdir()):
+        try:
+            RunConfig.read(folder / CONFIG)
+        except (UserError, OSError) as error:
+            raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.") from error
+        if not overwrite:
+            how = "it is finished" if read_status(folder).ended == "finished" else "go on with --resume"
+            raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
+        if config.data is not None and _inside(config.data, folder):
+            raise UserError(f"{config.data} lies in {folder}, which would be removed; move it away, or choose another.")
+        return True
+    return False
+
+
+def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
+    """Claim a folder for a run. An existing run is removed only with ``overwrite``; other files are never touched."""
+    if refuse_taken(folder, config, overwrite=overwrite):
+        _remove(folder)
+    try:
+        claim(folder)
+        write_text(folder / CONFIG, config.to_json())
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
+
+
+TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
+OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
+    "|".join(
+        [
+            *(re.escape(name) for name in TOP),
+            rf"{FIGURES}/(samples|chains|filters|density|learning|mixing|marginals|correlations)\.(png|gif)",
+            rf"{SAMPLES}/samples\.(npy|png)",
+            rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
+            rf"{TRAJECTORY}/\d{{8,}}\.safetensors",
+            rf"{TENSORBOARD}/events\.out\.tfevents\.\d+\.[^/]+\.\d+(\.\d+)?",
+            rf"{WANDB}/(id\.txt|latest-run|debug(-\w+)?\.log|(offline-)?run-\d{{8}}_\d{{6}}-\w+(/.+)?)",
+        ]
+    )
+)
+
+
+LEFT = re.compile(r"(.*/)?\.([^/]+)\.[a-z0-9_]{8}(\.\w+)?")  # by a kill: a file that was being replaced
+
+
+def _is_own(name: str, written: set[str]) -> bool:
+    """Whether the program writes files of this name, or left one on the way to it."""
+    left = LEFT.fullmatch(name)
+    names = [name, f"{left[1] or ''}{left[2]}"] if left else [name]
+    return any(OWN.fullmatch(known) or known in written for known in names)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the run in ``folder``; raises UserError, with everything still there, for what is not a run's."""
+    written = _written(folder)
+    files, folders = [], []
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            folders.append(path)
+        elif (
+            _is_own(name, written)
+            and (path.is_file() or path.is_symlink())
+            and (not path.is_symlink() or name.startswith(f"{WANDB}/"))
+        ):
+            files.append(path)
+        else:
+            raise UserError(
+                f"{path} is not what `grbm train` wrote, so nothing was removed; move it away, or choose another "
+                f"folder with --out."
+            )
+    for path in files:
+        path.unlink()
+    for path in folders:
+        with suppress(OSError):  # one that holds nothing of ours and is empty goes too
+            path.rmdir()
+
+
+def note_written(folder: Path, *paths: Path) -> None:
+    """Note that the program wrote ``paths``, whose names the user chose, where they lie in the run's folder."""
+    inside = {p.resolve().relative_to(folder.resolve()).as_posix() for p in paths if _inside(p, folder)}
+    if inside:
+        write_text(folder / WRITTEN, "".join(f"{name}\n" for name in sorted(inside | _written(folder))))
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _written(folder: Path) -> set[str]:
+    try:
+        return set(read_text(folder / WRITTEN).splitlines())
+    except OSError:
+        return set()
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """What stays the same of a run's folder for as long as it is where it was; None where there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process trains in ``folder`` now; False where the system has no such locks."""
+    try:
+        with locked(folder):
+            return False
+    except UserError:
+        return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder, made where it is not there; raises UserError where another process trains in it.
+
+    The system lets go when the process ends, however it ends. Where there are no such locks (Windows), none is taken.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder with --out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"Another process is training in {folder}; choose another with --out, or stop it."
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def claim(folder: Path) -> None:
+    """Note which ``torchrun`` job began this run, so that its restarts go on with it."""
+    if torchrun_id() is not None:
+        write_text(folder / JOB, f"{torchrun_id()}\n")
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether this very job began the run, before one of its processes died."""
+    own = torchrun_id()
+    return own is not None and (folder / JOB).is_file() and (folder / JOB).read_text().strip() == own
+
+
+def clean(folder: Path) -> None:
+    """Remove what a kill left of files that were being replaced."""
+    for path in folder.glob(".*"):
+        left = LEFT.fullmatch(path.name)
+        if left is not None and left[2] in TOP and path.is_file():
+            path.unlink(missing_ok=True)

@@ -162,4 +162,5 @@ def export(args: list[str]) -> None:
     else:
         run.model.double().rescaled(*run.standardizer).save_pretrained(path)  # far from 0, float32 has too few digits
         print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")
-    runs.note_written(options.run, *(path.rglob("*") if path.is_dir() else [path]))
+    made = [path / runs.CONFIG, path / runs.WEIGHTS] if path.is_dir() else [path]  # and not what lay there
+    runs.note_written(options.run, *made)

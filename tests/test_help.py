@@ -81,13 +81,14 @@ def test_a_reader_that_has_enough_is_no_error():
 # What somebody meant
 
 
-def test_close_names_are_suggested(capsys):
+def test_close_names_are_suggested(tmp_path, capsys):
     refused(["trian", "digits"], capsys, "did you mean train?")
     refused(["train", "digit"], capsys, "did you mean digits?")
     refused(["train", "digits", "--larning-rate", "1"], capsys, "did you mean --train.learning-rate")
     refused(["train", "digits", "--epochs", "3"], capsys, "did you mean --updates (an epoch is")
     refused(["train", "digits", "--learning_rate", "3"], capsys, "did you mean --lr?")
-    refused(["sample", "x", "--sampler", "gibs"], capsys, "did you mean gibbs?")
+    (tmp_path / "config.json").write_text("{}")
+    refused(["sample", tmp_path, "--sampler", "gibs"], capsys, "did you mean gibbs?")
     refused(["reproduce", "table4"], capsys, "did you mean table3")
     refused(["completion", "bahs"], capsys, "did you mean bash?")
     refused(["train", "--lr", "3"], capsys, "The preset goes first")

@@ -191,8 +191,8 @@ def _log_scale(axes: Axes, numbers: Sequence[float]) -> None:
     if not positive:
         return
     if any(x <= 0 for x in numbers):
-        around = max(abs(x) for x in numbers if x <= 0)
-        axes.set_yscale("symlog", linthresh=max(around, positive[0]))
+        around = max(positive[0], *(-x for x in numbers if x <= 0))
+        axes.set_yscale("symlog", linthresh=10 ** math.ceil(math.log10(around)))
         axes.axhline(0, color="#999999", lw=0.6)
     else:
         axes.set_yscale("log")

@@ -406,6 +406,15 @@ def test_npy_headers(tmp_path, capsys, content):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_header_may_not_reach_into_the_next_member(tmp_path):
+    """Its checksum is right, and the bytes after it are there: they are another array's."""
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 40)}"))
+        archive.writestr("y.npy", bytes(4000))
+    with pytest.raises(UserError, match="its header promises 640 bytes of numbers, and 64 are there"):
+        open_array(tmp_path / "x.npz", "x")
+
+
 def encrypted(path: Path) -> None:
     """Set the flag that says so, in the directory and in front of every file."""
     content = bytearray(path.read_bytes())

@@ -222,6 +222,21 @@ def test_distances_that_scatter_around_nothing_are_no_decline(tmp_path):
     assert named(diagnose(run._replace(metrics=metrics), data), "later is worse").level == "wrong"
 
 
+@pytest.mark.parametrize(
+    ("distances", "declines"),
+    [
+        ([0.3, -0.3] * 90 + [0.5, -0.1] * 10, False),  # the last mean is 0.2, three standard errors from none
+        ([0.01, -0.01] * 90 + [0.21, 0.19] * 10, True),
+        ([-0.2] * 100 + [0.001, -0.001] * 50, False),  # below 0 is no nearer than 0
+    ],
+)
+def test_a_decline_is_more_than_noise_and_no_distance_is_below_nothing(tmp_path, distances, declines):
+    run, data = healthy(tmp_path)
+    metrics = [{"update": k + 1, "seconds": 1.0, "energy_distance": x} for k, x in enumerate(distances)]
+    about = [finding.about for finding in diagnose(run._replace(metrics=metrics), data)]
+    assert ("later is worse" in about) == declines
+
+
 def test_the_command(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     tiny = ["--train.n-updates", "30", "--model.n-hidden", "16", "--no-figures", "--log.no-tensorboard"]

@@ -19,6 +19,11 @@ class UserError(ValueError):
     told = False  # whether another process of the same job tells the user
 
 
+def unreadable(what: object, error: OSError) -> UserError:
+    """The sentence for what is there and may not be read, which says nothing of damage."""
+    return UserError(f"{what} cannot be read ({error.strerror or error}); check its permissions.")
+
+
 @dataclass(frozen=True)
 class Divergence:
     """Where learning left the finite world, and what to change.

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from grbm.errors import UserError
+from grbm.errors import UserError, unreadable
 
 CHECKSUM = "checksum"
 MAKING = ".making-"  # how a folder begins in which `keeping` makes a file
@@ -61,13 +61,6 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files can be any bytes
 
 
-def read_text(path: Path) -> str:
-    """The text of a file; raises OSError for anything else, such as a pipe, which would be waited for."""
-    if not path.is_file():
-        raise FileNotFoundError(errno.ENOENT, "it is no file", str(path))
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
 def encode(tensors: dict[str, Tensor]) -> bytes:
     """Tensors in the safetensors format, with a checksum among its metadata."""
     plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
@@ -101,7 +94,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise ValueError("its numbers do not match its checksum")
         return tensors
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); check its permissions.") from error
+        raise unreadable(path, error) from error
     except (safetensors.SafetensorError, ValueError) as error:
         raise UserError(f"{path} is damaged or truncated ({error}); train again or restore the file.") from error
 

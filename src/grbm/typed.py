@@ -1,11 +1,28 @@
-"""JSON read back as what a type hint says, every value checked: a file of the right syntax may hold anything."""
+"""Files of JSON read back as what a type hint says, every value checked: the right syntax may hold anything."""
 
+import errno
+import json
 import types
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; raises OSError for anything else, such as a pipe, which would be waited for."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "it is no file", str(path))
+    return path.read_bytes()
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON holds; raises OSError where it is no file, and ValueError where it is no JSON."""
+    try:
+        return json.loads(read_bytes(path).decode("utf-8", "replace"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def restore(kind: type[T], value: Any) -> T:

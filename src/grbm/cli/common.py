@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
 
 import tyro
 
@@ -57,12 +57,6 @@ def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
             yield f"--{prefix}{name}"
             if hint is bool:
                 yield f"--{prefix}no-{name}"
-
-
-def choices(hint: Any) -> tuple[str, ...]:
-    """The values of a Literal, or of the Literal in a union."""
-    parts = (hint, *get_args(hint))
-    return next((get_args(part) for part in parts if str(get_origin(part)) == "typing.Literal"), ())
 
 
 def read_run(

@@ -177,7 +177,8 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
         print("Drawing figures and the page ...", flush=True)
         run = runs.read(folder)
         run = run._replace(config=replace(run.config, data_dir=config.data_dir, data=config.data))
-        for path in [*draw(run), report(run)]:
+        dataset = run.load_data()
+        for path in [*draw(run, dataset=dataset), report(run, dataset=dataset)]:
             print(f"  {path}")
     print(f"Next: grbm evaluate {folder}")
 

@@ -1,6 +1,5 @@
 """Real-valued arrays from .npy and .npz files, by memory map: nothing is loaded before it is asked for."""
 
-import io
 import lzma
 import math
 import mmap
@@ -16,7 +15,7 @@ import torch
 
 from grbm.data.tables import StoredTable
 from grbm.devices import require_memory
-from grbm.errors import UserError
+from grbm.errors import UserError, unreadable
 
 RESIDENT = 64 << 20  # bytes of a map that may be in memory before they are given back
 LARGE_PAGE = 2 << 20
@@ -47,7 +46,7 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
     except UserError:
         raise
     except PermissionError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise unreadable(path, error) from error
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
@@ -61,16 +60,9 @@ def column_names(path: Path, n_columns: int) -> tuple[str, ...]:
 
     ``numpy.savez("table.npz", x=x, columns=names)`` writes such a one.
     """
-    if not zipfile.is_zipfile(path):
+    names = _member(path, COLUMNS) if zipfile.is_zipfile(path) else None
+    if names is None:
         return ()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if f"{COLUMNS}.npy" not in archive.namelist() or archive.getinfo(f"{COLUMNS}.npy").file_size > BOMB_SIZE:
-                return ()
-            with archive.open(f"{COLUMNS}.npy") as file:
-                names = np.lib.format.read_array(io.BytesIO(file.read()), allow_pickle=False)
-    except UNREADABLE as error:
-        raise UserError(f"{path} is not a whole .npz file ({COLUMNS}: {error}); write it with numpy.savez.") from error
     if names.dtype.kind not in "US":
         return ()
     if names.shape != (n_columns,):
@@ -83,18 +75,23 @@ def read_member(path: Path, key: str) -> np.ndarray:
 
     Raises UserError for what is not there, damaged, or no numbers.
     """
+    array = _member(path, key)
+    if array is None or array.dtype.kind not in "fiub":
+        raise UserError(f"{path} holds no array {key!r} of numbers.")
+    return array
+
+
+def _member(path: Path, key: str) -> np.ndarray | None:
+    """An array of a .npz archive in memory, held against its checksum; None where there is none of that name."""
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             if f"{key}.npy" not in archive.namelist():
-                raise UserError(f"{path} holds no array {key!r}")
-            array = _unpacked(archive, archive.getinfo(f"{key}.npy"), path)
+                return None
+            return _unpacked(archive, archive.getinfo(f"{key}.npy"), path)
     except UserError:
         raise
     except UNREADABLE as error:
-        raise UserError(f"{path} is not a whole .npz file ({error})") from error
-    if array.dtype.kind not in "fiub":
-        raise UserError(f"{key} of {path} is of type {array.dtype}")
-    return array
+        raise UserError(f"{path} is not a whole .npz file ({key}: {error}); write it with numpy.savez.") from error
 
 
 def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:

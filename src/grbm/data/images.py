@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.errors import UserError
+from grbm.errors import UserError, unreadable
 
 LARGEST = 256 << 20  # bytes of an unpacked IDX file; MNIST's have 47 million
 IDX_FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
@@ -55,7 +55,7 @@ def _read_idx(path: Path, n_dims: int) -> np.ndarray:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             raw = file.read(LARGEST + 1)  # and no more, whatever a small file may unpack to
     except PermissionError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise unreadable(path, error) from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} is damaged or truncated ({error}); fetch it again.") from error
     sizes = np.frombuffer(raw[4 : 4 + 4 * n_dims], ">u4").tolist() if len(raw) >= 4 + 4 * n_dims else None

@@ -20,7 +20,7 @@ import torch
 
 from grbm.data.arrays import UNREADABLE, open_array
 from grbm.data.tables import StoredTable
-from grbm.errors import UserError
+from grbm.errors import UserError, unreadable
 from grbm.files import cache_folder, keeping, kept
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -77,7 +77,7 @@ def _files(folder: Path) -> Iterator[Path]:
     """Every file in a folder and the folders in it; raises UserError for one that may not be looked into."""
 
     def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename} cannot be read ({error.strerror}); check its permissions.") from error
+        raise unreadable(error.filename, error) from error
 
     for place, _, names in os.walk(folder, onerror=refuse):
         yield from (Path(place) / name for name in names)
@@ -92,7 +92,7 @@ def _open_zip(path: Path, look: Look) -> tuple[StoredTable, ImageShape]:
                 key=lambda info: info.filename,
             )
     except PermissionError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise unreadable(path, error) from error
     except UNREADABLE as error:
         raise UserError(f"{path} is not a whole zip file ({error}); fetch it again.") from error
     _enough(len(infos), path)
@@ -186,7 +186,7 @@ def _open(source: Path | io.BytesIO, title: str) -> Any:
         if math.prod(picture.size) <= MOST_PIXELS:
             picture.load()
     except PermissionError as error:
-        raise UserError(f"{title} cannot be read ({error.strerror}); check its permissions.") from error
+        raise unreadable(title, error) from error
     except Exception as error:  # each format raises its own
         raise UserError(f"{title} is not a readable picture ({error}); remove or replace it.") from error
     if math.prod(picture.size) > MOST_PIXELS:

@@ -22,7 +22,7 @@ def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[
     table: list[tuple[str, ...]] = [("", *names)]
     table += _differences(several)
     data = [data_of(run) for run in several]
-    table += [_ended(several, data, seed)] if several else []
+    table.append(_ended(several, data, seed))
     found = [_final(run) | dict(scores(run)) for run in several]
     for label in dict.fromkeys(label for own in found for label in own):
         table.append((label, *(own.get(label, "–") for own in found)))

@@ -1,6 +1,5 @@
 """`grbm doctor`: what a run's record, weights and chains say about its health, in plain words."""
 
-import json
 import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -11,13 +10,12 @@ from torch import Tensor
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
-from grbm.files import read_text
 from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint, model_digest
 from grbm.runs.config import RunConfig
 from grbm.runs.recorder import BROAD, broadest
 from grbm.runs.sampling import on_device, tuned_sampler
 from grbm.samplers import sample
-from grbm.typed import is_kind
+from grbm.typed import is_kind, read_json
 
 Level = Literal["fine", "note", "wrong"]
 
@@ -284,8 +282,8 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
 def _mixing(run: Run) -> Iterator[Finding]:
     """What `grbm mixing` said of longer chains, if it was asked."""
     try:
-        found = json.loads(read_text(run.folder / MIXING))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(run.folder / MIXING)
+    except (OSError, ValueError):
         return
     kinds = {"model": str, "mixed": bool, "sampler": str, "verdict": str}
     known = isinstance(found, dict) and all(is_kind(kind, found.get(name)) for name, kind in kinds.items())

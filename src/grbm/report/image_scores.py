@@ -18,11 +18,11 @@ from grbm.errors import UserError
 from grbm.evaluate import features, frechet, references
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate, kernel_distance, neighbours
-from grbm.files import cache_folder, read_tensors, read_text, write_tensors, write_text
+from grbm.files import cache_folder, read_tensors, write_tensors, write_text
 from grbm.report.words import with_error
 from grbm.runs import FID, Run, RunConfig, model_digest
 from grbm.runs.sampling import generate
-from grbm.typed import is_kind, restore
+from grbm.typed import is_kind, read_json, restore
 
 FEWEST = 50  # images that distances are taken of
 NEIGHBOURS = 5000  # images that precision, recall, density and coverage are taken over
@@ -148,7 +148,7 @@ def score_images(
         path = _remembered((name, data, n, seed, shape, str(settings["judges"]), program, _scorer()), "json")
         if name != OWN and path.is_file():
             with suppress(ValueError, OSError):  # a damaged file is made anew
-                remembered = json.loads(read_text(path))
+                remembered = read_json(path)
                 if is_kind(dict[str, float], remembered):
                     rows[name] = remembered
                     continue
@@ -185,9 +185,9 @@ def _protocol(dataset: Dataset, judges: list[Features], n: int, rows: dict[str, 
 def read_table(run: Run) -> ScoreTable | None:
     """The table that `score_images` wrote into the run's folder, if there is one that can be read."""
     try:
-        table = restore(ScoreTable, json.loads(read_text(run.folder / FID)))
+        table = restore(ScoreTable, read_json(run.folder / FID))
         return table if OWN in table.rows else None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
 
 

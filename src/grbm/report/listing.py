@@ -1,17 +1,15 @@
 """`grbm list`: the runs in a folder, a line each."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from grbm.errors import UserError
-from grbm.files import read_text
 from grbm.report.words import duration
 from grbm.runs import CONFIG, EVALUATION, RunConfig, read_metrics, read_status
 from grbm.runs.claiming import is_held
-from grbm.typed import is_kind
+from grbm.typed import is_kind, read_json
 
 DEEPEST = 4  # folders in folders that are looked into
 
@@ -62,9 +60,9 @@ def runs_in(folder: Path) -> Iterator[Listed]:
 
 def _likelihood(folder: Path) -> float | None:
     try:
-        found = json.loads(read_text(folder / EVALUATION))
+        found = read_json(folder / EVALUATION)
         number = found.get("log_likelihood_test") if found.get("log_z_converged") is not False else None
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError):
         return None
     return number if is_kind(float, number) else None
 

@@ -1,7 +1,6 @@
 """`report.html`: what a run is and how good, on one page that needs nothing but a browser."""
 
 import base64
-import json
 import shlex
 from collections.abc import Iterator
 from html import escape
@@ -15,7 +14,7 @@ from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.errors import UserError
-from grbm.files import read_text, write_text
+from grbm.files import write_text
 from grbm.report import html, plots, table_plots
 from grbm.report.doctor import diagnose
 from grbm.report.figures import table_samples
@@ -25,7 +24,7 @@ from grbm.runs import Run
 from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
-from grbm.typed import is_kind
+from grbm.typed import is_kind, read_json
 
 N_FRAMES = 40
 SCORES = {  # of evaluation.json, with what they are called on a page
@@ -235,8 +234,8 @@ def _scored(run: Run) -> Iterator[str]:
 def _measured(run: Run, name: str) -> dict[str, Any]:
     """What a command wrote beside the run, if it was of the weights that the run has now."""
     try:
-        content = json.loads(read_text(run.folder / name))
-    except (OSError, ValueError, RecursionError):
+        content = read_json(run.folder / name)
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and content.get("model") == runs.model_digest(run.model) else {}
 

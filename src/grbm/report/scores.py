@@ -1,6 +1,5 @@
 """`grbm evaluate`: the numbers that a run's data allow."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,9 @@ from grbm.data.tables import Table, spread
 from grbm.evaluate import ais, exact
 from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
 from grbm.evaluate.mixtures import density_score, model_grid, sample_score
-from grbm.files import read_text
 from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.sampling import generate, on_device
-from grbm.typed import is_kind
+from grbm.typed import is_kind, read_json
 
 
 def evaluate(
@@ -87,8 +85,8 @@ def evaluate(
 def dearer(folder: Path, model: str) -> dict[str, Any]:
     """The scores in a run's folder that only ``whole`` gives, where they are of these very weights."""
     try:
-        before = json.loads(read_text(folder / EVALUATION))
-    except (OSError, ValueError, RecursionError):
+        before = read_json(folder / EVALUATION)
+    except (OSError, ValueError):
         return {}
     if not isinstance(before, dict) or before.get("model") != model or "rows_train" not in before:
         return {}

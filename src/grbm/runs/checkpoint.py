@@ -6,7 +6,6 @@
 What is read back is what was written, or it is refused; nothing in a file is executed.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -28,7 +27,7 @@ from grbm.guard import Guard
 from grbm.model import GRBM
 from grbm.objectives import Adaptation
 from grbm.training import TrainState
-from grbm.typed import is_kind
+from grbm.typed import is_kind, read_bytes, read_json
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
 FORMAT = 1
@@ -163,16 +162,10 @@ def _removable(path: Path, run: str) -> bool:
         return not path.parent.is_symlink()
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():  # a pipe would be waited for
-        raise FileNotFoundError(errno.ENOENT, "it is no file", str(path))
-    return path.read_bytes()
-
-
 def read_record(path: Path) -> dict[str, Any]:
     """The JSON half of a checkpoint, verified; raises DamagedError."""
     try:
-        record = json.loads(_content(path / RECORD))
+        record = read_json(path / RECORD)
         good = record["checksum"] == _checksum(record)
         known = record["format"] == FORMAT
         kinds = {
@@ -205,7 +198,7 @@ def read(path: Path, *, run: str | None = None) -> Checkpoint:
     if run is not None and record["run"] != run:
         raise DamagedError("it belongs to a run with other settings")
     try:
-        content = _content(path / TENSORS)
+        content = read_bytes(path / TENSORS)
     except OSError as error:
         raise DamagedError(f"{TENSORS} cannot be read ({error.strerror})") from error
     if hashlib.sha256(content).hexdigest() != record["tensors"]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grbm.distributed import torchrun_id
 from grbm.errors import UserError
-from grbm.files import read_text, write_text
+from grbm.files import write_text
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import (
@@ -33,6 +33,7 @@ from grbm.runs.folder import (
     WRITTEN,
     read_status,
 )
+from grbm.typed import read_bytes
 
 
 def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
@@ -129,7 +130,7 @@ def _inside(path: Path, folder: Path) -> bool:
 
 def _written(folder: Path) -> set[str]:
     try:
-        return set(read_text(folder / WRITTEN).splitlines())
+        return set(read_bytes(folder / WRITTEN).decode("utf-8", "replace").splitlines())
     except OSError:
         return set()
 

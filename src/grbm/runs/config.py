@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grbm.data.config import DatasetConfig, Source
-from grbm.errors import UserError
+from grbm.errors import UserError, unreadable
 from grbm.options import FitOptions, Precision
-from grbm.typed import restore
+from grbm.typed import read_json, restore
 
 if TYPE_CHECKING:  # what a configuration is, can be asked without loading what it builds
     import torch
@@ -337,9 +337,7 @@ class RunConfig:
     def read(cls, path: Path) -> "RunConfig":
         """Read back a file of `to_json`; raises UserError where it is not one."""
         try:
-            if not path.is_file():  # a pipe would be waited for
-                raise UserError(f"{path} is not a file; give a folder that `grbm train` made.")
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
             if isinstance(values, dict) and values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
             if isinstance(values, dict) and isinstance(values.get("about"), str):  # of version 0.1
@@ -348,10 +346,12 @@ class RunConfig:
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
             config = restore(cls, values)
         except PermissionError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+            raise unreadable(path, error) from error
         except UserError:
             raise
-        except (ValueError, RecursionError) as error:
+        except FileNotFoundError as error:
+            raise UserError(f"{path} is not a file; give a folder that `grbm train` made.") from error
+        except ValueError as error:
             raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
         return config
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from grbm.data.loading import Dataset
 from grbm.data.standardise import Standardizer
-from grbm.errors import Divergence, UserError
-from grbm.files import read_tensors, read_text, write_tensors, write_text
+from grbm.errors import Divergence, UserError, unreadable
+from grbm.files import read_tensors, write_tensors, write_text
 from grbm.model import CONFIG as CONFIG
 from grbm.model import GRBM, Base
 from grbm.model import WEIGHTS as WEIGHTS
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig, Which
-from grbm.typed import is_kind, restore
+from grbm.typed import is_kind, read_bytes, read_json, restore
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
@@ -205,7 +205,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, up to the first that is not whole: a killed run may end in half a line."""
     metrics: list[dict[str, Any]] = []
     if (folder / METRICS).is_file():
-        for line in read_text(folder / METRICS).splitlines():
+        for line in read_bytes(folder / METRICS).decode("utf-8", "replace").splitlines():
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
@@ -225,7 +225,7 @@ def read_status(folder: Path) -> Status:
     if not path.is_file():
         return Status("running")
     try:
-        content = json.loads(read_text(path))
+        content = read_json(path)
         if isinstance(content, dict) and "ended" not in content:
             old = restore(StatusOf01, content)
             return _status_of_0_1(old.update, old.message, old.machine)
@@ -236,7 +236,7 @@ def read_status(folder: Path) -> Status:
                     numbers[name] = float(numbers[name])
         return restore(Status, content)
     except PermissionError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train again or restore the file.") from error
 

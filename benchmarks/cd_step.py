@@ -166,7 +166,7 @@ def profile(sizes: list[Size]) -> None:
     )
     with tempfile.TemporaryDirectory() as folder, one_thread():
         path = Path(folder) / "profiled.so"
-        subprocess.run(["cc", *native.FLAGS, "-DPROFILE", "-o", str(path), str(native.SOURCE)], check=True)
+        subprocess.run(["cc", *native.FLAGS, "-DPROFILE", "-o", str(path), *map(str, native.SOURCES)], check=True)
         plain, clocked = native.library(), ctypes.CDLL(str(path))
         assert plain is not None
         seconds = (ctypes.c_double * len(names)).in_dll(clocked, "grbm_seconds")

@@ -8,6 +8,8 @@ import torch
 from grbm import GRBM, Base
 from grbm.evaluate import ais, exact
 from grbm.randomness import Blocks
+from grbm.samplers import path
+from grbm.samplers.path import PathState
 from tests.conftest import random_model
 
 
@@ -25,7 +27,7 @@ def test_the_path_is_the_tempered_energys():
     model = random_model(4, 6, 0)
     base = Base(torch.tensor([0.1, -2.0, 0.0, 1.0]).double(), torch.tensor([0.5, 2.0, 1.0, 3.0]).double())
     energy, v = model.freeze(), torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).double()
-    state = ais._State(energy, base, v)
+    state = PathState(energy, base, v)
     for beta in (0.0, 0.3, 1.0):
         tempered = energy.temper(torch.tensor(beta).double(), base)
         torch.testing.assert_close(state.free_energy(beta), tempered.free_energy(v))
@@ -43,14 +45,16 @@ def _at_zero(model: GRBM, base: Base) -> GRBM:
     return flat
 
 
-def test_weights_are_unbiased_at_any_number_of_steps():
+@pytest.mark.parametrize("run", [path.definition, path.follow], ids=["definition", "native"])
+def test_weights_are_unbiased_at_any_number_of_steps(run):
     """3 temperatures are far too few for a low variance, but E w = Z/Z_0 all the same, both ways: 4 standard errors."""
     model = random_model(2, 3, 1)
-    energy, base = model.freeze(), Base(torch.zeros(2).double(), torch.ones(2).double() * 2)
+    dtype = torch.float64 if run is path.definition else torch.float32
+    energy, base = model.to(dtype).freeze(), Base(torch.zeros(2, dtype=dtype), torch.full((2,), 2.0, dtype=dtype))
     truth = exact.log_z(model) - float(base.log_z(3))
     betas, rng = torch.tensor([0.0, 0.3, 0.7, 1.0]).double(), Blocks(3, 1)
-    forth = ais.anneal(energy, base, betas, base.sample((100_000,), rng), rng)
-    back = ais.anneal(energy, base, betas, exact.sample(model, 100_000, seed=1)[0], rng, back=True)
+    forth = run(energy, base, betas, base.sample((100_000,), rng), rng).log_weight
+    back = run(energy, base, betas, exact.sample(model, 100_000, seed=1)[0].to(dtype), rng, back=True).log_weight
     for log_weight, expected in ((forth, truth), (-back, -truth)):
         estimate, error, ess = ais.mean_weight(log_weight)
         assert abs(estimate - expected) < 4 * error

@@ -11,13 +11,14 @@ import time
 import pytest
 import torch
 
-from grbm import Base, Gibbs, GibbsLangevin, Langevin, PartialGibbs, UserError, sample
+from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, UserError, sample
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
+from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains
 from grbm.samplers.engines import native
 from grbm.samplers.moves import Moves
-from grbm.samplers.sampling import reference, run_chains
+from grbm.samplers.sampling import _states_after, reference, run_chains
 from tests.conftest import exact_chains, random_model, z_scores
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
@@ -227,6 +228,100 @@ def test_tempered_walks_agree(sampler):
     moves = sampler.moves(ladder, 3)
     given = native.run_moves(ladder, moves, chains.v, 3, Philox(KEY, draw=1), given=chains).chains
     torch.testing.assert_close(given.v, run_chains(ladder, sampler, v, 3, Philox(KEY)).chains.v)
+
+
+LADDER_SIZES = [(1, 1, 3, 2), (2, 256, 20, 5), (17, 70, 7, 3), (64, 128, 25, 8), (130, 65, 13, 4)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("inner", [Gibbs(), PartialGibbs(0.5)], ids=repr)
+@pytest.mark.parametrize(("N", "M", "C", "R"), LADDER_SIZES)
+def test_a_native_ladder_is_its_definition(inner, N, M, C, R):
+    """From the same random numbers: every unit of every replica, the swaps, the sums of the states at β = 1."""
+    model = random_model(N, M, 3, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.mul_(0.4)
+    rng = torch.Generator().manual_seed(1)
+    base = Base(torch.randn(N, generator=rng), torch.rand(N, generator=rng) + 0.5)
+    energy, sampler, v = model.freeze(), ParallelTempering(base, R, sampler=inner), torch.randn(C, N, generator=rng)
+    for n_steps, burn_in, probabilities in (
+        (0, -1, True),
+        (1, 0, False),
+        (6, 2, True),
+        (5, None, False),
+        (7, -1, True),
+    ):
+        one, two = (
+            walk(energy, sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=probabilities)
+            for walk in (run_chains, reference)
+        )
+        agree(one._replace(chains=one.chains.state), two._replace(chains=two.chains.state))
+        for a, b in zip(one.chains[:3], one.chains.state[:3], strict=True):
+            assert torch.equal(a, b[-1])
+        if n_steps:
+            assert one.swaps.n_proposed == two.swaps.n_proposed == n_steps * C
+            torch.testing.assert_close(one.swaps.rate(), two.swaps.rate(), rtol=0, atol=0.01 if N * M < 5000 else 0.001)
+        assert (one.sums is None) == (burn_in is None)
+        if one.sums is not None:
+            assert one.sums.count == two.sums.count
+            for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+@needs_compiler
+def test_a_native_ladder_in_stretches_or_by_fewer_chains_is_the_same():
+    """Going on from given states, and a chain without its neighbours: with the same numbers nothing changes."""
+    energy = random_model(5, 20, 1, dtype=torch.float32).freeze()
+    sampler = ParallelTempering(Base(torch.zeros(5), torch.full((5,), 2.0)), 4)
+    v = torch.randn(4, 30, 5, generator=torch.Generator().manual_seed(0))
+    whole = sampler.at_once(energy, v, 9, Philox(KEY)).chains
+    rng = Philox(KEY)
+    first = sampler.at_once(energy, v, 4, rng).chains
+    second = sampler.at_once(energy, v, 5, rng, given=first).chains
+    torch.testing.assert_close(second.state.v, whole.state.v)
+    few = sampler.at_once(energy, v[:, 7:9], 9, Philox(KEY, 7)).chains
+    torch.testing.assert_close(few.state.v, whole.state.v[:, 7:9])
+    kept = [chains.v for chains in _states_after((0, 4, 9), energy, sampler, v, 9, Philox(KEY))]
+    for a, b in zip(kept, (v[-1], first.v, whole.v), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@needs_compiler
+def test_a_native_ladder_does_not_drift():
+    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 40,000 chains."""
+    model, C = random_model(3, 5, 2), 40_000
+    base = Base(torch.tensor([0.5, 0.0, -0.5]).double(), torch.tensor([1.5, 2.0, 1.0]).double())
+    sampler = ParallelTempering(base, 4, sampler=PartialGibbs(0.3))
+    rungs = [model.freeze().temper(beta, base).plain() for beta in sampler.betas()]
+    models = []
+    for rung in rungs:
+        models.append(GRBM(3, 5, dtype=torch.float64))
+        models[-1].load_state_dict({"W": rung.W, "b": rung.b, "mu": rung.mu, "log_var": rung.var.log()})
+    v = torch.stack([exact_chains(m, C, r)[0] for r, m in enumerate(models)]).float()
+    energy = model.float().freeze()
+    walked = sampler.at_once(energy, v, 12, Blocks(4, 4))
+    for m, v_end, h_end in zip(models, walked.chains.state.v, walked.chains.state.h, strict=True):
+        assert z_scores(v_end.double(), h_end.double(), exact.moments(m)).abs().max() < 4
+    assert 0.1 < float(walked.swaps.rate().min()) < 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(("N", "M", "C"), [(1, 1, 1), (2, 256, 100), (17, 70, 7), (64, 128, 25), (130, 65, 13)])
+def test_native_annealing_is_its_definition(N, M, C, back):
+    """From the same random numbers: the log weight, to 1e-3 of its deviation, and every unit of every chain."""
+    model = random_model(N, M, 3, dtype=torch.float32)
+    with torch.no_grad():
+        model.W.mul_(0.4)
+    rng = torch.Generator().manual_seed(1)
+    base = Base(torch.randn(N, generator=rng), torch.rand(N, generator=rng) + 0.5)
+    v, betas = torch.randn(C, N, generator=rng), torch.linspace(0, 1, 13, dtype=torch.float64) ** 2
+    one, two = (
+        run(model.freeze(), base, betas, v, Philox(KEY, 2), back=back) for run in (paths.follow, paths.definition)
+    )
+    same = ((one.v - two.v).abs() < 1e-3).all(-1)
+    assert same.double().mean() >= 0.95
+    torch.testing.assert_close(one.log_weight[same], two.log_weight[same], rtol=1e-5, atol=1e-3)
 
 
 @needs_compiler

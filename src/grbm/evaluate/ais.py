@@ -14,10 +14,11 @@ from torch import Tensor
 
 from grbm.devices import require_memory
 from grbm.evaluate import exact
-from grbm.model import GRBM, Base, Energy, softplus
+from grbm.model import GRBM, Base, Energy
 from grbm.randomness import Blocks, seed_of
 from grbm.samplers import Gibbs, run_chains
 from grbm.samplers.annealing import importance
+from grbm.samplers.path import PathState, follow, in_double
 
 PILOT_STEPS, PILOT_CHAINS = 100, 200
 SETTLING = 200  # Gibbs steps from the data before chains go back, where exact samples cannot be had
@@ -68,33 +69,6 @@ class LogZ(NamedTuple):
         return f"{self.finding}{advice}."
 
 
-class _State:
-    """What F_β(v) − F_β'(v) needs of v, for any two β: energies without hidden units, and the logits at β = 1.
-
-    In float64 throughout (``energy`` too): where weights hardly vary, float32 would err more than the standard error.
-    """
-
-    def __init__(self, energy: Energy, base: Base, v: Tensor) -> None:
-        exactly = v.double()
-        self.base_part = 0.5 * ((exactly - base.mean.double()).square() / base.var.double()).sum(-1)
-        self.model_part = 0.5 * ((exactly - energy.mu).square() / energy.var).sum(-1)
-        self.logits = energy.hidden_logits(exactly)
-
-    def free_energy(self, beta: float) -> Tensor:
-        """F_β(v); β multiplies all that is not the base's."""
-        parts = (1 - beta) * self.base_part + beta * self.model_part
-        return parts - softplus(beta * self.logits).sum(-1)
-
-    def slope(self, beta: float) -> Tensor:
-        """−∂F_β/∂β."""
-        return self.base_part - self.model_part + (self.logits * (beta * self.logits).sigmoid()).sum(-1)
-
-
-def in_double(energy: Energy) -> Energy:
-    """The same energy in float64."""
-    return Energy(energy.W.double(), energy.b.double(), energy.mu.double(), energy.var.double())
-
-
 @torch.no_grad()
 def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
     """Inverse temperatures 0 = β_0 < ... < β_n = 1, close where the weights change most: equal thermodynamic lengths.
@@ -108,7 +82,7 @@ def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
     speeds = []
     for beta in grid.tolist():
         v = run_chains(energy.temper(torch.tensor(beta), base), Gibbs(), v, 2, rng).chains.v
-        speeds.append(_State(exactly, base, v).slope(beta).std())
+        speeds.append(PathState(exactly, base, v).slope(beta).std())
     speed = torch.stack(speeds).cpu()
     length = torch.cat([torch.zeros(1).double(), (0.5 * (speed[1:] + speed[:-1]) * grid.diff()).cumsum(0)])
     length = 0.9 * length / length[-1].clamp_min(1e-300) + 0.1 * grid
@@ -118,26 +92,6 @@ def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
     betas = torch.lerp(grid[left], grid[right], share.clamp(0, 1))
     betas[0], betas[-1] = 0.0, 1.0
     return betas
-
-
-@torch.no_grad()
-def anneal(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Blocks, *, back: bool = False) -> Tensor:
-    """Log weights (C,), log of an estimate of Z_1/Z_0, of chains from the base forth, or from the model ``back``.
-
-    Forth: v is from the base, and before each move to β_k the weight grows by F_{β_{k−1}}(v) − F_{β_k}(v). Back: the
-    same path in reverse, so v is from the model, and the same terms are taken after each move.
-    """
-    log_weight = torch.zeros(len(v), dtype=torch.float64, device=v.device)
-    ladder, exactly = betas.tolist(), in_double(energy)
-    for k in range(len(ladder) - 1, 0, -1) if back else range(1, len(ladder)):
-        tempered = energy.temper(betas[k], base)
-        if back:
-            v = run_chains(tempered, Gibbs(), v, 1, rng).chains.v
-        state = _State(exactly, base, v)
-        log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
-        if not back:
-            v = run_chains(tempered, Gibbs(), v, 1, rng).chains.v
-    return log_weight
 
 
 def mean_weight(log_weight: Tensor) -> tuple[float, float, float]:
@@ -216,7 +170,7 @@ def log_z(
     betas = schedule(energy, base, n_steps, seed)
     rng = Blocks(seed_of(seed, "ais"), 1, device=device)
     start = float(base.log_z(energy.n_hidden))
-    forth = anneal(energy, base, betas, base.sample((n_chains,), rng), rng)
+    forth = follow(energy, base, betas, base.sample((n_chains,), rng), rng).log_weight
     lower, lower_error, ess = mean_weight(forth)
     lower += start
     if energy.n_hidden <= exact.MAX_HIDDEN:
@@ -227,7 +181,7 @@ def log_z(
     else:
         end, nothing = (lower, lower_error), (math.nan, math.nan)
         return LogZ(*end, *end, *nothing, (ess, math.nan), n_chains, "one end")
-    back = anneal(energy, base, betas, v, rng, back=True)
+    back = follow(energy, base, betas, v, rng, back=True).log_weight
     minus_upper, upper_error, ess_back = mean_weight(-back)
     upper = start - minus_upper
     both, error = bennett(forth, back)

@@ -92,6 +92,23 @@ class Sampler(Protocol):
         """Chains at v with h ~ p(h | v)."""
         return start_chains(energy, v, rng)
 
+    def at_once(
+        self,
+        energy: Energy,
+        v: Tensor,
+        n_steps: int,
+        rng: Rng,
+        *,
+        given: Chains | None = None,
+        burn_in: int | None = None,
+        probabilities: bool = False,
+    ) -> Walked | None:
+        """The whole walk in one call, from v or the state of ``given``, where an engine can; otherwise None.
+
+        It is the same law as step by step, and with `grbm.randomness.Philox` the same numbers.
+        """
+        return None
+
 
 class AdaptiveSampler(Sampler):
     """A sampler of several replicas, which may adapt its ladder or its models as it learns.

@@ -1,6 +1,7 @@
 """Chains that run: for learning (`run_chains`), and for whoever wants samples (`sample`)."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -40,7 +41,8 @@ def run_chains(
         Sum p(h | v) in place of h.
     """
     if not isinstance(sampler, MoveSampler):
-        return reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+        walked = sampler.at_once(energy, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+        return walked or reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
     moves = moves_of(sampler, energy, n_steps)
     return run_moves(energy, moves, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
 
@@ -157,6 +159,14 @@ def _states_after(
             chains = run_moves(energy, part, v, stop - done, rng, given=chains, engine=engine).chains
             v, done = chains.v, stop
             yield chains
+        return
+    whole = sampler.at_once(energy, v, stops[0], rng)
+    if whole is not None:
+        yield whole.chains
+        for done, stop in pairwise(stops):
+            whole = sampler.at_once(energy, v, stop - done, rng, given=whole.chains)
+            assert whole is not None
+            yield whole.chains
         return
     chains = sampler.start(energy, v, rng)
     if 0 in stops:

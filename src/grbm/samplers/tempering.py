@@ -10,8 +10,8 @@ from torch import Tensor
 
 from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo
-from grbm.samplers.engines import run_moves
+from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, Walked
+from grbm.samplers.engines import run_ladder, run_moves
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
 from grbm.samplers.sampling import run_chains
@@ -149,6 +149,27 @@ class ParallelTempering(AdaptiveSampler):
             return _target(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], swap_prob)
 
         return step
+
+    def at_once(
+        self,
+        energy: Energy,
+        v: Tensor,
+        n_steps: int,
+        rng: Rng,
+        *,
+        given: Chains | None = None,
+        burn_in: int | None = None,
+        probabilities: bool = False,
+    ) -> Walked | None:
+        if not isinstance(self.sampler, MoveSampler):
+            return None
+        base = base_for(self.base, energy)
+        ladder = energy.temper(self.betas().to(energy.W), base)
+        moves = moves_of(self.sampler, ladder, n_steps)
+        replicas: Chains | None = None if given is None else given.state
+        v = replicas.v if replicas is not None else v.expand(self.n_replicas, *v.shape) if v.ndim == 2 else v
+        options = {"given": replicas, "burn_in": burn_in, "probabilities": probabilities}
+        return run_ladder(energy, base, ladder, moves, v, n_steps, rng, **options)
 
 
 Mover = Callable[[Chains, int, Rng], tuple[Chains, Tensor | None]]

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grbm.model import Energy
+from grbm.model import Base, Energy
 from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Walked, gather, start_chains
-from grbm.samplers.engines import native
+from grbm.samplers.engines import native, native_paths
 from grbm.samplers.moves import Moves, move_step
 
 Engine = Callable[..., Walked]  # called as `run_moves` is
@@ -42,6 +42,18 @@ def run_moves(
     """
     engine = engine or pick_engine(energy, moves, v, n_steps, rng)
     return engine(energy, moves, v, n_steps, rng, given=given, burn_in=burn_in, probabilities=probabilities)
+
+
+def run_ladder(
+    energy: Energy, base: Base, ladder: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng, **options: Any
+) -> Walked | None:
+    """A whole walk of parallel tempering at once, where an engine can; ``options`` are those of `run_moves`.
+
+    The replicas v (R, C, N) have the energies ``ladder`` from ``base`` to ``energy``.
+    """
+    if isinstance(rng, torch.Generator) or not native.serves(energy) or not native_paths.serves_moves(moves):
+        return None
+    return native_paths.run_ladder(energy, base, ladder, moves, v, n_steps, rng, **options)
 
 
 def pick_engine(energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng) -> Engine:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +26,8 @@ from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Walked
 from grbm.samplers.moves import Moves
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "tempered.c", "annealed.c")]
+HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "steps.h")]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
 PANEL, FEW = 64, 4  # as in native.c: columns of a packed matrix that lie together; visible units treated one by one
 
@@ -42,13 +44,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 
-class _Walk(ctypes.Structure):
-    """The C struct of the same name."""
+class Walk(ctypes.Structure):
+    """The C struct of the same name, in steps.h."""
 
     _fields_ = (
         [(name, ctypes.c_int64) for name in (
             "n_replicas", "n_chains", "chunk", "n_visible", "n_hidden", "n_steps", "burn_in", "adjusted", "adjust_from",
-            "mean_field", "probabilities", "draw_start", "keep_p", "v_row", "h_row", "ring", "move_row", "half",
+            "mean_field", "probabilities", "draw_start", "held", "keep_p", "v_row", "h_row", "ring", "move_row", "half",
         )]
         + [("key", ctypes.c_uint64)]
         + [(name, ctypes.c_uint32) for name in ("first_chain", "first_draw", "replica")]
@@ -56,9 +58,28 @@ class _Walk(ctypes.Structure):
         + [(name, ctypes.c_void_p) for name in (
             "up", "down", "real", "inverse", "beta", "b", "mu", "gain", "inverse_var", "shrink", "noise_std",
             "v", "h", "p", "last_v", "last_h", "last_p", "mean", "old_mean", "free_energy", "old_free_energy", "log_q",
-            "tile", "halves", "sum_v", "sum_v2", "sum_h", "sum_vh", "accept", "accept_chain",
+            "tile", "plain_b", "coupling", "halves", "sum_v", "sum_v2", "sum_h", "sum_vh", "accept", "accept_chain",
         )]
     )  # fmt: skip
+
+
+class Ladder(ctypes.Structure):
+    """The C struct of the same name, in tempered.c."""
+
+    _fields_: ClassVar = [("walk", Walk)] + [(name, ctypes.c_void_p) for name in (
+        "gaps", "base_mean", "base_inverse_var", "plain_mu", "plain_inverse_var", "v", "h", "p", "difference",
+        "accepted",
+    )]  # fmt: skip
+
+
+class AnnealedPath(ctypes.Structure):
+    """The C struct Path, in annealed.c."""
+
+    _fields_: ClassVar = [
+        ("walk", Walk), ("betas", ctypes.c_void_p), ("base_mean", ctypes.c_void_p),
+        ("base_inverse_var", ctypes.c_void_p), ("back", ctypes.c_int64), ("tables", ctypes.c_void_p),
+        ("logits", ctypes.c_void_p), ("log_weight", ctypes.c_void_p),
+    ]  # fmt: skip
 
 
 def serves(energy: Energy) -> bool:
@@ -76,15 +97,20 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         loaded = ctypes.CDLL(str(_compiled()))
-        if loaded.grbm_size() != ctypes.sizeof(_Walk):
-            raise OSError("it is not what was compiled")
+        for size, kind in (
+            (loaded.grbm_size, Walk),
+            (loaded.grbm_ladder_size, Ladder),
+            (loaded.grbm_path_size, AnnealedPath),
+        ):
+            if size() != ctypes.sizeof(kind):
+                raise OSError("it is not what was compiled")
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
         if wanted == "native":
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    loaded.grbm_walk.argtypes = [ctypes.c_void_p, ctypes.c_int64]
-    loaded.grbm_walk.restype = None
+    for walk in (loaded.grbm_walk, loaded.grbm_temper, loaded.grbm_anneal):
+        walk.argtypes, walk.restype = [ctypes.c_void_p, ctypes.c_int64], None
     return loaded
 
 
@@ -99,7 +125,8 @@ def _compiled() -> Path:
     Raises OSError where that cannot be done, and where others could have put it there or changed it.
     """
     chosen = os.environ.get("CC") or None
-    name = hashlib.blake2b(repr((SOURCE.read_bytes(), chosen, FLAGS, _processor())).encode(), digest_size=8).hexdigest()
+    code = [path.read_bytes() for path in (*SOURCES, *HEADERS)]
+    name = hashlib.blake2b(repr((code, chosen, FLAGS, _processor())).encode(), digest_size=8).hexdigest()
     folder = cache_folder() / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _own(folder)
@@ -108,7 +135,7 @@ def _compiled() -> Path:
         if compiler is None or sys.platform == "win32":
             raise OSError("no C compiler found; install gcc or clang")
         with keeping(folder, name, ".so") as made:
-            command = [*compiler.split(), *FLAGS, "-o", str(made), str(SOURCE)]
+            command = [*compiler.split(), *FLAGS, "-o", str(made), *map(str, SOURCES)]
             if subprocess.run([*command, "-fopenmp"], capture_output=True, timeout=120).returncode:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
         path = kept(folder, name, ".so")
@@ -135,7 +162,12 @@ def _processor() -> str:
     return platform.machine() + "".join(sorted({x for x in lines if x.startswith(("model name", "flags", "Features"))}))
 
 
-def _padded(n: int) -> int:
+def n_threads() -> int:
+    """Threads of a walk."""
+    return 1 if _forked else torch.get_num_threads()
+
+
+def padded(n: int) -> int:
     """Floats from one row of ``n`` to the next: whole cache lines, no power of two (rows would share cache sets)."""
     row = -(-n // 16) * 16
     return row + 16 if row % 128 == 0 else row
@@ -162,10 +194,10 @@ _packed: WeakKeyDictionary[Energy, dict[str, Tensor]] = WeakKeyDictionary()  # W
 _tables: WeakKeyDictionary[Energy, dict[int, dict[str, Tensor]]] = WeakKeyDictionary()  # the rest, by energy and R
 
 
-def _constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
+def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
     """What the parameters give, padded, and with a row for each of R replicas; made once for an energy."""
     N, M = energy.n_visible, energy.n_hidden
-    v_row, h_row = _padded(N), _padded(M)
+    v_row, h_row = padded(N), padded(M)
 
     def table(x: Tensor | None, n: int, row: int, padding: float = 0.0) -> Tensor:
         """Per-unit numbers ([R, 1,] n), or ones, as (R, row)."""
@@ -220,8 +252,8 @@ def run_moves(
     assert native is not None
     *_, C, N = v.shape
     R, M = (len(v) if v.ndim == 3 else 1), energy.n_hidden
-    v_row, h_row = _padded(N), _padded(M)
-    threads = 1 if _forked else torch.get_num_threads()
+    v_row, h_row = padded(N), padded(M)
+    threads = n_threads()
     T = len(moves.shrink)
     if C < 1 or C % n_blocks(rng):
         raise ValueError(f"{C} chains cannot be shared evenly by {n_blocks(rng)} blocks.")
@@ -251,7 +283,7 @@ def run_moves(
         for x in (moves.shrink, moves.noise_std)
     )
     half = energy.precision == "fast" and energy.beta is None and N > FEW and bool(native.grbm_has_half())
-    tensors = _constants(energy, R, half) | {
+    tensors = constants(energy, R, half) | {
         "shrink": shrink,
         "noise_std": noise_std,
         "v": room(ring, v_row, v),
@@ -272,7 +304,7 @@ def run_moves(
     if burn_in is not None:
         tensors |= {"sum_v": torch.empty(parts, v_row), "sum_v2": torch.empty(parts, v_row)}
         tensors |= {"sum_h": torch.empty(parts, h_row), "sum_vh": torch.empty(parts, N, h_row)}
-    walk = _Walk(
+    walk = Walk(
         n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
         burn_in=n_steps if burn_in is None else burn_in, adjusted=adjusted, adjust_from=adjust_from,
         mean_field=moves.mean_field, probabilities=probabilities, draw_start=given is None, keep_p=p_slots == ring,

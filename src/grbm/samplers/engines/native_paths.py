@@ -1,0 +1,157 @@
+"""Walks along inverse temperatures in native code: parallel tempering (`tempered.c`) and annealing (`annealed.c`)."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from grbm.model import Base, Energy
+from grbm.moments import Moments, MomentSum
+from grbm.randomness import Blocks, Philox, n_blocks
+from grbm.samplers.chains import Chains, Swaps, Walked
+from grbm.samplers.engines.native import (
+    PANEL,
+    AnnealedPath,
+    Ladder,
+    Walk,
+    constants,
+    library,
+    n_threads,
+    padded,
+)
+from grbm.samplers.moves import Moves
+
+
+def serves_moves(moves: Moves) -> bool:
+    """Whether replicas that move so can be walked together here: moves that nothing rejects, driven by draws of h."""
+    return moves.adjust_from is None and not moves.mean_field
+
+
+def run_ladder(
+    energy: Energy,
+    base: Base,
+    ladder: Energy,
+    moves: Moves,
+    v: Tensor,
+    n_steps: int,
+    rng: Blocks | Philox,
+    *,
+    given: Chains | None = None,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """A walk of `ParallelTempering`; replicas v (R, C, N) have the energies ``ladder`` from ``base`` to ``energy``.
+
+    Options are those of `grbm.samplers.engines.run_moves`; sums are of the states at β = 1.
+    """
+    native = library()
+    assert native is not None
+    assert ladder.beta is not None
+    R, C, N = v.shape
+    M, T = energy.n_hidden, len(moves.shrink)
+    v_row, h_row = padded(N), padded(M)
+    if C < 1 or C % n_blocks(rng):
+        raise ValueError(f"{C} chains cannot be shared evenly by {n_blocks(rng)} blocks.")
+    threads = n_threads()
+    chunk = C // n_blocks(rng) if burn_in is not None else min(64, -(-C // threads))
+    parts = -(-C // chunk)
+    ring = max(1, min(n_steps + 1, -(-384 // chunk)))  # states enough for one efficient product
+    philox = rng.philox(C) if isinstance(rng, Blocks) else rng
+
+    def room(row: int, start: Tensor | None = None) -> Tensor:
+        """Room for (parts, R, chunk, row), with the start (R, C, ·)."""
+        if start is None:
+            return torch.empty(parts, R, chunk, row)
+        padding = (0, row - start.shape[-1], 0, parts * chunk - C)
+        return functional.pad(start, padding).view(R, parts, chunk, row).transpose(0, 1).contiguous()
+
+    def table(x: Tensor, row: int, value: float = 0.0) -> Tensor:
+        return functional.pad(x.float(), (0, row - x.shape[-1]), value=value).contiguous()
+
+    own = {
+        "gaps": ladder.beta.flatten().diff().contiguous(),
+        "base_mean": table(base.mean, v_row),
+        "base_inverse_var": table(1 / base.var, v_row),
+        "plain_mu": table(energy.mu, v_row),
+        "plain_inverse_var": table(1 / energy.var, v_row),
+        "v": room(v_row, v),
+        "h": room(h_row, None if given is None else given.h),
+        "p": room(h_row),
+        "difference": torch.empty(parts, R, chunk),
+        "accepted": torch.empty(parts, R - 1, dtype=torch.int64),
+    }
+    summed = ring if burn_in is not None else 1
+    tensors = constants(ladder, R, False) | {
+        "shrink": table(moves.shrink.reshape(T, -1, N).expand(T, R, N), v_row),
+        "noise_std": table(moves.noise_std.reshape(T, -1, N).expand(T, R, N), v_row),
+        "v": torch.empty(parts, summed, chunk, v_row),
+        "h": torch.empty(parts, summed, chunk, h_row),
+        "p": torch.empty(parts, summed, chunk, h_row),
+        "mean": torch.empty(parts, chunk, v_row),
+        "log_q": torch.empty(parts, chunk),
+        "tile": torch.empty(parts, chunk, PANEL),
+        "plain_b": table(energy.b, h_row),
+    }
+    if burn_in is not None:
+        tensors |= {"sum_v": torch.empty(parts, v_row), "sum_v2": torch.empty(parts, v_row)}
+        tensors |= {"sum_h": torch.empty(parts, h_row), "sum_vh": torch.empty(parts, N, h_row)}
+    walk = Walk(
+        n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
+        burn_in=n_steps if burn_in is None else burn_in, adjust_from=n_steps, probabilities=probabilities,
+        draw_start=given is None, v_row=v_row, h_row=h_row, ring=summed, move_row=R * v_row if T > 1 else 0,
+        key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw, temperature=moves.temperature,
+        **{name: x.data_ptr() for name, x in tensors.items()},
+    )  # fmt: skip
+    native.grbm_temper(ctypes.byref(Ladder(walk, **{name: x.data_ptr() for name, x in own.items()})), threads)
+    rng.draw += (given is None) + 4 * n_steps
+
+    def last(x: Tensor, n: int) -> Tensor:
+        return x.transpose(0, 1).reshape(R, parts * chunk, -1)[:, :C, :n].contiguous()
+
+    replicas = Chains(last(own["v"], N), last(own["h"], M), last(own["p"], M))
+    sums = None
+    if burn_in is not None:
+        found = (tensors["sum_v"][:, :N], tensors["sum_v2"][:, :N], tensors["sum_h"][:, :M])
+        sums = MomentSum.of(Moments(*found, tensors["sum_vh"][..., :M]), C * (n_steps - burn_in))
+    swaps = Swaps(own["accepted"].sum(0).double(), n_steps * C) if n_steps else None
+    top = Chains(replicas.v[-1], replicas.h[-1], replicas.h_prob[-1], replicas)
+    return Walked(top, sums, swaps=swaps)
+
+
+def anneal(
+    energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Blocks | Philox, *, back: bool
+) -> tuple[Tensor, Tensor]:
+    """`grbm.samplers.path.anneal` for float32 on a CPU: log weights (C,) in float64, and the last states (C, N)."""
+    native = library()
+    assert native is not None
+    C, N = v.shape
+    M, n_steps = energy.n_hidden, len(betas) - 1
+    v_row, h_row, threads = padded(N), padded(M), n_threads()
+    chunk = min(64, -(-C // threads))
+    parts = -(-C // chunk)
+    philox = rng.philox(C) if isinstance(rng, Blocks) else rng
+    tensors = constants(energy, 1, False) | {
+        "v": functional.pad(v, (0, v_row - N)).contiguous(),
+        "h": torch.empty(C, h_row),
+        "mean": torch.empty(C, v_row),
+        "log_q": torch.empty(C),
+        "tile": torch.empty(C, PANEL),
+    }
+    own = {
+        "betas": betas.double().contiguous(),
+        "base_mean": functional.pad(base.mean.float(), (0, v_row - N)),
+        "base_inverse_var": functional.pad(1 / base.var.float(), (0, v_row - N)),
+        "tables": torch.empty(parts, 4, v_row),
+        "logits": torch.empty(C, h_row),
+        "log_weight": torch.empty(C, dtype=torch.float64),
+    }
+    walk = Walk(
+        n_replicas=1, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=v_row, h_row=h_row,
+        key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw, temperature=1.0,
+        **{name: x.data_ptr() for name, x in tensors.items()},
+    )  # fmt: skip
+    path = AnnealedPath(walk, back=back, **{name: x.data_ptr() for name, x in own.items()})
+    native.grbm_anneal(ctypes.byref(path), threads)
+    rng.draw += 2 * n_steps
+    return own["log_weight"], tensors["v"][:, :N].contiguous()

@@ -14,39 +14,44 @@ from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from grbm import measured
 from grbm.conditional import impute
+from grbm.coordinates import Coordinates, are_whitened
 from grbm.devices import pick_device, threads
 from grbm.errors import DivergenceError
 from grbm.evaluate import ais, exact
+from grbm.evaluate.watching import Watch, log_z_of
 from grbm.initialise import anchored_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Adaptation
-from grbm.options import FitOptions
+from grbm.options import Recipe, recipe_for
 from grbm.randomness import generator
-from grbm.samplers import Annealed, Gibbs, ParallelTempering, Sampler, sample
+from grbm.recipe import Progress, begin, held_out, learn, objective, optimizer
+from grbm.samplers import Annealed, Gibbs, GlobalMoves, ParallelTempering, Sampler, sample
 from grbm.table_checks import Array, check_distance, check_scale, refuse_datasets, refuse_gaps, warn_user
-from grbm.training import TrainState, fit, train_step
+from grbm.training import TrainState, train_step
 
 FLOATS = (np.float64, np.float32)
-AVERAGE_DECAY = 0.99
 FEWEST_ANNEALED, PARTING = 256, 50
 DEFAULT_UPDATES = 2000
-PARAMETERS = {"components_": "W", "intercept_hidden_": "b", "intercept_visible_": "mu", "variances_": "log_var"}
+LOG_Z_DRAWS = 20  # of the reference, for each of the chains that AIS would have
+PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
+LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 
 
 @contextmanager
-def _explained(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+def _explained(is_whitened: bool, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
     """What to do where learning diverges, in the estimator's own words, after ``undo``."""
     try:
         yield
     except DivergenceError as error:
         undo()
-        raise DivergenceError(error.divergence, advice=ADVICE) from error
+        raise DivergenceError(error.divergence, advice=LOWER if is_whitened else ADVICE) from error
 
 
 class LogPartition(NamedTuple):
@@ -54,7 +59,7 @@ class LogPartition(NamedTuple):
 
     value: float
     error: float  # standard error; 0 where exact
-    method: Literal["exact", "AIS"]
+    method: Literal["exact", "AIS", "reference"]
     verdict: str  # whether it can be trusted, in words
     converged: bool  # the same as a fact; True where exact
 
@@ -63,34 +68,48 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     """A Gaussian-Bernoulli restricted Boltzmann machine: real-valued features, binary components.
 
     The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
-    mixture of 2^n_components Gaussians that share their factors. Learned by persistent contrastive divergence: hidden
-    units start undecided at rows of X (`grbm.anchored_`), chains are tempered, the gradient is centred, and what counts
-    is a running average of the parameters.
-
-    Features should be standardised (`sklearn.preprocessing.StandardScaler`), and rows complete.
+    mixture of 2^n_components Gaussians that share their factors, and v the features in whitened coordinates: features
+    of any units will do, collinear and constant ones too. Learned by persistent contrastive divergence: hidden units
+    start undecided at rows of X, chains jump by draws of a mixture of Gaussians that fits X, the gradient is centred,
+    and what is kept is the running average of the parameters that was best on rows held out (one Gaussian, where
+    nothing was better).
 
     Parameters
     ----------
-    n_components : int, default=256
-        Binary hidden units.
-    learning_rate : float, default=0.05
-        Of plain gradient ascent; `fit` lets it fall to 0 by a cosine, `partial_fit` keeps it.
+    n_components : int or "auto", default="auto"
+        Binary hidden units; "auto" is 64 to 128, by the number of rows (256 without whitening).
+    learning_rate : float, default=None
+        Of plain gradient ascent; `fit` lets it fall to 0 by a cosine, `partial_fit` keeps it. None is 0.05. Where the
+        held-out likelihood collapses, updates are taken back and the rate is halved.
     batch_size : int, default=256
         Rows of an update; at most all.
     n_iter : int, default=None
-        Passes over the data; None is as many as make 2,000 updates.
+        Passes over the data; None is as many as make 4,000 updates, from 1,000 rows on 8,000 (2,000 without whitening).
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
-    n_chains : int, default=64
-        Persistent chains.
-    n_replicas : int, default=8
-        Replicas of parallel tempering for each chain; 1 is none, and several times as fast. Where the data are clusters
-        far apart, chains that are not tempered do not go from one to another, and learning goes wrong.
+    n_chains : int, default=None
+        Persistent chains; None is 256 (64 without whitening).
+    n_replicas : int, default=None
+        Replicas of parallel tempering for each chain, without whitening; None is 8, and 1 is none.
+    whiten : bool or "auto", default="auto"
+        Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose
+        features, but for collinear ones, are at most 40. What is reported is in the units of the features in any case.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.
-    min_variance : float, default=0.02
-        Lower bound of the variances, in the units of the features.
+    min_variance : float, default=None
+        Lower bound of the variances, in the units of the machine. None is 0.0001 of the narrowest width of a cluster
+        (0.02 without whitening).
+    early_stopping : bool, default=False
+        Stop when the held-out log-likelihood no longer rises. What is kept is the best model in any case.
+    validation_fraction : float, default=0.1
+        Share of the rows that `fit` holds out to choose the best model by; none where it would be fewer than ten.
+    n_iter_no_change : int, default=10
+        Looks at the held-out rows, of 40 in all, without a rise by ``tol`` before learning stops.
+    tol : float, default=0.01
+        Nats per row.
+    warm_start : bool, default=False
+        `fit` goes on from what was learned before, in the same coordinates.
     verbose : int, default=0
         1 prints ten lines of progress.
     random_state : int, RandomState instance or None, default=None
@@ -103,15 +122,24 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Wᵀ, of the running average of the parameters, as are the next three.
+        Wᵀ in the units of the features, as are the next three.
     intercept_hidden_ : ndarray of shape (n_components,)
-        b.
+        b of the machine.
     intercept_visible_ : ndarray of shape (n_features,)
         μ.
     variances_ : ndarray of shape (n_features,)
-        σ².
+        Of each feature given the hidden units: σ² without whitening.
+    constant_, collinear_ : list of int
+        Features that do not vary, and those that follow from others; the machine does without them, and samples,
+        imputed rows and means have them as they must be. Densities are of the other features.
+    is_gaussian_ : bool
+        Whether one Gaussian did better on held-out rows than anything learned, and is what is kept.
+    validation_scores_ : list of float
+        Mean log-likelihood of the held-out rows along `fit`, in nats, as `score` gives it.
+    best_validation_score_ : float or None
+        That of what is kept.
     v_samples_ : ndarray of shape (n_chains, n_features)
-        The persistent chains' visible units.
+        The persistent chains.
     n_iter_ : int
         Passes over the data.
     n_updates_ : int
@@ -135,15 +163,21 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "n_iter": [Interval(Integral, 0, None, closed="left"), None],
         "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "n_chains": [Interval(Integral, 1, None, closed="left")],
+        "n_chains": [Interval(Integral, 1, None, closed="left"), None],
+        "n_replicas": [Interval(Integral, 1, None, closed="left"), None],
+        "whiten": ["boolean", StrOptions({"auto"})],
         "restart": [Interval(Real, 0, 1, closed="both")],
-        "n_replicas": [Interval(Integral, 1, None, closed="left")],
-        "min_variance": [Interval(Real, 0, None, closed="neither")],
+        "min_variance": [Interval(Real, 0, None, closed="neither"), None],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
         "device": [str],
@@ -155,16 +189,22 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def __init__(
         self,
-        n_components: int = 256,
+        n_components: int | Literal["auto"] = "auto",
         *,
-        learning_rate: float = 0.05,
+        learning_rate: float | None = None,
         batch_size: int = 256,
         n_iter: int | None = None,
         n_steps: int = 5,
-        n_chains: int = 64,
-        n_replicas: int = 8,
+        n_chains: int | None = None,
+        n_replicas: int | None = None,
+        whiten: bool | Literal["auto"] = "auto",
         restart: float = 0.0,
-        min_variance: float = 0.02,
+        min_variance: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 0.01,
+        warm_start: bool = False,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -177,8 +217,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.n_steps = n_steps
         self.n_chains = n_chains
         self.n_replicas = n_replicas
+        self.whiten = whiten
         self.restart = restart
         self.min_variance = min_variance
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
         self.verbose = verbose
         self.random_state = random_state
         self.device = device
@@ -187,52 +233,88 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     # Learning.
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, callback: Callable[[Progress], object] | None = None) -> Self:
         """Learn the density of X (n_samples, n_features).
+
+        Some 40 times on the way ``callback`` is called with a `grbm.recipe.Progress`; learning stops where it returns
+        something true.
 
         Raises
         ------
         DivergenceError
-            When numbers leave the finite world, which unscaled features can cause.
+            When numbers leave the finite world, which unscaled features can cause where nothing is whitened.
         """
-        for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
-            self.__dict__.pop(name, None)
+        go_on = self.warm_start and self.__sklearn_is_fitted__()
+        known, before = (self.n_features_in_, int(vars(self)["n_iter_"])) if go_on else (None, 0)
         X = self._complete(X)
-        check_scale(X, getattr(self, "feature_names_in_", None))
-        batch = min(self.batch_size, len(X))
-        per_pass = len(X) // batch
-        n_iter = math.ceil(DEFAULT_UPDATES / per_pass) if self.n_iter is None else self.n_iter
-        state, data = self._begin(X), self._tensor(X)
-        start, total = time.perf_counter(), n_iter * per_pass
-        with self._threads(), _explained():
-            for _ in fit(state, data, self._objective(), replace(self._options(), n_updates=total)):
-                if self.verbose and state.update * 10 // total > (state.update - 1) * 10 // total:
-                    with torch.no_grad():
-                        error = (state.model.visible_mean(state.model(data[:batch])) - data[:batch]).square().mean()
-                    print(
-                        f"[GaussianBernoulliRBM] Update {state.update:,} of {total:,}, mean squared "
-                        f"reconstruction error {error:.4g}, {time.perf_counter() - start:.1f} s",
-                        flush=True,
-                    )
-        self._keep(state, X.dtype)
-        self.n_iter_ = n_iter
+        if known is not None and known != X.shape[1]:
+            raise ValueError(f"warm_start goes on with {known} features, and X has {X.shape[1]}; fit anew.")
+        if go_on:
+            state = self._resume(X)
+        else:
+            for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
+                self.__dict__.pop(name, None)
+            state = self._begin(X, is_whitened=are_whitened(X, self.whiten))
+        whitened, rows = self._coordinates().whitened, self._to_units(X)
+        learned_from, scored = held_out(len(X), self.validation_fraction if whitened else 0.0, self._learned_with)
+        rows, scored = rows[learned_from.to(rows.device)], rows[scored.to(rows.device)]
+        per_pass = max(1, len(rows) // min(self.batch_size, len(rows)))
+        n_iter = self.n_iter
+        if n_iter is None:
+            n_iter = math.ceil((self._recipe(len(X)).n_updates if whitened else DEFAULT_UPDATES) / per_pass)
+        recipe, goal = replace(self._recipe(len(X)), n_updates=n_iter * per_pass), self._objective()
+        watch = None
+        if whitened is not None and len(scored):
+            watch = Watch(objective(whitened, recipe).sampler, scored, seed=self._learned_with)
+        first = state.update
+        log_det, start, told = self._coordinates().scale.log_det, time.perf_counter(), [0]
+
+        def tell(progress: Progress) -> object:
+            tenth = (progress.update - first) * 10 // max(1, progress.n_updates - first)
+            if self.verbose and tenth > told[-1]:
+                told.append(tenth)
+                print(_sentence(progress, log_det, rows, time.perf_counter() - start), flush=True)
+            return callback is not None and callback(progress)
+
+        with self._threads(), _explained(whitened is not None):
+            learned = learn(
+                state,
+                rows,
+                goal,
+                recipe,
+                watch=watch,
+                base=None if whitened is None else whitened.base,
+                patience=self.n_iter_no_change if self.early_stopping else None,
+                tol=self.tol,
+                callback=tell,
+            )
+        self.is_gaussian_ = learned.is_gaussian
+        self.validation_scores_ = [nats.mean + log_det for nats in learned.looks]
+        self.best_validation_score_ = None if learned.best is None else learned.best.mean + log_det
+        self._keep(learned.state, X.dtype, learned.model)
+        self.n_iter_ = n_iter + before
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Go on learning from the rows of X, each once and in their order, at a constant learning rate."""
+        """Go on learning from the rows of X, each once and in their order, at a constant learning rate.
+
+        Without an earlier `fit` nothing is whitened, since the first rows do not tell what all look like.
+        """
         first = not self.__sklearn_is_fitted__()
         X = self._complete(X, reset=first)
-        if first:
-            check_scale(X, getattr(self, "feature_names_in_", None), whole=False)
+        if first and self.whiten is True:
+            raise ValueError("whiten=True needs all rows at once: call fit first, then partial_fit.")
         seen = getattr(self, "_seen", None)
-        state = self._begin(X) if first else self._resume(X)
-        data = self._tensor(X)
-        with self._threads(), _explained(lambda: setattr(self, "_seen", seen)):
+        state = self._begin(X, is_whitened=False, whole=False) if first else self._resume(X)
+        data, options = self._to_units(X), self._recipe(len(X)).options(0)
+        is_whitened = self._coordinates().whitened is not None
+        with self._threads(), _explained(is_whitened, lambda: setattr(self, "_seen", seen)):
             for batch in torch.split(data, self.batch_size):
-                train_step(state, self._objective(), batch, self._options())
+                train_step(state, self._objective(), batch, options)
             state.settle()
-        self._keep(state, X.dtype if first else self.components_.dtype)
+        self._keep(state, X.dtype if first else self.components_.dtype, state.average or state.model)
+        self.is_gaussian_ = False
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
 
@@ -242,34 +324,40 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Hidden probabilities p(h = 1 | v) of X (n_samples, n_features): (n_samples, n_components)."""
         X = self._validated(X)
         with torch.no_grad():
-            codes: Array = self.to_model(X.dtype).forward(torch.tensor(X)).numpy()
+            codes: Array = self.to_model(X.dtype).forward(self._exactly(X).to(_torch_type(X.dtype))).numpy()
         return codes
 
     def inverse_transform(self, X: Any) -> Array:
-        """The mean of v given hidden units or their probabilities X (n_samples, n_components): μ + W h."""
+        """The mean of the features given hidden units or their probabilities X (n_samples, n_components)."""
         check_is_fitted(self)
         H = np.asarray(X)
         H = np.ascontiguousarray(H, dtype=H.dtype if H.dtype in FLOATS else np.float64)
         if H.ndim != 2 or H.shape[1] != len(self.components_):
             raise ValueError(f"X must be (n_samples, {len(self.components_)}), hidden units, got shape {H.shape}.")
         with torch.no_grad():
-            visible: Array = self.to_model(H.dtype).visible_mean(torch.tensor(H)).numpy()
-        return visible
+            visible = self.to_model(np.float64).visible_mean(torch.tensor(H).double())
+        return self._array(visible, H.dtype)
 
     # Samples.
 
     def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Array:
-        """Draw rows from the model: chains annealed from a Gaussian in ``n_steps`` steps, (n_samples, n_features).
+        """Draw rows from the model, (n_samples, n_features): chains of ``n_steps`` steps.
 
-        Their importance weights give far clusters their shares (`grbm.Annealed`). ``random_state`` is by default the
-        estimator's own, so that an int there makes every call draw the same.
+        They start at draws of the mixture of Gaussians that fits the data, and jump by others (`grbm.GlobalMoves`).
+        Without whitening they are annealed from a Gaussian, and their importance weights give far clusters their shares
+        (`grbm.Annealed`). ``random_state`` is by default the estimator's own, so that an int there makes every call
+        draw the same.
         """
         check_is_fitted(self)
         if n_samples < 1 or n_steps < 1:
             raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
         model, seed = self._model_here(), self._seed(random_state)
         n_chains = max(n_samples, FEWEST_ANNEALED)
+        reference = self._reference()
         with self._threads():
+            if reference is not None:
+                chains = sample(model, reference, n_chains=n_samples, n_steps=-(-n_steps // 5), seed=seed)
+                return self._array(chains.v)
             drawn = sample(model, Annealed(self._base_here()), n_chains=n_chains, n_steps=n_steps, seed=seed).v
             some = torch.randperm(n_chains, generator=generator(seed, "some"))[:n_samples]
             # Chains that resampling has copied part again.
@@ -282,7 +370,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if n_steps < 1:
             raise ValueError(f"n_steps must be at least 1, got {n_steps}.")
         with self._threads():
-            v0, model = self._tensor(X), self._model_here()
+            v0, model = self._to_units(X), self._model_here()
             chains = sample(model, Gibbs(), v0=v0, n_steps=n_steps, seed=self._seed(random_state))
         return self._array(chains.v, X.dtype)
 
@@ -309,11 +397,24 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         noise = np.asarray(noise_std, dtype=np.float64)
         if noise.shape not in ((), X.shape[1:]) or not (noise >= 0).all():
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
+        coordinates = self._coordinates()
+        if coordinates.whitened is not None and not n_replicas:
+            q = coordinates.whitened.reference.widened(coordinates.whitened.base)
+            with self._threads():
+                rows = torch.tensor(X, dtype=torch.float64)
+                steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}
+                seed = self._seed(random_state)
+                filled = measured.impute(
+                    self.to_model(np.float64), coordinates.scale, q, rows, np.square(noise), seed=seed, **steps
+                ).mean.numpy()
+            return np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype))
+        if coordinates.whitened is not None:
+            raise ValueError("n_replicas goes with whiten=False; whitened rows have global moves in its place.")
         with self._threads():
             found = impute(
                 self._model_here(),
-                self._tensor(X),
-                noise_var=self._tensor(np.square(noise)),
+                self._to_units(X),
+                noise_var=torch.tensor(np.square(noise), dtype=torch.float32, device=pick_device(self.device)),
                 n_steps=n_steps,
                 burn_in=n_steps // 4,
                 n_chains=n_chains,
@@ -330,26 +431,28 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     # Densities.
 
     def score_samples(self, X: Any) -> Array:
-        """Log-likelihood log p(v) of each row of X, in nats: (n_samples,).
+        """Log-likelihood log p of each row of X, in nats and in the units of the features: (n_samples,).
 
-        With up to 20 components it is exact, else log Z is estimated by annealed importance sampling; `log_partition`
-        says which, and how surely. It is the density of the features as they are given: standardise by s, and
-        the density of what was standardised is lower by Σ log s.
+        With up to 20 components it is exact, else log Z is estimated; `log_partition` says how, and how surely. Where
+        features are constant or collinear it is the density of the others.
         """
         X = self._validated(X)
         log_z = self.log_partition().value
         with torch.no_grad():
-            log_p: Array = self.to_model(np.float64).log_prob(torch.tensor(X, dtype=torch.float64), log_z).numpy()
-        return log_p
+            log_p: Array = self.to_model(np.float64).log_prob(self._exactly(X), log_z).numpy()
+        return log_p + self._coordinates().scale.log_det
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         return float(self.score_samples(X).mean())
 
     def log_partition(self, *, n_steps: int = 1000, n_chains: int = 500) -> LogPartition:
-        """log Z: by enumeration up to 20 components, else by AIS from both ends, with ``n_steps`` temperatures.
+        """log Z of the machine: by enumeration up to 20 components, else bridged from the mixture that fits the data.
 
-        What was found is kept, and serves `score_samples`, until other settings are asked for or learning goes on.
+        The bridge (`grbm.evaluate.bridging`) has 20 draws of the mixture for each of ``n_chains`` and a tenth of
+        ``n_steps`` states of chains that jump by such draws. Without whitening it is AIS from both ends, with
+        ``n_steps`` temperatures. What was found is kept, and serves `score_samples`, until other settings are asked for
+        or learning goes on.
         """
         check_is_fitted(self)
         asked = [n_steps, n_chains]
@@ -359,12 +462,19 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             if len(self.components_) <= exact.MAX_HIDDEN:
                 self._log_z = [exact.log_z(self.to_model(np.float64)), 0.0, "exact", "Exact.", True]
             else:
-                model = self._model_here()
-                chains = torch.tensor(self.v_samples_, dtype=torch.float32)
-                base = self._base_here()
+                model, reference = self._model_here(), self._reference()
+                chains = torch.tensor(self._chains, device=model.W.device)
                 with self._threads():
-                    found = ais.log_z(model, chains, base=base, n_steps=n_steps, n_chains=n_chains, settling=SETTLING)
-                self._log_z = [found.log_z, found.error, "AIS", f"{found.finding}.", found.converged]
+                    if reference is not None:
+                        found = log_z_of(
+                            model, reference, chains, n_states=max(1, n_steps // 10), n_draws=LOG_Z_DRAWS * n_chains
+                        )
+                    else:
+                        chains = chains[-1] if chains.ndim == 3 else chains
+                        steps: dict[str, int] = {"n_steps": n_steps, "n_chains": n_chains, "settling": SETTLING}
+                        found = ais.log_z(model, chains, base=self._base_here(), **steps)
+                method = "AIS" if reference is None else "reference"
+                self._log_z = [found.log_z, found.error, method, f"{found.finding}.", found.converged]
         assert self._log_z is not None
         log_z = LogPartition(*self._log_z)
         if not log_z.converged:
@@ -376,15 +486,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return log_z
 
     def to_model(self, dtype: Any = np.float32) -> GRBM:
-        """The fitted `grbm.GRBM`, a copy, on the CPU."""
+        """The fitted `grbm.GRBM`, a copy, on the CPU; of whitened rows, where X was whitened: `to_coordinates`."""
         check_is_fitted(self)
-        model = GRBM(self.n_features_in_, len(self.components_), dtype=torch.float64)
-        with torch.no_grad():
-            for name, parameter in PARAMETERS.items():
-                values = torch.tensor(getattr(self, name), dtype=torch.float64)
-                values = values.T if parameter == "W" else values.log() if parameter == "log_var" else values
-                model.get_parameter(parameter).copy_(values)
-        return model.to(torch.float64 if np.dtype(dtype) == np.float64 else torch.float32)
+        return GRBM.from_parameters({n: torch.tensor(x) for n, x in self._best.items()}).to(_torch_type(dtype))
+
+    def to_coordinates(self, X: Any) -> Array:
+        """The rows of X as the machine sees them: whitened, (n_samples, n_units), float64, or as they are."""
+        found: Array = self._exactly(self._validated(X)).numpy()
+        return found
 
     @property
     def _n_features_out(self) -> int:
@@ -400,31 +509,41 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     # Between arrays, which is what a fitted estimator holds, and the state of training.
 
-    def _begin(self, X: Array) -> TrainState:
+    def _begin(self, X: Array, *, is_whitened: bool, whole: bool = True) -> TrainState:
         self._learned_with = int(check_random_state(self.random_state).randint(2**31 - 1))
+        found = Coordinates.find(X, is_whitened=is_whitened, seed=self._learned_with)
+        self._coordinates_ = found.state()
         self._seen: list[Any] = [0, 0.0, 0.0]
         self._see(X)
-        model = GRBM(X.shape[1], self.n_components)
-        length = min(0.3, 1.5 * (X.shape[1] / self.n_components) ** 0.5)  # so that all units together vary as X does
+        self.constant_ = [] if found.whitened is None else list(found.whitened.constant)
+        self.collinear_ = [] if found.whitened is None else list(found.whitened.collinear)
+        recipe = self._recipe(len(X))
+        if is_whitened:
+            return begin(self._to_units(X), recipe, self._learned_with)
+        check_scale(X, getattr(self, "feature_names_in_", None), whole=whole)
+        model = GRBM(X.shape[1], recipe.n_hidden)
+        length = min(0.3, 1.5 * (X.shape[1] / recipe.n_hidden) ** 0.5)  # so that all units together vary as X does
         anchored_(model, torch.tensor(X), length=length, seed=self._learned_with)
         model.to(pick_device(self.device))
-        return TrainState(model, self._optimizer(model), seed=self._learned_with)
+        return TrainState(model, optimizer(model, recipe), seed=self._learned_with)
 
     def _resume(self, X: Array) -> TrainState:
-        if self.n_components != len(self.components_):
+        if self.n_components not in ("auto", len(self.components_)):
             raise ValueError(
                 f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
                 f"goes on with those; set it back, or fit anew."
             )
         self._see(X)
-        model = self._model_here()
-        average = self._model_here()
+        model, average = self._model_here(), self._model_here()
         model.load_state_dict({name: torch.tensor(x) for name, x in self._raw.items()})
-        state = TrainState(model, self._optimizer(model), seed=self._learned_with, update=self.n_updates_)
+        average.load_state_dict({name: torch.tensor(x) for name, x in self._average.items()})
+        recipe = self._recipe(len(X))
+        state = TrainState(model, optimizer(model, recipe), seed=self._learned_with, update=self.n_updates_)
         state.average = average
-        shape = (self.n_chains, X.shape[1])
-        if self._chains.shape == (shape if self.n_replicas == 1 else (self.n_replicas, *shape)):  # else new chains
-            state.persistent = self._tensor(self._chains)
+        shape = (recipe.n_chains, model.n_visible)
+        tempered = isinstance(self._sampler(), ParallelTempering)
+        if self._chains.shape == ((self._replicas, *shape) if tempered else shape):  # else new chains
+            state.persistent = torch.tensor(self._chains, device=model.W.device)
             state.adaptation = Adaptation({name: torch.tensor(x) for name, x in self._memory.items()})
         return state
 
@@ -435,48 +554,76 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         spread = n * var + len(X) * X.var(0, dtype=np.float64) + n * len(X) / total * np.square(here - mean)
         self._seen = [total, mean + len(X) / total * (here - mean), spread / total]
 
-    def _keep(self, state: TrainState, dtype: Any) -> None:
-        """The state as arrays: what learning goes on from, and the average, which everything else uses."""
-        model = state.average or state.model
-        for name, parameter in PARAMETERS.items():
-            values = model.get_parameter(parameter).detach().cpu().double()
-            values = values.T if parameter == "W" else values.exp() if parameter == "log_var" else values
-            setattr(self, name, np.ascontiguousarray(values.numpy(), dtype=dtype))
-        self._raw = {name: p.detach().cpu().numpy().copy() for name, p in state.model.named_parameters()}
+    def _keep(self, state: TrainState, dtype: Any, model: GRBM) -> None:
+        """The state as arrays: what learning goes on from, and the model that everything else uses."""
+        self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.named_parameters()}
+        inside = self._coordinates().in_features(model)
+        self.components_ = np.ascontiguousarray(inside.components, dtype=dtype)
+        self.intercept_hidden_ = self._best["b"].astype(dtype)
+        self.intercept_visible_ = inside.intercept.astype(dtype)
+        self.variances_ = inside.variances.astype(dtype)
+        average = state.average or state.model
+        self._raw, self._average = (
+            {name: p.detach().cpu().numpy().copy() for name, p in m.named_parameters()} for m in (state.model, average)
+        )
         chains = state.persistent
         if chains is None:  # no update was made
-            chains = torch.randn(self.n_chains, self.n_features_in_, generator=generator(state.seed, "no chains"))
+            shape = (self._recipe(1).n_chains, model.n_visible)
+            chains = torch.randn(shape, generator=generator(state.seed, "no chains"))
         self._chains = chains.cpu().numpy()
         self._memory = {name: x.cpu().numpy() for name, x in state.adaptation.state_dict.items()}
-        self.v_samples_ = (self._chains[-1] if self._chains.ndim == 3 else self._chains).astype(dtype)
+        self.v_samples_ = self._array(chains[-1] if chains.ndim == 3 else chains, dtype)
         self.n_updates_ = state.update
         self._log_z, self._log_z_settings = None, []
 
-    def _options(self) -> FitOptions:
-        """How `fit` and `partial_fit` learn."""
-        return FitOptions(
-            batch_size=self.batch_size, centred=True, min_var=self.min_variance, average_decay=AVERAGE_DECAY
-        )
+    def _recipe(self, n_rows: int) -> Recipe:
+        """How `fit` and `partial_fit` learn: what the user said, and the rest by the number of rows."""
+        is_whitened = "weights" in self._coordinates_
+        known = len(self.components_) if self.__sklearn_is_fitted__() else None
+        chosen = recipe_for(n_rows, known or (None if self.n_components == "auto" else int(self.n_components)))
+        plain = {} if is_whitened else {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0}
+        if not is_whitened and known is None and self.n_components == "auto":
+            plain["n_hidden"] = 256
+        said = {"learning_rate": self.learning_rate, "n_chains": self.n_chains, "min_var": self.min_variance}
+        said |= {"batch_size": self.batch_size, "n_moves": self.n_steps}
+        changed: Any = plain | {name: x for name, x in said.items() if x is not None}
+        return replace(chosen, **changed)
+
+    def _coordinates(self) -> Coordinates:
+        return Coordinates.from_state(self._coordinates_)
 
     def _threads(self) -> AbstractContextManager[None]:
         return threads(None if self.n_jobs is None else effective_n_jobs(self.n_jobs))
 
     def _objective(self) -> PCD:
-        return PCD(self._sampler(), self.n_steps, self.n_chains, probabilities=True, restart=self.restart)
+        sampler, recipe = self._sampler(), self._recipe(1)
+        n_steps = 1 if isinstance(sampler, GlobalMoves) else self.n_steps
+        return PCD(sampler, n_steps, recipe.n_chains, probabilities=True, restart=self.restart)
+
+    @property
+    def _replicas(self) -> int:
+        return 8 if self.n_replicas is None else self.n_replicas
 
     def _sampler(self) -> Sampler:
-        if self.n_replicas == 1:
-            return Gibbs()
-        return ParallelTempering(self._base_here(), self.n_replicas)
+        """What moves the chains of learning."""
+        reference = self._reference()
+        if reference is not None and self.n_replicas is None:
+            return reference
+        return Gibbs() if self._replicas == 1 else ParallelTempering(self._base_here(), self._replicas)
+
+    def _reference(self) -> GlobalMoves | None:
+        """Chains that jump by draws of what fits the data; None without whitening."""
+        whitened = self._coordinates().whitened
+        return None if whitened is None else GlobalMoves(whitened.reference.widened(whitened.base), self.n_steps)
 
     def _base_here(self) -> Base:
-        """The base of tempered paths: the mean and variance of the data, the latter near 1 while rows are few."""
+        """The base of tempered paths: mean and variance of the data, in the machine's units, near 1 for few rows."""
+        device, whitened = pick_device(self.device), self._coordinates().whitened
+        if whitened is not None:
+            return Base(*(x.to(device) for x in whitened.base))
         n, mean, var = self._seen
         parts = mean, (n * var + 10) / (n + 10)
-        return Base(*(torch.tensor(x, dtype=torch.float32, device=pick_device(self.device)) for x in parts))
-
-    def _optimizer(self, model: GRBM) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=self.learning_rate)
+        return Base(*(torch.tensor(x, dtype=torch.float32, device=device) for x in parts))
 
     def _model_here(self) -> GRBM:
         return self.to_model().to(pick_device(self.device))
@@ -495,15 +642,36 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if not gaps:
             refuse_gaps(X, "Fill the gaps of X first: impute(X).")
         array: Array = np.ascontiguousarray(X)
-        base = self._base_here()
-        check_distance(array, base.mean.cpu().numpy(), base.var.cpu().numpy())
+        n, mean, var = self._seen
+        whitened = self._coordinates().whitened is not None
+        check_distance(array, np.asarray(mean), np.asarray(var + (0 if whitened else 10 / (n + 10))))
         return array
 
-    def _tensor(self, X: Array) -> torch.Tensor:
-        return torch.tensor(X, dtype=torch.float32, device=pick_device(self.device))
+    def _exactly(self, X: Array) -> torch.Tensor:
+        return self._coordinates().to_units(X)
 
-    def _array(self, v: torch.Tensor, dtype: Any = None) -> Array:
-        return v.cpu().numpy().astype(dtype or self.components_.dtype)
+    def _to_units(self, X: Array) -> torch.Tensor:
+        return self._exactly(X).float().to(pick_device(self.device))
+
+    def _array(self, z: torch.Tensor, dtype: Any = None) -> Array:
+        """Rows in the machine's units as rows of features."""
+        return self._coordinates().to_features(z).astype(dtype or self.components_.dtype)
 
     def _seed(self, random_state: Any) -> int:
         return int(check_random_state(self.random_state if random_state is None else random_state).randint(2**31 - 1))
+
+
+def _torch_type(dtype: Any) -> torch.dtype:
+    return torch.float64 if np.dtype(dtype) == np.float64 else torch.float32
+
+
+def _sentence(progress: Progress, log_det: float, rows: torch.Tensor, seconds: float) -> str:
+    """A line of progress."""
+    if progress.nats is not None:
+        what = f"held-out log-likelihood {progress.nats.mean + log_det:.4g} ± {progress.nats.error:.2g} nats"
+    else:
+        model, some = progress.state.model, rows[:1000]
+        with torch.no_grad():
+            error = (model.visible_mean(model(some)) - some).square().mean()
+        what = f"mean squared reconstruction error {error:.4g}"
+    return f"[GaussianBernoulliRBM] Update {progress.update:,} of {progress.n_updates:,}, {what}, {seconds:.1f} s"

@@ -17,6 +17,38 @@ def paper_(model: GRBM, *, seed: int = 0) -> GRBM:
 
 
 @torch.no_grad()
+def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, seed: int = 0) -> GRBM:
+    """`anchored_`, with σ² = 1, the narrowest width of ``data`` (n, N), and weights as long as the data are wide.
+
+    The longer the weights, the steeper the reconstruction μ + W p(h | v) is in v. Their length is the one at which its
+    regression on v has ``slope`` times the share of the variance that σ² leaves to the hidden units. So the start
+    depends little on the number of hidden units, which else is either too few for the data or far too strong.
+    """
+    data = data.to(model.W)
+    centred = data - data.mean(0)
+    total = float(centred.square().mean(0).sum())
+    wanted = slope * float((centred.square().mean(0) - 1).clamp_min(0).sum()) / total
+    low, high = 1e-3, 30.0
+    for _ in range(25):
+        length = math.sqrt(low * high)
+        anchored_(model, data, var=1.0, length=length, seed=seed)
+        found = float((model.visible_mean(model(data)) * centred).mean(0).sum()) / total
+        low, high = (length, high) if found < wanted else (low, length)
+    model.mu.add_(data.mean(0) - model.visible_mean(model(data)).mean(0))
+    return model
+
+
+@torch.no_grad()
+def gaussian_(model: GRBM, mean: Tensor, var: Tensor) -> GRBM:
+    """One Gaussian with independent units: W = 0, so that no hidden unit is at work."""
+    model.W.zero_()
+    model.b.zero_()
+    model.mu.copy_(mean)
+    model.log_var.copy_(var.log())
+    return model
+
+
+@torch.no_grad()
 def anchored_(model: GRBM, data: Tensor, *, var: float = 0.3, length: float = 0.3, seed: int = 0) -> GRBM:
     """Start each hidden unit's ridge ℓ_j = 0 at a random data point.
 

@@ -43,3 +43,31 @@ class FitOptions:
     def n_blocks(self, n_rows: int, objective: object) -> int:
         """The number of blocks of a batch of ``n_rows`` in all: the same numbers are learned for any division of it."""
         return math.gcd(self.blocks, n_rows, getattr(objective, "n_chains", None) or n_rows)
+
+
+LOOKS = 40  # at held-out rows, while a model learns
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a whitened table is learned (`grbm.recipe`); `recipe_for` chooses what follows from its size."""
+
+    n_hidden: int
+    n_updates: int
+    learning_rate: float = 0.05
+    variance_rate: float = 0.1  # share of it for log σ², which would else swallow what hidden units should explain
+    batch_size: int = 256
+    n_chains: int = 256
+    n_moves: int = 5  # Gibbs steps between two global moves
+    slope: float = 1.5  # of `matched_`
+    min_var: float = 1e-4  # of the narrowest width of a cluster, which is 1
+    average_decay: float = 0.99
+
+    def options(self, until: int) -> FitOptions:
+        """What `grbm.fit` is told, to go up to update ``until``."""
+        return FitOptions(until, self.batch_size, True, min_var=self.min_var, average_decay=self.average_decay)
+
+
+def recipe_for(n_rows: int, n_hidden: int | None = None) -> Recipe:
+    """As many hidden units as rows can teach, and updates that cost some twenty seconds on two cores."""
+    return Recipe(n_hidden or min(128, max(64, n_rows // 4)), n_updates=8000 if n_rows >= 1000 else 4000)

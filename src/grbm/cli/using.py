@@ -46,7 +46,7 @@ def sample(args: list[str]) -> None:
     if run.image_shape is not None:
         title = f"{'Conditional means' if sampling.mean else 'Samples'} after {sampling.n_steps} steps from noise"
         figure = plots.image_grid(drawn[:256], run.image_shape, title)
-    elif run.model.n_visible == 2:
+    elif drawn.shape[1] == 2:
         figure = Figure(figsize=(4, 4.2), layout="constrained")
         limits = None if name in MIXTURES else plots.limits_of(drawn)
         plots.sample_panel(figure.subplots(), drawn, MIXTURES.get(name), "samples from noise", limits)
@@ -147,20 +147,30 @@ def export(args: list[str]) -> None:
     refuse_existing(path, options.overwrite)
     if path.is_dir() and path.suffix in (".onnx", ".pt2"):
         raise UserError(f"{path} is a folder; give the name of a file.")
-    encoder = Encoder(run.model, *run.standardizer)
+    scale = run.standardizer
+    encoder = Encoder(run.model, scale.mean, scale.scale, scale.to_z)
     if path.suffix == ".onnx":
         sizes = {"grbm.n_visible": str(run.model.n_visible), "grbm.n_hidden": str(run.model.n_hidden)}
         write_onnx(encoder, path, {"grbm.run": options.run.resolve().name, **sizes})
         print(f"Encoder, input x in the data's units, output probabilities: {path}")
-        mean, scale = (f"{float(x.min()):.4g} to {float(x.max()):.4g}" for x in run.standardizer)
-        print(f"  It makes (x - mean)/scale of x itself: means {mean}, scales {scale}; all of them are in its metadata")
+        means, scales = (f"{float(x.min()):.4g} to {float(x.max()):.4g}" for x in (scale.mean, scale.scale))
+        print(
+            f"  It makes (x - mean)/scale of x itself: means {means}, scales {scales}; all of them are in its metadata"
+        )
     elif path.suffix == ".pt2":
         write_program(encoder, path)
         print(f"Encoder, from x in the data's units to hidden probabilities: {path} (torch.export.load)")
     elif path.suffix:
         raise UserError(f"{path}: .onnx and .pt2 files can be written, and a folder, whose name has no suffix.")
+    elif scale.to_z is not None:
+        raise UserError(
+            f"{options.run} learned whitened rows, of which no GRBM in the data's own units is made: its units would "
+            f"share a full covariance. Write its encoder (.onnx or .pt2), or train with --dataset.standardise pixel."
+        )
     else:
-        run.model.double().rescaled(*run.standardizer).save_pretrained(path)  # far from 0, float32 has too few digits
+        run.model.double().rescaled(scale.mean, scale.scale).save_pretrained(
+            path
+        )  # far from 0, float32 has too few digits
         print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")
     made = [path / runs.CONFIG, path / runs.WEIGHTS] if path.is_dir() else [path]  # and not what lay there
     runs.note_written(options.run, *made)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-Mode = Literal["none", "pixel", "channel", "scalar"]
+Mode = Literal["none", "pixel", "channel", "scalar", "whiten"]
 PLANE = ("isotropic", "anisotropic")  # mixtures whose density is known
 DatasetName = Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mnist", "celeba", "array", "images"]
 
@@ -16,7 +16,9 @@ class DatasetConfig:
     name: DatasetName = "digits"
     """Two 2-D mixtures, four image sets, or your own array or pictures (with --data)."""
     standardise: Mode = "pixel"
-    """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all."""
+    """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all.
+    whiten: learn in coordinates in which the data and their clusters are uncorrelated; for tables of up to some 40
+    columns, of any units, collinear and constant ones too."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1

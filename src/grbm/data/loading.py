@@ -122,7 +122,7 @@ def statistics(dataset: Dataset, where: str) -> Measured:
 
 
 def standardizer(config: DatasetConfig, dataset: Dataset, stats: ColumnStatistics) -> Standardizer:
-    """Fitted to the training rows."""
+    """Fitted to the training rows; whitening is `grbm.data.whitening.whiten`'s."""
     channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
     return Standardizer.fit(stats, config.standardise, n_channels=channels, floor=floor)
 

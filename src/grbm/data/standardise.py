@@ -1,4 +1,4 @@
-"""Standardisation per column, per channel or by one scalar, and its inverse."""
+"""Standardisation per column, per channel, by one scalar, or into coordinates of the data's own; and its inverse."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,47 @@ from grbm.model import Base
 
 
 class Standardizer(NamedTuple):
-    """x -> (x − mean)/scale in float32, and back in float64; mean and scale are (N,), float64."""
+    """x -> z in float32, and back in float64: z = (x − mean)/scale, in new coordinates ``@ to_z`` where it whitens.
 
-    mean: Tensor
-    scale: Tensor
+    Where columns are constant, or exact linear functions of others, z has fewer units (K) than x has columns (N):
+    ``to_z`` does not look at them, and ``to_x`` puts them back. All float64.
+    """
+
+    mean: Tensor  # (N,)
+    scale: Tensor  # (N,)
+    to_z: Tensor | None = None  # (N, K), zero in the rows of columns that are left out
+    to_x: Tensor | None = None  # (K, N)
+
+    @property
+    def n_columns(self) -> int:
+        """N, what x has."""
+        return len(self.mean)
+
+    @property
+    def n_units(self) -> int:
+        """K, what z has."""
+        return len(self.mean) if self.to_z is None else self.to_z.shape[1]
+
+    @property
+    def kept(self) -> Tensor:
+        """(N,) bool: the columns that z is made of; a density of x is one of these."""
+        return torch.ones_like(self.mean, dtype=torch.bool) if self.to_z is None else (self.to_z != 0).any(1)
+
+    @property
+    def log_det(self) -> float:
+        """log |dz/dx|, what is added to log p(z) for the density of x (of its `kept` columns)."""
+        log_scale = float(self.scale[self.kept].log().sum())
+        return -log_scale if self.to_z is None else float(self.to_z[self.kept].slogdet().logabsdet) - log_scale
+
+    def apart(self, x: Tensor) -> Tensor:
+        """How far rows x (n, N) are from what z makes of them, per column, in deviations: 0 but for columns left out.
+
+        It is NaN where something that a column hangs on is NaN.
+        """
+        z = (x.double() - self.mean) / self.scale
+        if self.to_z is None or self.to_x is None:
+            return torch.zeros_like(z)
+        return torch.where(self.kept, 0.0, z - z @ self.to_z @ self.to_x)
 
     @classmethod
     def fit(
@@ -28,6 +65,8 @@ class Standardizer(NamedTuple):
         """
         stats = measure(x) if isinstance(x, Tensor) else x
         n_columns = len(stats.mean)
+        if mode == "whiten":
+            raise ValueError("Whitening needs all rows: grbm.data.whitening.whiten.")
         if mode == "none":
             return cls(torch.zeros(n_columns).double(), torch.ones(n_columns).double())
         if mode == "pixel":
@@ -43,13 +82,22 @@ class Standardizer(NamedTuple):
         return cls(mean, scale)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ((x.double() - self.mean) / self.scale).float()
+        return self.exactly(x).float()
+
+    def exactly(self, x: Tensor) -> Tensor:
+        """z in float64."""
+        z = (x.double() - self.mean) / self.scale
+        return z if self.to_z is None else z @ self.to_z
 
     def inverse(self, z: Tensor) -> Tensor:
-        return z.double() * self.scale + self.mean
+        z = z.double() if self.to_x is None else z.double() @ self.to_x
+        return z * self.scale + self.mean
 
     def base(self, stats: ColumnStatistics, floor: float = 1e-4) -> Base:
-        """The Gaussian with independent units that matches the standardised data; constant columns get the floor."""
+        """The Gaussian with independent units that matches the standardised data; constant columns get the floor.
+
+        Not of whitened data, whose base `grbm.data.whitening` gives.
+        """
         mean, var = (stats.mean - self.mean) / self.scale, stats.var / self.scale**2
         return Base(mean.float(), var.clamp_min(floor).float())
 

@@ -185,12 +185,12 @@ def log_z(
     minus_upper, upper_error, ess_back = mean_weight(-back)
     upper = start - minus_upper
     both, error = bennett(forth, back)
-    doubt = _doubt(upper - lower, math.hypot(lower_error, upper_error), min(ess, ess_back) * n_chains)
+    doubt = doubt_of(upper - lower, math.hypot(lower_error, upper_error), min(ess, ess_back) * n_chains)
     ends = (lower, lower_error, upper, upper_error)
     return LogZ(both + start, error, *ends, (ess, ess_back), n_chains, doubt)
 
 
-def _doubt(gap: float, error: float, n_effective: float) -> Doubt | None:
+def doubt_of(gap: float, error: float, n_effective: float) -> Doubt | None:
     """What stands against an estimate, worst first; also where something is NaN."""
     if not n_effective >= 20:
         return "few weights"

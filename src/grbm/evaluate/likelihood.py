@@ -53,7 +53,7 @@ def log_likelihood(
         Of u.
     """
     device = model.W.device
-    constant = log_z + float(scale.scale.log().sum())
+    constant = log_z - scale.log_det
     if levels is not None:
         constant += rows.shape[1] * math.log(levels - 1)
     rng = generator(seed, "dequantisation")

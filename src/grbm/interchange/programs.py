@@ -18,10 +18,13 @@ from grbm.model import GRBM
 class Encoder(nn.Module):
     """x (n, N) in the data's own units -> hidden probabilities (n, M): standardisation and Eq. 4 in one, float32."""
 
-    def __init__(self, model: GRBM, mean: Tensor | None = None, scale: Tensor | None = None) -> None:
+    def __init__(
+        self, model: GRBM, mean: Tensor | None = None, scale: Tensor | None = None, to_z: Tensor | None = None
+    ) -> None:
         super().__init__()
         energy = model.freeze()
-        zero = torch.zeros_like(energy.mu)
+        projection = energy.projection if to_z is None else energy.projection.double() @ to_z.T
+        zero = torch.zeros(projection.shape[1])
         self.mean: Tensor
         self.scale: Tensor
         self.projection: Tensor
@@ -29,7 +32,7 @@ class Encoder(nn.Module):
         parts = {
             "mean": zero if mean is None else mean,
             "scale": zero + 1 if scale is None else scale,
-            "projection": energy.projection,
+            "projection": projection,
             "b": energy.b,
         }
         for name, tensor in parts.items():

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,14 +11,19 @@ from torch import Tensor
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
+from grbm.report.beside import comparisons, log_z
 from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint, model_digest
 from grbm.runs.config import RunConfig
 from grbm.runs.recorder import BROAD, broadest
-from grbm.runs.sampling import on_device, tuned_sampler
+from grbm.runs.sampling import generate, on_device, tuned_sampler
 from grbm.samplers import sample
 from grbm.typed import is_kind, read_json
 
 Level = Literal["fine", "note", "wrong"]
+FEWEST_ROWS, COMPARED = 50, 1000  # rows and samples that are compared
+WIDEST_TABLE = 200  # columns
+QUICK_STEPS, QUICK_CHAINS = 1000, 300  # of annealing
+MORE = 0.1  # nats of a mixture above one Gaussian, from which data have more than a covariance
 
 
 class Finding(NamedTuple):
@@ -42,7 +48,8 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
         ]
     rows = run.standardizer(dataset.train[spread(len(dataset.train), 2000)])
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
-    return [*findings, *_chains(run, rows, n_chains, seed), *_mixing(run)]
+    findings += [*_chains(run, rows, n_chains, seed), *_mixing(run)]
+    return [*findings, *_samples(run, dataset, seed), *_likelihood(run, dataset, seed)]
 
 
 def _late(run: Run, name: str) -> list[float]:
@@ -60,7 +67,8 @@ def _training(run: Run) -> Iterator[Finding]:
     last = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     match run.status.ended:
         case "finished":
-            yield Finding("fine", "training", f"Finished all {n_updates:,} updates.")
+            early = f"Stopped at update {last:,} of {n_updates:,}: held-out rows were no longer described better."
+            yield Finding("fine", "training", f"Finished all {n_updates:,} updates." if last >= n_updates else early)
         case "diverged":
             yield Finding("wrong", "divergence", str(run.status))
         case _:
@@ -153,6 +161,11 @@ def _acceptance(run: Run) -> Iterator[Finding]:
     if not accepted:
         return
     rate = _mean(accepted)
+    if run.config.sampler.name == "global-moves":
+        text = f"{rate:.1%} of the jumps by draws of the mixture that describes the data are accepted."
+        few = " So few hardly help the chains between clusters." if rate < 0.005 else ""
+        yield Finding("note" if few else "fine", "acceptance", text + few)
+        return
     if rate < 0.01:
         yield Finding(
             "wrong",
@@ -193,7 +206,7 @@ def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
     off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
     if off + always > 0.1:
         yield Finding(
-            "wrong" if off + always > 0.5 else "note",
+            "wrong" if off + always > 0.9 else "note",
             "hidden units",
             f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower "
             f"--train.learning-rate, {'' if run.config.train.centred else 'train with --train.centred, '}or use fewer "
@@ -277,6 +290,63 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
         else:
             text += f"cannot be told apart (p = {p:.2f})."
         yield Finding("fine", "memory", text)
+
+
+def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
+    """Samples against rows that were held out, by energy distance: in deviations of the data, over columns."""
+    rows = dataset.test if len(dataset.test) >= FEWEST_ROWS else dataset.train
+    real = rows[spread(len(rows), COMPARED)]
+    drawn = generate(run, COMPARED, seed=seed, sampling=replace(run.config.sampling, mean=False))
+    if not drawn.isfinite().all():
+        return  # said of the chains
+    width = real.std(0, correction=0)
+    width = torch.where(width > 0, width, 1.0)
+    distance, p = _differ(drawn / width, real / width, seed)
+    what = "held-out data" if rows is dataset.test else "the data"
+    text = f"{len(drawn):,} samples and {len(real):,} rows of {what}"
+    if p > 0.01:
+        yield Finding("fine", "samples", f"{text} cannot be told apart by energy distance (p = {p:.2f}).")
+        return
+    text += f" differ by {distance:.1%} of their width"
+    if run.image_shape is not None or distance < 0.01:
+        yield Finding("fine" if distance < 0.01 else "note", "samples", f"{text}.")
+        return
+    tempered = run.config.objective.name == "pcd" and run.config.sampler.name in ("global-moves", "parallel-tempering")
+    remedy = (
+        "more --train.n-updates, more --model.n-hidden, or a lower --lr" if tempered else "tempering, or global moves"
+    )
+    remedy += "" if run.config.dataset.name != "array" else "; the preset's own settings are meant for this"
+    yield Finding(
+        "wrong" if distance > 0.02 else "note",
+        "samples",
+        f"{text}: the model does not put its mass where the data are. Try {remedy}.",
+    )
+
+
+def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
+    """Held-out nats beside one Gaussian and a mixture: has the machine learned more than a covariance?"""
+    if run.image_shape is not None or run.standardizer.n_columns > WIDEST_TABLE:
+        return
+    known = log_z(run, dataset, n_steps=QUICK_STEPS, n_chains=QUICK_CHAINS, seed=seed)
+    found = {c.name: c for c in comparisons(run, dataset, known, seed=seed)}
+    if "one Gaussian" not in found:
+        return
+    one, best = found["one Gaussian"], found.get("mixture of Gaussians")
+    text = f"Held-out rows have {one.difference:+.3g} ± {one.difference_error:.2g} nats against one Gaussian"
+    text += "" if best is None else f", {best.difference:+.3g} ± {best.difference_error:.2g} against a mixture by BIC"
+    more = best is not None and best.mean - one.mean > MORE
+    remedy = "train with more --train.n-updates or --model.n-hidden, or a lower --lr"
+    if run.config.dataset.standardise != "whiten":
+        remedy += "; tables learn best by the preset array as it is (--dataset.standardise whiten)"
+    if not known.is_sure and one.verdict != "worse":
+        yield Finding("note", "likelihood", f"{text}; but log Z is known to {known.error:.2g} nats only.")
+    elif one.verdict == "worse":
+        yield Finding("wrong", "likelihood", f"{text}: one Gaussian describes them better. To learn more, {remedy}.")
+    elif more and best is not None and one.difference < 0.25 * (best.mean - one.mean) and best.verdict == "worse":
+        text += f": hardly more than one Gaussian, though the data have more to learn. Instead, {remedy}."
+        yield Finding("wrong", "likelihood", text)
+    else:
+        yield Finding("fine", "likelihood", f"{text}.")
 
 
 def _mixing(run: Run) -> Iterator[Finding]:

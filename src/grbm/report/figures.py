@@ -41,13 +41,13 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
             plots.save_animation(temporary, states, shape)
         written.append(folder / "chains.gif")
         save(plots.filters(run.model.W, shape), "filters.png")
-    elif run.model.n_visible == 2:
+    elif run.standardizer.n_columns == run.model.n_visible == 2:
         save(_plane(run, dataset, sampling, sampler, seed), "density.png")
     else:
         real, drawn, names = table_samples(run, dataset, sampler, seed)
         if drawn.isfinite().all():
             save(table_plots.marginals(real, drawn, names), "marginals.png")
-        if drawn.isfinite().all() and run.model.n_visible > 1:
+        if drawn.isfinite().all() and len(names) > 1:
             save(table_plots.correlations(real, drawn, names), "correlations.png")
     if run.metrics:
         save(plots.learning_curves(run.metrics), "learning.png")
@@ -60,7 +60,7 @@ def table_samples(
     """Rows of a table (n, N), as many samples, and the names of its columns."""
     real = dataset.train[spread(len(dataset.train), 2000)]
     drawn = generate(run, 2000, sampler=sampler, seed=seed)
-    return real, drawn, dataset.columns or tuple(f"column {k}" for k in range(run.model.n_visible))
+    return real, drawn, dataset.columns or tuple(f"column {k}" for k in range(real.shape[1]))
 
 
 @torch.no_grad()
@@ -75,8 +75,7 @@ def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, sampler: S
     try:
         grid = model_grid(run.model, dataset.mixture) if dataset.mixture else quadrature(run.model, max_spacing=0.1)
         points = run.standardizer.inverse(grid.points)
-        log_scale = float(run.standardizer.scale.log().sum())
-        density = grid.log_density - log_scale  # of the data in their own units
+        density = grid.log_density + run.standardizer.log_det  # of the data in their own units
         mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True)
         bar = figure.colorbar(mesh, ax=middle, shrink=0.85)
         bar.set_label("nats", fontsize=8)

@@ -81,7 +81,7 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     done = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     facts = {
         "Preset": config.preset or "–",
-        "Data": f"{config.dataset.name}: {rows}{run.model.n_visible:,} visible units{shape}{held}",
+        "Data": f"{config.dataset.name}: {rows}{run.standardizer.n_columns:,} columns{shape}{held}",
         "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
         "Training": f"{done:,} of {train.n_updates:,} updates of {train.batch_size:,} rows; {objective.name}, "
         f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}",
@@ -104,7 +104,7 @@ def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) 
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise; {what}"
     # few enough that a page of large pictures can be mailed, and that all states fit into memory
     n_chains = (32 if run.model.n_visible <= 1024 else 8) if shape else max(100, min(1000, 1_000_000 // size))
-    if shape is None and run.model.n_visible != 2:
+    if shape is None and not run.standardizer.n_columns == run.model.n_visible == 2:
         yield from _table_figures(run, dataset, sampler, seed, how)
         return
     states, steps = trajectory(run, n_chains, n_states=N_FRAMES, sampler=sampler, seed=seed)
@@ -147,7 +147,7 @@ def _table_figures(run: Run, dataset: Dataset | None, sampler: Sampler, seed: in
     real, drawn, names = table_samples(run, dataset, sampler, seed)
     caption = f"{len(real):,} rows of data, {len(drawn):,} samples: {how}."
     yield html.figure(html.svg(table_plots.marginals(real, drawn, names)), caption, "marginals", "chart wide")
-    if run.model.n_visible > 1:
+    if len(names) > 1:
         picture = html.raster(table_plots.correlations(real, drawn, names), 150, transparent=False)
         yield html.figure(picture, "", "correlations of data and samples", "card wide")
 
@@ -221,6 +221,7 @@ def _scored(run: Run) -> Iterator[str]:
         yield "".join(f'<p class="muted">{escape(line)}</p>' for line in (*table.own_protocol, *table.protocol))
     if rows:
         yield html.table(rows, ("", "± standard error, where it is known"))
+    yield from _beside(run)
     likelihood = "rows_train" in _measured(run, runs.EVALUATION)
     left = [] if likelihood else ["evaluate {} --log-likelihood"]
     left += [] if _measured(run, runs.MIXING) else ["mixing {}"]
@@ -229,6 +230,25 @@ def _scored(run: Run) -> Iterator[str]:
         folder = shlex.quote(str(run.folder))
         commands = [f"<code>{escape(f'grbm {command.format(folder)}')}</code>" for command in [*left, "report {}"]]
         yield f'<p class="muted">Not measured yet: {", ".join(commands[:-1])}; then {commands[-1]} puts it here.</p>'
+
+
+def _beside(run: Run) -> Iterator[str]:
+    """Simpler models on the same held-out rows, where `grbm evaluate` has scored them."""
+    found = _measured(run, runs.EVALUATION).get("baselines")
+    kinds = {"name": str, "mean": float, "error": float, "difference": float, "difference_error": float, "verdict": str}
+    if not isinstance(found, list) or not found:
+        return
+    sound = [row for row in found if isinstance(row, dict) and all(is_kind(k, row.get(n)) for n, k in kinds.items())]
+    body = [
+        [
+            row["name"],
+            with_error(row["mean"], row["error"]),
+            with_error(row["difference"], row["difference_error"]),
+            row["verdict"],
+        ]
+        for row in sound
+    ]
+    yield html.table(body, ("simpler model", "held out, nats", "this model is above it by", "so it is"))
 
 
 def _measured(run: Run, name: str) -> dict[str, Any]:

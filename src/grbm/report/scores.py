@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from grbm.data.loading import Dataset
-from grbm.data.tables import Table, spread
-from grbm.evaluate import ais, exact
+from grbm.data.tables import Table
 from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
-from grbm.evaluate.mixtures import density_score, model_grid, sample_score
+from grbm.evaluate.mixtures import density_score, sample_score
+from grbm.report.beside import as_json, comparisons, plane_grid
+from grbm.report.beside import log_z as log_z_of_run
 from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.sampling import generate, on_device
 from grbm.typed import is_kind, read_json
@@ -29,32 +30,28 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores by name: densities in nats per sample, of the data in their own units.
 
-    The log-likelihood is exact where n_hidden <= 20 or n_visible <= 2. Elsewhere log Z comes from annealed chains both
-    ways (`grbm.evaluate.ais`), with a standard error, the two ends, and a verdict on whether they agree.
+    The log-likelihood is exact where n_hidden <= 20 or n_visible <= 2. Elsewhere log Z comes from chains: bridged from
+    the mixture that describes whitened data (`grbm.evaluate.bridging`), or annealed both ways (`grbm.evaluate.ais`),
+    with a standard error, the two ends, and a verdict on whether they agree. Simpler models are scored on the same
+    held-out rows (`grbm.evaluate.baselines`).
     With ``whole`` it is that of all rows instead of at most 10,000, with standard errors, and images are also scored in
     bits per dimension (`grbm.evaluate.likelihood`).
     """
     dataset = dataset or run.load_data()
     model, scale = run.model, run.standardizer
-    log_scale = float(scale.scale.log().sum())
+    log_scale = -scale.log_det
     scores: dict[str, Any] = {"n_visible": model.n_visible, "n_hidden": model.n_hidden, "model": model_digest(model)}
     # v itself, not conditional means, which lie where the free energy is lower than anywhere in a sample
     generated = generate(run, n_samples, seed=seed, sampling=replace(run.config.sampling, mean=False))
     scores["samples"] = n_samples
-    grid = _grid(run, dataset)
-    if grid is not None:
-        log_z = grid.log_z
-        scores |= {"log_z": log_z, "log_z_error": 0.0, "log_z_method": "quadrature"}
-    elif model.n_hidden <= exact.MAX_HIDDEN:
-        log_z = exact.log_z(model)
-        scores |= {"log_z": log_z, "log_z_error": 0.0, "log_z_method": "enumeration"}
-    else:
-        seen = scale(dataset.train[spread(len(dataset.train), 10_000)])
-        found = ais.log_z(on_device(run), seen, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
-        log_z = found.log_z
-        scores |= {"log_z": log_z, "log_z_error": found.error, "log_z_method": "annealing from both ends"}
-        scores |= {"log_z_lower": found.lower, "log_z_upper": found.upper}
-        scores |= {"log_z_converged": found.converged, "log_z_verdict": found.verdict}
+    grid = plane_grid(model, dataset.mixture)
+    known = log_z_of_run(run, dataset, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
+    log_z = known.log_z
+    scores |= {"log_z": log_z, "log_z_error": known.error, "log_z_method": known.method}
+    if known.found is not None:
+        scores |= {"log_z_lower": known.found.lower, "log_z_upper": known.found.upper}
+        scores |= {"log_z_converged": known.found.converged, "log_z_verdict": known.found.verdict}
+    scores["baselines"] = as_json(comparisons(run, dataset, known, seed=seed))
     with torch.no_grad():
         for name, rows in (("train", dataset.train), ("test", dataset.test)):
             if len(rows) == 0:
@@ -109,13 +106,3 @@ def _whole(
         scores |= {f"dequantised_{name}": dequantised.mean, f"dequantised_{name}_error": dequantised.error}
         scores |= {f"bits_per_dimension_{name}": bits.mean, f"bits_per_dimension_{name}_error": bits.error}
     return scores
-
-
-def _grid(run: Run, dataset: Dataset) -> exact.Grid | None:
-    """Quadrature in the plane; None elsewhere, or where the density is too sharp or wide for any grid."""
-    if run.model.n_visible > 2:
-        return None
-    try:
-        return model_grid(run.model, dataset.mixture) if dataset.mixture else exact.quadrature(run.model)
-    except ValueError:
-        return None

@@ -61,7 +61,22 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
     yield f"  {log_z} nats ({scores['log_z_method']})"
     if "log_z_verdict" in scores:
         yield textwrap.fill(scores["log_z_verdict"], 100, initial_indent="  ", subsequent_indent="  ")
+    yield from beside(scores)
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
+
+
+def beside(scores: dict[str, Any]) -> Iterator[str]:
+    """Simpler models on the same held-out rows, and which is better."""
+    rows = scores.get("baselines") or []
+    if not rows:
+        return
+    yield "Simpler models on the same held-out rows, nats per sample:"
+    for row in rows:
+        detail = f" ({row['detail']})" if row.get("detail") else ""
+        yield (
+            f"  {row['name']:<22}{with_error(row['mean'], row['error']):>18}   ours "
+            f"{row['difference']:+.3g} ± {row['difference_error']:.2g}: {row['verdict']}{detail}"
+        )
 
 
 def likelihoods(scores: dict[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from grbm.files import write_text
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import (
+    BEST_WEIGHTS,
     CHECKPOINTS,
     CONFIG,
     DATA,
@@ -65,7 +66,22 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
 
 
-TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
+TOP = (
+    CONFIG,
+    METRICS,
+    WEIGHTS,
+    RAW_WEIGHTS,
+    BEST_WEIGHTS,
+    DATA,
+    EVALUATION,
+    MIXING,
+    TRACE,
+    FID,
+    REPORT,
+    STATUS,
+    JOB,
+    WRITTEN,
+)
 OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
     "|".join(
         [

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what a configuration is, can be asked without loading what 
     from grbm.data.loading import Dataset
     from grbm.model import GRBM, Base
     from grbm.objectives import Objective
+    from grbm.reference import Reference
     from grbm.samplers import Sampler
 
 Which = Literal["model", "raw", "best"]  # weights of a run
@@ -27,6 +28,7 @@ SAMPLERS = {
     "langevin": "Langevin",
     "gibbs-langevin": "GibbsLangevin",
     "partial-gibbs": "PartialGibbs",
+    "global-moves": "GlobalMoves",
     "parallel-tempering": "ParallelTempering",
     "trajectory-tempering": "TrajectoryTempering",
     "annealed": "Annealed",
@@ -36,6 +38,7 @@ SamplerName = Literal[
     "langevin",
     "gibbs-langevin",
     "partial-gibbs",
+    "global-moves",
     "parallel-tempering",
     "trajectory-tempering",
     "annealed",
@@ -48,9 +51,10 @@ class ModelConfig:
 
     n_hidden: int = 256
     """Binary hidden units."""
-    start: Literal["paper", "anchored", "sparse"] = "paper"
+    start: Literal["paper", "anchored", "sparse", "matched"] = "paper"
     """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point.
-    sparse: hidden units are rarely active, for whitened data."""
+    sparse: hidden units are rarely active, for whitened images. matched: anchored, with weights as long as whitened
+    data are wide."""
     anchor_var: float = 0.3
     """anchored: initial variance of all visible units, near the narrowest in the data."""
     anchor_length: float = 0.3
@@ -75,6 +79,8 @@ class SamplerConfig:
     """Langevin family: 1 is the paper; the batch size is the published program."""
     per_unit: bool | None = None
     """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
+    n_moves: int | None = None
+    """global-moves: Gibbs steps between two proposals from the mixture that describes whitened data."""
     n_replicas: int | None = None
     """parallel-tempering: replicas on the ladder."""
     adapt: float | None = None
@@ -84,13 +90,17 @@ class SamplerConfig:
     power: float | None = None
     """Tempered samplers: exponent of the ladder or path from the base to the model."""
 
-    def build(self, base: "Base") -> "Sampler":
-        """The sampler; ``base`` is where tempered ones start."""
+    def build(self, base: "Base", reference: "Reference | None" = None) -> "Sampler":
+        """The sampler; ``base`` is where tempered ones start, ``reference`` where global moves come from."""
         from grbm import samplers
 
         kind = getattr(samplers, SAMPLERS[self.name])
         given: dict[str, Any] = {k: v for k, v in asdict(self).items() if k != "name" and v is not None}
         known = {f.name for f in fields(kind)}
+        if self.name == "global-moves":
+            if reference is None:
+                raise UserError("The sampler global-moves needs whitened data: --dataset.standardise whiten.")
+            given["reference"], known = reference.widened(base), known - {"sampler"}
         if "sampler" in known:
             rho = given.pop("rho", None)
             given |= {"base": base, "sampler": samplers.Gibbs() if rho is None else samplers.PartialGibbs(rho)}
@@ -149,6 +159,12 @@ class TrainConfig(FitOptions):
     learning_rate: float = 0.01
     """At the start; falls to 0 by a cosine."""
     adam_beta1: float = 0.9
+    validation: float = 0.0
+    """Share of the training rows that is not learned from but scored along the way, in nats per row."""
+    keep_best: bool = False
+    """Keep the model that scored best on those rows, one Gaussian among them, in place of the last."""
+    patience: int | None = None
+    """Stop after so many of 40 looks at those rows without a better score."""
     variance_rate: float = 1.0
     """Factor on the learning rate of log σ²."""
 
@@ -276,6 +292,7 @@ class RunConfig:
             "checkpoint.minutes": self.checkpoint.minutes,
             "checkpoint.updates": 1 if self.checkpoint.updates is None else self.checkpoint.updates,
             "checkpoint.keep": self.checkpoint.keep,
+            "train.patience": 1 if self.train.patience is None else self.train.patience,
             "log.points": self.log.points,
             "train.clip_norm": 1.0 if self.train.clip_norm is None else self.train.clip_norm,
             "dataset.crop": 1 if self.dataset.crop is None else self.dataset.crop,
@@ -289,6 +306,7 @@ class RunConfig:
         shares: dict[str, float] = {
             "dataset.held_out": self.dataset.held_out,
             "train.adam_beta1": self.train.adam_beta1,
+            "train.validation": self.train.validation,
             "train.average_decay": self.train.average_decay or 0.0,
             "checkpoint.trajectory": self.checkpoint.trajectory,
         }

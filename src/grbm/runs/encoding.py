@@ -40,8 +40,8 @@ def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
         raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
         rows = open_arrow(path, key) if path.is_dir() else open_array(path, key)
-    if rows.shape[1] != run.model.n_visible:
-        raise UserError(f"{path} has {rows.shape[1]} columns, but the model has {run.model.n_visible} visible units.")
+    if rows.shape[1] != run.standardizer.n_columns:
+        raise UserError(f"{path} has {rows.shape[1]} columns, but the model knows {run.standardizer.n_columns}.")
     return rows
 
 

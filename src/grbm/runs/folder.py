@@ -19,11 +19,13 @@ from grbm.files import read_tensors, write_tensors, write_text
 from grbm.model import CONFIG as CONFIG
 from grbm.model import GRBM, Base
 from grbm.model import WEIGHTS as WEIGHTS
+from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig, Which
 from grbm.typed import is_kind, read_bytes, read_json, restore
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
+BEST_WEIGHTS = "model_best.safetensors"  # on the validation rows, while training goes on
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
 TRAJECTORY, CODES, IMPUTED = "trajectory", "codes", "imputed"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
@@ -53,6 +55,9 @@ class Status:
         return ""
 
 
+REFERENCE = ("weights", "means", "factors")
+
+
 class Run(NamedTuple):
     """A trained run, read back."""
 
@@ -61,18 +66,17 @@ class Run(NamedTuple):
     model: GRBM
     standardizer: Standardizer
     base: Base
+    reference: Reference | None  # the mixture that describes whitened data
     image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
     status: Status
     metrics: list[dict[str, Any]]
 
     def load_data(self) -> Dataset:
         """The data that it was trained on; raises UserError where they are not there, or no longer fit its model."""
-        dataset, n_visible = self.config.load_data(), self.model.n_visible
-        if (found := dataset.train.shape[1]) != n_visible:
+        dataset, n_columns = self.config.load_data(), self.standardizer.n_columns
+        if (found := dataset.train.shape[1]) != n_columns:
             where = self.config.data or self.config.dataset.name
-            raise UserError(
-                f"{where} has {found} columns now, but the model has {n_visible} visible units; give its data."
-            )
+            raise UserError(f"{where} has {found} columns now, but the model knows {n_columns}; give its data.")
         return dataset
 
 
@@ -83,10 +87,17 @@ def forget_results(folder: Path) -> None:
 
 
 def save_data(
-    folder: Path, standardizer: Standardizer, base: Base, image_shape: tuple[int, int, int] | None = None
+    folder: Path,
+    standardizer: Standardizer,
+    base: Base,
+    image_shape: tuple[int, int, int] | None = None,
+    reference: Reference | None = None,
 ) -> None:
     """What turns numbers into the model's units and back, where tempered paths start, and the shape of images."""
-    tensors = dict(zip(("mean", "scale", "base_mean", "base_var"), (*standardizer, *base), strict=True))
+    tensors = {name: x for name, x in standardizer._asdict().items() if x is not None}
+    tensors |= {"base_mean": base.mean, "base_var": base.var}
+    if reference is not None:
+        tensors |= {f"reference_{name}": getattr(reference, name) for name in REFERENCE}
     write_tensors(folder / DATA, tensors | ({"image_shape": torch.tensor(image_shape)} if image_shape else {}))
 
 
@@ -142,11 +153,11 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     except UserError as error:
         raise UserError(f"{folder / CONFIG} is not what `grbm train` wrote: {error}") from error
     model, where = _read_model(folder, which, warn)
-    standardizer, base, image_shape = read_data(folder)
-    if standardizer.mean.shape != (model.n_visible,):
+    standardizer, base, reference, image_shape = read_data(folder)
+    if standardizer.n_units != model.n_visible:
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
-    return Run(folder, config, model, standardizer, base, image_shape, status, read_metrics(folder))
+    return Run(folder, config, model, standardizer, base, reference, image_shape, status, read_metrics(folder))
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -182,23 +193,51 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
     return GRBM.from_parameters(read_tensors(path), str(path)), path
 
 
-def read_data(folder: Path) -> tuple[Standardizer, Base, tuple[int, int, int] | None]:
+def read_data(folder: Path) -> tuple[Standardizer, Base, Reference | None, tuple[int, int, int] | None]:
     """What `save_data` wrote; raises UserError where it is missing or damaged."""
     data = read_tensors(folder / DATA)
-    shape = data.pop("image_shape", None)
-    expected = set(data) == {"mean", "scale", "base_mean", "base_var"} and len({x.shape for x in data.values()}) == 1
-    sound = expected and all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values())
-    if not sound or data["mean"].ndim != 1 or not (data["scale"] > 0).all() or not (data["base_var"] > 0).all():
-        raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
-    standardizer = Standardizer(data["mean"].double(), data["scale"].double())
+    shape, whole = (
+        data.pop("image_shape", None),
+        UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file."),
+    )
+    if not all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values()):
+        raise whole
+    parts = [data.pop(f"reference_{name}", None) for name in REFERENCE]
+    to_z, to_x = data.pop("to_z", None), data.pop("to_x", None)
+    if set(data) != {"mean", "scale", "base_mean", "base_var"}:
+        raise whole
+    N, K = data["mean"].numel(), data["base_mean"].numel()
+    expected = {"mean": (N,), "scale": (N,), "base_mean": (K,), "base_var": (K,)}
+    sound = all(tuple(data[name].shape) == size for name, size in expected.items())
+    if not sound or not (data["scale"] > 0).all() or not (data["base_var"] > 0).all():
+        raise whole
+    if to_z is None or to_x is None:
+        if to_z is not to_x or K != N:
+            raise whole
+        standardizer = Standardizer(data["mean"].double(), data["scale"].double())
+    else:
+        if to_z.shape != (N, K) or to_x.shape != (K, N):
+            raise whole
+        standardizer = Standardizer(data["mean"].double(), data["scale"].double(), to_z.double(), to_x.double())
+    weights, means, factors = parts
+    reference = None
+    if weights is not None and means is not None and factors is not None:
+        n = weights.numel()
+        if weights.ndim != 1 or means.shape != (n, K) or factors.shape != (n, K, K) or not (weights >= 0).all():
+            raise whole
+        if not (factors.diagonal(dim1=1, dim2=2) > 0).all():
+            raise whole
+        reference = Reference(weights, means, factors)
+    elif any(part is not None for part in parts):
+        raise whole
     image_shape = None
     if shape is not None:
         good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)
-        if not good or int(shape.prod()) != len(data["mean"]):
-            raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
+        if not good or int(shape.prod()) != N:
+            raise whole
         channels, height, width = shape.tolist()
         image_shape = channels, height, width
-    return standardizer, Base(data["base_mean"], data["base_var"]), image_shape
+    return standardizer, Base(data["base_mean"], data["base_var"]), reference, image_shape
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

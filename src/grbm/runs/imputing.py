@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from grbm import measured
 from grbm.conditional import impute
 from grbm.devices import require_memory
 from grbm.errors import UserError
@@ -41,6 +42,13 @@ def impute_rows(
     model, scale = on_device(run), run.standardizer
     size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (model.n_visible + model.n_hidden)
     require_memory(size, f"Filling in {len(rows):,} rows with {n_chains:,} chains each", "use fewer chains, or rows")
+    if run.reference is not None:
+        steps = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}
+        q, x = run.reference.widened(run.base), torch.from_numpy(rows)
+        filled = measured.impute(run.model, scale, q, x, noise_std**2, seed=seed, **steps)
+        return (
+            np.where(np.isnan(rows), filled.mean, rows) if noise_std == 0 else filled.mean.numpy()
+        ), filled.std.numpy()
     found = impute(
         model,
         scale(torch.from_numpy(rows)),

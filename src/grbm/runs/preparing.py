@@ -10,17 +10,22 @@ from torch import Tensor
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.standardise import Standardised, Standardizer
 from grbm.data.tables import StoredTable, spread
+from grbm.data.whitening import whiten
 from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
-from grbm.initialise import anchored_, sparse_
+from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
 from grbm.objectives import Objective
+from grbm.recipe import held_out
+from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
 from grbm.training import TrainState
+
+WHITENED_ROWS = 20_000  # that coordinates are found from
 
 
 class Prepared(NamedTuple):
@@ -30,6 +35,8 @@ class Prepared(NamedTuple):
     dataset: Dataset
     scale: Standardizer
     base: Base
+    reference: Reference | None  # of whitened data
+    validation: Tensor  # rows of the training data that are not learned from, as the model sees them; may be empty
     data: Tensor | Standardised  # the training rows as the model sees them
     state: TrainState
     objective: Objective
@@ -42,28 +49,37 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     config = with_rows(config, len(dataset.train))
     where = str(config.data or config.dataset.name)
     measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
-    scale, base = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
+    known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
+    scale, base, reference = known
     torch_device = pick_device(device or config.device)
-    data = _standardised(dataset, scale, torch_device)
-    objective = group.on_leader(lambda: _objective(config, len(data), base, group))
-    objective = objective or _objective(config, len(data), base, group)
+    learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed)
+    validation = scale(dataset.train[held[:10_000]]).to(torch_device)
+    data = _standardised(dataset, scale, torch_device, learned_from if len(held) else None)
+    objective = group.on_leader(lambda: _objective(config, len(data), base, reference, group))
+    objective = objective or _objective(config, len(data), base, reference, group)
     group.on_leader(lambda: _require_memory(config, data.shape[1], objective, torch_device))
     model = _start(config, data).to(torch_device)
     if group.broadcast(measured.fingerprint) != measured.fingerprint:
         raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
     state = TrainState(model, config.train.build(model), seed=config.seed)
-    return Prepared(config, dataset, scale, base, data, state, objective, measured.fingerprint)
+    return Prepared(config, dataset, scale, base, reference, validation, data, state, objective, measured.fingerprint)
 
 
 def _scale(
     config: RunConfig, dataset: Dataset, measured: Measured, folder: Path, resume: bool
-) -> tuple[Standardizer, Base]:
-    """The standardisation and the base of tempered paths: of the run where it has them, else of the data."""
+) -> tuple[Standardizer, Base, Reference | None]:
+    """The standardisation, the base and the reference: of the run where it has them, else of the data."""
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
-        return read_data(folder)[:2]  # what the checkpoints were learned with; their fingerprint guards the data
+        return read_data(folder)[:3]  # what the checkpoints were learned with; their fingerprint guards the data
+    if config.dataset.standardise == "whiten":
+        rows = dataset.train[spread(len(dataset.train), WHITENED_ROWS)]
+        whitened = whiten(rows.double().numpy(), seed=config.seed)
+        if whitened.scale.n_units == 0:
+            raise UserError("No column is left that is not constant; check the input.")
+        return whitened.scale, whitened.base, whitened.reference
     scale = standardizer(config.dataset, dataset, measured.train)
     measured.refuse_extreme(scale, str(config.data or config.dataset.name))
-    return scale, scale.base(measured.train)
+    return scale, scale.base(measured.train), None
 
 
 def _require_memory(config: RunConfig, n_visible: int, objective: Objective | None, device: torch.device) -> None:
@@ -85,18 +101,22 @@ def _require_memory(config: RunConfig, n_visible: int, objective: Objective | No
     )
 
 
-def _standardised(dataset: Dataset, scale: Standardizer, device: torch.device) -> Tensor | Standardised:
-    """The training rows as the model sees them: on its device where they are in memory, else read when needed."""
+def _standardised(
+    dataset: Dataset, scale: Standardizer, device: torch.device, which: Tensor | None
+) -> Tensor | Standardised:
+    """The training rows, or some, as the model sees them: on its device where in memory, else read when needed."""
     if isinstance(dataset.train, StoredTable):
-        return Standardised(dataset.train, scale, device)
-    return scale(dataset.train).to(device)
+        return Standardised(dataset.train if which is None else dataset.train.take(which), scale, device)
+    return scale(dataset.train if which is None else dataset.train[which]).to(device)
 
 
-def _objective(config: RunConfig, n_rows: int, base: Base, group: ProcessGroup) -> Objective:
+def _objective(
+    config: RunConfig, n_rows: int, base: Base, reference: Reference | None, group: ProcessGroup
+) -> Objective:
     """The objective; raises UserError for what cannot be built, or shared by the processes."""
     batch_size = min(config.train.batch_size, n_rows)
-    objective = config.objective.build(config.sampler.build(base), batch_size)
-    config.sampling.sampler.build(base)  # so that a wrong option is refused now and not after training
+    objective = config.objective.build(config.sampler.build(base, reference), batch_size)
+    config.sampling.sampler.build(base, reference)  # so that a wrong option is refused now and not after training
     if config.train.n_blocks(batch_size, objective) % group.world_size:
         raise UserError(
             f"{group.world_size} processes cannot share {config.train.blocks} blocks of {batch_size} rows and "
@@ -116,6 +136,8 @@ def _start(config: RunConfig, data: Tensor | Standardised) -> GRBM:
     if start.start == "paper":
         return model
     some = data[spread(len(data), 10_000)].cpu()
+    if start.start == "matched":
+        return matched_(model, some, seed=config.seed)
     if start.start == "sparse":
         return sparse_(model, some, seed=config.seed)
     return anchored_(model, some, var=start.anchor_var, length=start.anchor_length, seed=config.seed)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from grbm.data.config import PLANE, DatasetConfig
+from grbm.options import recipe_for
 from grbm.runs.config import (
     ModelConfig,
     ObjectiveConfig,
@@ -70,6 +71,32 @@ def _images(name: str, n_hidden: int, n_updates: int, learning_rate: float) -> R
     )
 
 
+def _table() -> RunConfig:
+    """A table of any units: whitened, from weights as long as the data are wide, with chains that jump everywhere.
+
+    The same as the estimator's (`grbm.recipe`), but for settings that follow from the number of rows there.
+    """
+    sampler, recipe = SamplerConfig("global-moves", n_moves=5), recipe_for(1000, 128)
+    return RunConfig(
+        dataset=DatasetConfig("array", standardise="whiten"),
+        model=ModelConfig(recipe.n_hidden, start="matched"),
+        sampler=sampler,
+        objective=ObjectiveConfig("pcd", n_steps=1, n_chains=recipe.n_chains, probabilities=True),
+        train=TrainConfig(
+            recipe.n_updates,
+            recipe.batch_size,
+            learning_rate=recipe.learning_rate,
+            variance_rate=recipe.variance_rate,
+            centred=True,
+            min_var=recipe.min_var,
+            average_decay=recipe.average_decay,
+            validation=0.1,
+            keep_best=True,
+        ),
+        sampling=SamplingConfig(sampler, n_steps=100),
+    )
+
+
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:
     """The paper's recipe at temperature 1: modified CD, 100 steps, SGD 0.01 with cosine, clipping at 10."""
     return RunConfig(
@@ -99,11 +126,7 @@ PRESETS: dict[str, Preset] = {
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),
     "array": Preset(
         "your own array, --data FILE.npy (or .npz, or a Hugging Face data set)",
-        replace(
-            _images("array", 128, 2000, 0.05),
-            dataset=DatasetConfig("array", standardise="pixel"),
-            sampling=SamplingConfig(SamplerConfig("gibbs"), n_steps=100),
-        ),
+        _table(),
     ),
     "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, 6000, 0.05)),
     "celeba-small": Preset(

@@ -12,7 +12,7 @@ class Progress:
     """A bar on a terminal, a plain line now and then elsewhere."""
 
     def __init__(self, n_updates: int) -> None:
-        self.n_updates, self.seconds, self.note = n_updates, 0.0, ""
+        self.n_updates, self.seconds, self.note, self.nats = n_updates, 0.0, "", ""
         self.console = Console(highlight=False)
         columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Bar(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
@@ -39,9 +39,11 @@ class Progress:
         self.seconds = time.perf_counter() - self.started
         if record is not None:
             accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
+            if record.get("nats_validation") is not None:
+                self.nats = f"  held out {record['nats_validation']:.4g} ± {record['nats_error']:.2g} nats"
             self.note = (
                 f"{(update - self.first) / self.seconds:.0f}/s  |grad| {_shown(record['grad_norm'])}  "
-                f"mean σ² {_shown(record['var_mean'])}{accept}"
+                f"mean σ² {_shown(record['var_mean'])}{accept}{self.nats}"
             )
         self.bar.update(self.task, completed=update, note=self.note)
         if not self.console.is_terminal and (update == self.n_updates or self.seconds - self.last_line > 10):

@@ -16,9 +16,14 @@ from grbm.data.tables import spread
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.evaluate.distance import energy_distance
+from grbm.evaluate.watching import Nats, Watch, can_watch, gaussian_nats
+from grbm.files import read_tensors, write_tensors
+from grbm.initialise import gaussian_
+from grbm.model import GRBM
+from grbm.options import LOOKS
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
-from grbm.runs.folder import CHECKPOINTS, Status
+from grbm.runs.folder import BEST_WEIGHTS, CHECKPOINTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.preparing import Prepared
 from grbm.samplers.engines import engine_name
@@ -37,11 +42,22 @@ class Notes:
     scores: list[float] = field(default_factory=list)  # energy distances since the last checkpoint
     data: str = ""  # the fingerprint of the data
     engine: str = ""  # the code in which the chains ran
+    best: float | None = None  # nats per row of the validation rows, where the best weights were saved
+    best_update: int = 0
+    worse: int = 0  # looks since then
 
     @classmethod
     def read(cls, notes: dict[str, Any]) -> Self:
         """The notes of a checkpoint, which also notes the score of its parameters; ValueError for what is none."""
-        kinds = {"seconds": float, "clipped": int, "since": int, "scores": list[float], "data": str, "engine": str}
+        kinds: dict[str, Any] = {
+            "seconds": float,
+            "clipped": int,
+            "since": int,
+            "scores": list[float],
+            "data": str,
+            "engine": str,
+        }
+        kinds |= {"best": float | None, "best_update": int, "worse": int}
         if wrong := [name for name, kind in kinds.items() if name in notes and not is_kind(kind, notes[name])]:
             raise ValueError(f"its note {wrong[0]} is {notes[wrong[0]]!r}")
         return cls(**{f.name: notes[f.name] for f in fields(cls) if f.name in notes})
@@ -83,6 +99,11 @@ class Recorder:
         self.kept = run_folder.read_trajectory(folder, run.state.update)[-1:]  # the last model kept, and its chains
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
         self.place = claiming.identity(folder)
+        self.is_done = False  # whether patience has run out
+        self.watch = None
+        if len(run.validation) and can_watch(run.objective.sampler) and group.world_size == 1:
+            self.watch = Watch(run.objective.sampler, run.validation, seed=run.config.seed)
+        self.base = run.base
 
     def after(self, metrics: StepMetrics) -> Record | None:
         """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
@@ -91,6 +112,7 @@ class Recorder:
         notes.clipped = notes.clipped + (0 if clip is None else (metrics.grad_norm > clip).long())  # no wait for a GPU
         notes.since += 1
         self._keep_model(metrics)
+        nats = self._look()
         record = None
         every = max(1, n_updates // config.log.points)
         if state.update % every == 0 or state.update in (1, n_updates):
@@ -98,6 +120,7 @@ class Recorder:
             if self.log is not None:
                 self._require_place()
                 record = record_of(state, metrics, chains, self.seen, self.test, config.train.min_var)
+                record |= _nats(nats, self.scale.log_det)
                 record["clipped"] = int(notes.clipped) / notes.since
                 record["seconds"] = round(time.perf_counter() - self.started, 3)
                 if record["energy_distance"] is not None:
@@ -142,9 +165,38 @@ class Recorder:
         """The weights, and how training ended; all processes leave together."""
         if self.group.is_leader:
             self._require_place()
-            run_folder.save_model(self.folder, self.state.model, self.state.average)
+            average = self.state.average
+            if status.ended == "finished" and self.config.train.keep_best:
+                average = self._best_model() or average
+            run_folder.save_model(self.folder, self.state.model, average)
             run_folder.save_status(self.folder, status)
         self.group.broadcast()
+
+    def _look(self) -> Nats | None:
+        """The held-out log-likelihood, 40 times in all; the best weights so far go into a file of their own."""
+        state, train, notes = self.state, self.config.train, self.notes
+        every = max(1, train.n_updates // LOOKS)
+        if self.watch is None or (state.update % every and state.update != train.n_updates):
+            return None
+        nats = self.watch.look(self.state)
+        notes.worse += 1
+        if notes.best is None or nats.mean > notes.best:
+            notes.best, notes.best_update, notes.worse = nats.mean, state.update, 0
+            if train.keep_best:
+                self._require_place()
+                write_tensors(self.folder / BEST_WEIGHTS, self.watch.best_model().state_dict())
+        self.is_done = train.patience is not None and notes.worse >= train.patience
+        return nats
+
+    def _best_model(self) -> GRBM | None:
+        """The model that scored best on the validation rows, or one Gaussian where that scores better still."""
+        path = self.folder / BEST_WEIGHTS
+        if self.watch is None or self.notes.best is None or not path.is_file():
+            return None
+        model = GRBM.from_parameters(read_tensors(path), str(path)).to(self.state.model.W.device)
+        if self.notes.best < gaussian_nats(self.base, self.watch.rows.cpu()):
+            gaussian_(model, self.base.mean.to(model.W), self.base.var.to(model.W))
+        return model
 
     def _require_place(self) -> None:
         """Raise UserError where the run's folder is no longer where it was: what is written there would be no run."""
@@ -214,6 +266,15 @@ class Recorder:
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _nats(nats: Nats | None, log_det: float) -> Record:
+    """What a look at the validation rows says, in the data's units; nothing where there was none."""
+    if nats is None:
+        return {"nats_validation": None, "nats_error": None, "log_z": None, "log_z_error": None}
+    found = {"nats_validation": nats.mean + log_det, "nats_error": nats.error}
+    found |= {"log_z": nats.log_z.log_z, "log_z_error": nats.log_z.error}
+    return {name: x if math.isfinite(x) else None for name, x in found.items()}
 
 
 @torch.no_grad()

@@ -48,7 +48,7 @@ def on_device(run: Run) -> GRBM:
 @torch.no_grad()
 def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
     """The sampler that ``sampler`` names for the run's model, with its ladder, or the models saved along training."""
-    built = sampler.build(Base(*(x.to(model.W) for x in run.base)))
+    built = sampler.build(Base(*(x.to(model.W) for x in run.base)), run.reference)
     if isinstance(built, TrajectoryTempering):
         kept = read_trajectory(run.folder)
         if not kept:

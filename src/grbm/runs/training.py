@@ -153,6 +153,8 @@ def _learn(
                     recorder.save()
                     recorder.finish(Status("interrupted", state.update, recorder.machine))
                     raise StoppedError(asked[0] if asked else 0, folder, state.update)
+                if recorder.is_done:
+                    break
             recorder.save()
             recorder.finish(Status("finished", state.update, recorder.machine))
     except DivergenceError as error:
@@ -169,7 +171,7 @@ def _learn(
 def _open(run: Prepared, folder: Path) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
-    run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape)
+    run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape, run.reference)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update)
 

@@ -4,6 +4,7 @@ from grbm.samplers.annealing import Annealed
 from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, persistent, tuned, walk
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.gibbs_langevin import GibbsLangevin
+from grbm.samplers.global_moves import GlobalMoves
 from grbm.samplers.langevin import Langevin
 from grbm.samplers.moves import Moves, MoveSampler
 from grbm.samplers.partial_gibbs import PartialGibbs
@@ -17,6 +18,7 @@ __all__ = [
     "Chains",
     "Gibbs",
     "GibbsLangevin",
+    "GlobalMoves",
     "Langevin",
     "MoveSampler",
     "Moves",

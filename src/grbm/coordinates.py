@@ -1,0 +1,84 @@
+"""The coordinates in which the estimator's machine works: the features as they are, or whitened; kept as arrays."""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grbm.data.standardise import Standardizer
+from grbm.data.whitening import Whitened, independent, whiten
+from grbm.model import GRBM, Base
+from grbm.reference import Reference
+
+WIDEST = 40  # units that are whitened by default: beyond, a mixture with full covariances says little
+FEWEST_ROWS = 20
+
+Array = np.ndarray[Any, Any]
+
+
+class InFeatures(NamedTuple):
+    """A machine's parameters in the units of the features, float64."""
+
+    components: Array  # (M, n_features)
+    intercept: Array  # (n_features,)
+    variances: Array  # (n_features,), of each feature given the hidden units
+
+
+def are_whitened(X: Array, wanted: bool | str) -> bool:
+    """Whether rows X (n, N) are, where the user said ``wanted``."""
+    if wanted != "auto":
+        return bool(wanted)
+    return len(X) >= FEWEST_ROWS and (X.shape[1] <= WIDEST or int(independent(X).sum()) <= WIDEST)
+
+
+class Coordinates:
+    """Features to units of the machine and back; a `Whitened` table where it is one, else features as they are."""
+
+    def __init__(self, scale: Standardizer, whitened: Whitened | None = None) -> None:
+        self.scale, self.whitened = scale, whitened
+
+    @classmethod
+    def find(cls, X: Array, *, is_whitened: bool, seed: int) -> Self:
+        """Of the rows to learn from."""
+        if not is_whitened:
+            n = X.shape[1]
+            return cls(Standardizer(torch.zeros(n).double(), torch.ones(n).double()))
+        whitened = whiten(X.astype(np.float64), seed=seed)
+        return cls(whitened.scale, whitened)
+
+    def to_units(self, X: Array) -> Tensor:
+        """(n, n_features) -> (n, K), float64."""
+        return self.scale.exactly(torch.tensor(X, dtype=torch.float64))
+
+    def to_features(self, z: Tensor) -> Array:
+        """(n, K) -> (n, n_features), float64."""
+        found: Array = self.scale.inverse(z.detach().cpu()).numpy()
+        return found
+
+    def in_features(self, model: GRBM) -> InFeatures:
+        """What the machine's parameters are in the units of the features."""
+        W, mu, var = (x.detach().cpu().double() for x in (model.W, model.mu, model.var))
+        back = torch.eye(len(mu), dtype=torch.float64) if self.scale.to_x is None else self.scale.to_x
+        back = back * self.scale.scale  # (K, n_features)
+        return InFeatures((W.T @ back).numpy(), self.to_features(mu[None])[0], (var @ back.square()).numpy())
+
+    def state(self) -> dict[str, Any]:
+        """As arrays and tuples alone, which joblib, pickle and skops keep."""
+        kept: dict[str, Any] = {n: x.numpy() for n, x in self.scale._asdict().items() if x is not None}
+        if self.whitened is not None:
+            q, base = self.whitened.reference, self.whitened.base
+            kept |= {"weights": q.weights.numpy(), "means": q.means.numpy(), "factors": q.factors.numpy()}
+            kept |= {"base_mean": base.mean.numpy(), "base_var": base.var.numpy()}
+            kept |= {"constant": list(self.whitened.constant), "collinear": list(self.whitened.collinear)}
+        return kept
+
+    @classmethod
+    def from_state(cls, kept: dict[str, Any]) -> Self:
+        """What `state` gave."""
+        scale = Standardizer(*(torch.tensor(kept[n]) for n in Standardizer._fields if n in kept))
+        if "weights" not in kept:
+            return cls(scale)
+        q = Reference(*(torch.tensor(kept[n]) for n in ("weights", "means", "factors")))
+        base = Base(torch.tensor(kept["base_mean"]), torch.tensor(kept["base_var"]))
+        return cls(scale, Whitened(scale, base, q, tuple(kept["constant"]), tuple(kept["collinear"])))

@@ -1,0 +1,144 @@
+"""Coordinates in which a table is easiest to learn: a lossless change, found from the data.
+
+A GRBM is a mixture of Gaussians that share one diagonal covariance. So coordinates are chosen in which the whole data
+and what is left within their clusters are both uncorrelated (those of linear discriminants; Hastie & Tibshirani 1996),
+and in which the narrowest width of a cluster is 1. Wherever there are no clusters these are principal components, and a
+machine without hidden units at work is one Gaussian with the data's full covariance.
+"""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from grbm.data.standardise import Standardizer
+from grbm.model import Base
+from grbm.reference import Reference
+
+EXACT = 1e-10  # share of a column's variance, below which what other columns leave of it is rounding
+FIT_ROWS = 4000  # rows that mixtures are fitted to
+COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
+LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
+NARROWEST = 5e-3  # width of a cluster, of a variance of 1 in all
+FEWEST, SMALLEST = 30, 0.03  # rows, and share of them, of a cluster whose widths count
+
+Array = np.ndarray[Any, Any]
+
+
+class Whitened(NamedTuple):
+    """What a table looks like to a machine."""
+
+    scale: Standardizer
+    base: Base  # one Gaussian, in the new coordinates
+    reference: Reference  # the mixture of Gaussians that describes the table best, in the new coordinates
+    constant: tuple[int, ...]  # columns that do not vary
+    collinear: tuple[int, ...]  # columns that are linear functions of the others
+
+
+def whiten(x: Array, *, seed: int = 0) -> Whitened:
+    """Find coordinates for rows x (n, N), float64; columns of any units."""
+    mean, varies, scale, standard = _standard(x)
+    covariance = standard.T @ standard / len(x)
+    kept = independent(x)
+    inside = standard[:, kept]
+    values, vectors = np.linalg.eigh(_shrunk(inside))
+    coordinates = vectors / np.sqrt(values)
+    rows = inside[np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)]
+    tied = best_mixture(rows @ coordinates, ("tied",), seed)
+    if tied.n_components > 1:
+        coordinates = coordinates @ np.linalg.eigh(tied.covariances_)[1]
+    clusters = best_mixture(rows @ coordinates, ("diag",), seed)
+    whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(rows), SMALLEST))
+    narrow = clusters.covariances_[whole].min(0)
+    coordinates = coordinates / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
+
+    to_z = np.zeros((x.shape[1], coordinates.shape[1]))
+    to_z[kept] = coordinates
+    to_x = np.zeros(to_z.T.shape)
+    to_x[:, kept] = np.linalg.inv(coordinates)
+    follows = varies & ~kept
+    if follows.any():
+        weights = np.linalg.solve(covariance[np.ix_(kept, kept)], covariance[np.ix_(kept, follows)])
+        to_x[:, follows] = to_x[:, kept] @ weights
+    z = inside @ coordinates
+    types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
+    mixture = best_mixture(rows @ coordinates, types, seed)
+    return Whitened(
+        Standardizer(*(torch.from_numpy(a) for a in (mean, scale, to_z, to_x))),
+        Base(*(torch.from_numpy(a).float() for a in (z.mean(0), z.var(0)))),
+        as_reference(mixture),
+        tuple(np.flatnonzero(~varies).tolist()),
+        tuple(np.flatnonzero(follows).tolist()),
+    )
+
+
+def _standard(x: Array) -> tuple[Array, Array, Array, Array]:
+    """The mean of each column, whether it varies, its deviation (1 where it does not), and x standardised by them."""
+    mean, std = x.mean(0), x.std(0)
+    varies = std > 1e-7 * np.maximum(np.abs(x.min(0)), np.abs(x.max(0)))
+    scale = np.where(varies, std, 1.0)
+    return mean, varies, scale, np.where(varies, (x - mean) / scale, 0.0)
+
+
+def independent(x: Array) -> Array:
+    """(N,) bool: columns of x (n, N) that vary and are no linear functions of those before them.
+
+    By Cholesky's algorithm, which finds nothing left of the others. With fewer than twice as many rows as columns all
+    columns that vary are, since any that many would fit some line.
+    """
+    _, varies, _, standard = _standard(x.astype(np.float64))
+    if len(x) <= 2 * varies.sum():
+        return varies
+    left, kept = standard.T @ standard / len(x), varies.copy()
+    for j in range(len(left)):
+        if not varies[j]:
+            continue
+        if left[j, j] < EXACT:
+            kept[j] = False
+            continue
+        left[j + 1 :, j + 1 :] -= np.outer(left[j + 1 :, j], left[j, j + 1 :]) / left[j, j]
+    return kept
+
+
+def _shrunk(standard: Array) -> Array:
+    """The covariance, shrunk as far towards independent columns as few rows ask for (Ledoit & Wolf 2004)."""
+    from sklearn.covariance import ledoit_wolf
+
+    return np.asarray(ledoit_wolf(standard, assume_centered=True)[0])
+
+
+def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0) -> Any:
+    """The `sklearn.mixture.GaussianMixture` of rows x with the lowest Bayesian information criterion (BIC)."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    best, lowest = None, math.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for kind in types:
+            worse = 0
+            for k in COMPONENTS:
+                if 3 * k > len(x) or worse == 4:
+                    break
+                mixture = GaussianMixture(k, covariance_type=kind, reg_covar=1e-6, random_state=seed % 2**32).fit(x)
+                found = mixture.bic(x)
+                worse = 0 if found < lowest else worse + 1
+                if found < lowest:
+                    best, lowest = mixture, found
+    if best is None:
+        best = GaussianMixture(1, covariance_type=types[0], reg_covar=1e-6).fit(x)
+    return best
+
+
+def as_reference(mixture: Any) -> Reference:
+    """A fitted `sklearn.mixture.GaussianMixture` as a `Reference`, float32."""
+    means, covariances = mixture.means_, mixture.covariances_
+    match mixture.covariance_type:
+        case "tied":
+            covariances = np.repeat(covariances[None], len(means), 0)
+        case "diag":
+            covariances = np.stack([np.diag(c) for c in covariances])
+    factors = np.linalg.cholesky(covariances)
+    return Reference(*(torch.from_numpy(np.ascontiguousarray(a)).float() for a in (mixture.weights_, means, factors)))

@@ -1,0 +1,86 @@
+"""What simpler models say of the same held-out rows: the scores that a log-likelihood is read beside."""
+
+import math
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from grbm.data.whitening import best_mixture, independent
+
+FIT_ROWS = 10_000
+LARGEST_MIXTURE = 64  # columns, above which mixtures with full covariances take minutes
+LARGEST_KERNEL = 3
+
+Array = np.ndarray[Any, Any]
+Name = Literal["independent features", "one Gaussian", "mixture of Gaussians", "kernel density"]
+Verdict = Literal["better", "level", "worse"]
+
+
+class Baseline(NamedTuple):
+    """A simpler model's log-density of the held-out rows, in nats and their own units."""
+
+    name: Name
+    log_p: Array  # (n,)
+    detail: str = ""
+
+
+class Comparison(NamedTuple):
+    """Ours minus a baseline's mean log-density, on the same rows."""
+
+    name: Name
+    mean: float  # the baseline's
+    error: float
+    difference: float
+    difference_error: float  # paired, by row, and that of log Z
+    verdict: Verdict
+    detail: str = ""
+
+
+def baselines(train: Array, test: Array, *, seed: int = 0) -> list[Baseline]:
+    """Fitted to ``train`` (n, N), of the rows ``test``; constant columns and exact linear functions are left out.
+
+    Independent features are a normal each; one Gaussian has a covariance that is shrunk as far as few rows ask for
+    (Ledoit & Wolf 2004); the mixture is chosen by BIC among full, tied and diagonal covariances; kernels are those of
+    `scipy.stats.gaussian_kde`, for at most three columns.
+    """
+    train = train[np.linspace(0, len(train) - 1, min(FIT_ROWS, len(train))).astype(int)].astype(np.float64)
+    kept = independent(train)
+    mean, std = train[:, kept].mean(0), train[:, kept].std(0)
+    x, y = ((rows[:, kept] - mean) / std for rows in (train, test.astype(np.float64)))
+    units = -float(np.log(std).sum())
+    found = [Baseline("independent features", _normal(y, np.eye(x.shape[1])))]
+    from sklearn.covariance import ledoit_wolf
+
+    found.append(Baseline("one Gaussian", _normal(y, ledoit_wolf(x, assume_centered=True)[0])))
+    if x.shape[1] <= LARGEST_MIXTURE and len(x) > 2:
+        mixture = best_mixture(x, ("full", "tied", "diag"), seed)
+        detail = f"{mixture.n_components} components, {mixture.covariance_type} covariance, by BIC"
+        found.append(Baseline("mixture of Gaussians", mixture.score_samples(y), detail))
+    if x.shape[1] <= LARGEST_KERNEL and len(x) > x.shape[1] + 1:
+        from scipy.stats import gaussian_kde  # type: ignore[import-untyped]
+
+        with warnings.catch_warnings(), np.errstate(divide="ignore"):
+            warnings.simplefilter("ignore")
+            found.append(Baseline("kernel density", gaussian_kde(x.T).logpdf(y.T)))
+    return [b._replace(log_p=b.log_p + units) for b in found]
+
+
+def _normal(y: Array, covariance: Array) -> Array:
+    factor = np.linalg.cholesky(covariance)
+    z = np.linalg.solve(factor, y.T)
+    constant = np.log(np.diag(factor)).sum() + 0.5 * y.shape[1] * math.log(2 * math.pi)
+    result: Array = -0.5 * (z**2).sum(0) - constant
+    return result
+
+
+def compare(ours: Array, log_z_error: float, baseline: Baseline) -> Comparison:
+    """Better or worse beyond two standard errors of the paired difference, or level."""
+    n = len(ours)
+    theirs = np.maximum(baseline.log_p, -1e6)  # a kernel density may be 0 at a row
+    apart = ours - theirs
+    difference, spread = float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+    error = math.hypot(spread, log_z_error)
+    verdict: Verdict = "level" if abs(difference) <= 2 * error else "better" if difference > 0 else "worse"
+    own = float(theirs.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+    return Comparison(baseline.name, float(theirs.mean()), own, difference, error, verdict, baseline.detail)

@@ -1,0 +1,84 @@
+"""log Z while a model learns: bridged from a density that is known, with an error bar from the chains themselves.
+
+Between two neighbours of a ladder, states of the one forth and of the other back give the ratio of their partition
+functions (Bennett 1976; `grbm.evaluate.ais.bennett`). The first rung is known: a `Reference`, whose draws are
+independent, or the Gaussian base of parallel tempering. Errors are jackknifed over whole chains, so that what a chain
+repeats is not counted as news.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from grbm.evaluate.ais import LogZ, doubt_of, mean_weight
+from grbm.model import Base, Energy
+from grbm.reference import Reference
+from grbm.samplers.path import PathState, in_double
+
+GROUPS = 16  # of chains, each left out in turn
+HALVINGS = 60
+
+
+def ratio(forth: Tensor, back: Tensor) -> Tensor:
+    """log(Z_1/Z_0) from log weights forth (C, T) and back (C', T'): first of all chains, then without each group.
+
+    (1 + GROUPS,) float64: Bennett's estimate by halving, of all of them at once.
+    """
+    keep = [torch.ones(1 + GROUPS, len(x), dtype=torch.float64) for x in (forth, back)]
+    for mask in keep:
+        group = torch.arange(mask.shape[1]) * GROUPS // mask.shape[1]
+        mask[1:][group == torch.arange(GROUPS)[:, None]] = 0
+    n_forth, n_back = (mask.sum(1) * x.shape[1] for mask, x in zip(keep, (forth, back), strict=True))
+    weights = [mask.repeat_interleave(x.shape[1], 1) for mask, x in zip(keep, (forth, back), strict=True)]
+    f, b = forth.flatten().double().cpu(), back.flatten().double().cpu()
+    shift = (n_forth / n_back).log()[:, None]
+    low = torch.full((1 + GROUPS, 1), float(torch.cat([f, b]).min()) - 50, dtype=torch.float64)
+    high = torch.full_like(low, float(torch.cat([f, b]).max()) + 50)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        up = (weights[0] * (f - middle - shift).sigmoid()).sum(1) > (weights[1] * (middle + shift - b).sigmoid()).sum(1)
+        low, high = torch.where(up[:, None], middle, low), torch.where(up[:, None], high, middle)
+    return low[:, 0]
+
+
+def _with_error(estimates: Tensor) -> tuple[float, float]:
+    """The estimate from all chains, and its standard error by the delete-a-group jackknife."""
+    left_out = estimates[1:]
+    variance = (GROUPS - 1) / GROUPS * (left_out - left_out.mean()).square().sum()
+    return float(estimates[0]), math.sqrt(float(variance))
+
+
+@torch.no_grad()
+def from_reference(energy: Energy, reference: Reference, drawn: Tensor, states: Tensor) -> LogZ:
+    """log Z of ``energy`` from draws of ``reference`` (n, N) and states of chains of the model (T, C, N)."""
+    exactly, q = in_double(energy), reference.to(drawn.double())
+
+    def log_weight(v: Tensor) -> Tensor:
+        v = v.double()
+        return -exactly.free_energy(v) - q.log_prob(v)
+
+    forth = log_weight(drawn)
+    back = torch.stack([log_weight(v) for v in states], 1)  # (C, T)
+    log_z, error = _with_error(ratio(forth[:, None], back))
+    lower, lower_error, ess = mean_weight(forth)
+    minus_upper, upper_error, ess_back = mean_weight(-back.flatten())
+    doubt = doubt_of(0.0, error, min(ess * len(forth), ess_back * back.numel()))
+    ends = (lower, lower_error, -minus_upper, upper_error)
+    return LogZ(log_z, error, *ends, (ess, ess_back), len(forth), doubt)
+
+
+@torch.no_grad()
+def from_ladder(energy: Energy, base: Base, betas: Tensor, states: Tensor) -> LogZ:
+    """log Z of ``energy`` from the replicas of parallel tempering (T, R, C, N) at ``betas`` (R,), from ``base`` on."""
+    exactly, rungs = in_double(energy), betas.tolist()
+    total, worst = torch.zeros(1 + GROUPS, dtype=torch.float64), math.inf
+    at = [PathState(exactly, base, states[:, r].transpose(0, 1)) for r in range(len(rungs))]  # (C, T)
+    for r in range(len(rungs) - 1):
+        forth, back = (at[k].free_energy(rungs[r]) - at[k].free_energy(rungs[r + 1]) for k in (r, r + 1))
+        total += ratio(forth, back)
+        (_, _, ess), (_, _, ess_back) = mean_weight(forth.flatten()), mean_weight(-back.flatten())
+        worst = min(worst, ess * forth.numel(), ess_back * back.numel())
+    log_z, error = _with_error(total + float(base.log_z(energy.n_hidden)))
+    n = states.shape[0] * states.shape[2]
+    return LogZ(log_z, error, log_z, error, log_z, error, (worst / n, worst / n), n, doubt_of(0.0, error, worst))

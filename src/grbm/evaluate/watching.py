@@ -1,0 +1,123 @@
+"""Held-out log-likelihood while a model learns, in nats per row: how good it is now, when it was best, when to stop."""
+
+import copy
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.evaluate.ais import LogZ
+from grbm.evaluate.bridging import from_ladder, from_reference
+from grbm.model import GRBM, Base, base_for
+from grbm.randomness import Blocks, seed_of
+from grbm.samplers import GlobalMoves, ParallelTempering, Sampler, persistent, run_chains
+from grbm.training import TrainState
+
+BURN_IN = 4  # steps from learning's own chains to the model that is looked at
+STATES = 8  # of every chain at a look
+CHAINS = 256  # where there are none yet
+DRAWS = 2048  # of the reference
+
+
+class Nats(NamedTuple):
+    """The log-likelihood of held-out rows, in the units of the model."""
+
+    update: int
+    mean: float
+    error: float  # that of the rows and that of log Z together
+    log_z: LogZ
+
+
+def can_watch(sampler: Sampler) -> bool:
+    """Whether the sampler's chains tell log Z: those with a reference or a ladder, which starts at what is known."""
+    return isinstance(sampler, GlobalMoves | ParallelTempering)
+
+
+class Watch:
+    """Looks at the average of the parameters (or themselves) with copies of learning's chains, which it leaves alone.
+
+    A look is a function of the state of training alone, so a resumed run sees what one never interrupted saw.
+
+    Parameters
+    ----------
+    sampler : GlobalMoves or ParallelTempering
+        What moves the chains, and where log Z is known.
+    rows : Tensor
+        (n, N) to score, in the model's units; rows that are not learned from make it a held-out likelihood.
+    seed : int
+        Of the chains.
+
+    Attributes
+    ----------
+    best : Nats, optional
+        The look with the highest mean.
+    """
+
+    def __init__(self, sampler: Sampler, rows: Tensor, *, seed: int = 0) -> None:
+        if not can_watch(sampler):
+            raise ValueError(f"{type(sampler).__name__} has neither a reference nor a ladder that would give log Z.")
+        self.sampler, self.rows, self.seed = sampler, rows, seed
+        self.best: Nats | None = None
+        self._best_model: GRBM | None = None
+
+    def look(self, state: TrainState) -> Nats:
+        """Score the model as it is now."""
+        model = state.average or state.model
+        nats = score(model, self.sampler, self.rows, state.persistent, seed=seed_of(self.seed, "watch", state.update))
+        nats = nats._replace(update=state.update)
+        if self.best is None or nats.mean > self.best.mean:
+            self.best, self._best_model = nats, copy.deepcopy(model)
+        return nats
+
+    def best_model(self) -> GRBM:
+        """A copy of the model that `best` is of."""
+        if self._best_model is None:
+            raise ValueError("There has been no look yet.")
+        return copy.deepcopy(self._best_model)
+
+
+@torch.no_grad()
+def log_z_of(
+    model: GRBM,
+    sampler: Sampler,
+    start: Tensor | None = None,
+    *,
+    n_states: int = STATES,
+    n_draws: int = DRAWS,
+    seed: int = 0,
+) -> LogZ:
+    """log Z from chains of a sampler that knows where it begins: `GlobalMoves` or `ParallelTempering`.
+
+    The chains go on from ``start``, those that learning left, or begin at the sampler's own noise. ``n_states`` of each
+    count, and as many draws of the reference as ``n_draws``.
+    """
+    energy = model.freeze()
+    rng = Blocks(seed, 1, device=energy.W.device)
+    v = sampler.noise(energy, CHAINS, rng) if start is None else start
+    states = []
+    for k in range(BURN_IN + n_states):
+        v = persistent(sampler, run_chains(energy, sampler, v, 1, rng).chains)
+        states += [v] if k >= BURN_IN else []
+    if isinstance(sampler, GlobalMoves):
+        reference = sampler.reference.to(energy.W)
+        return from_reference(energy, reference, reference.sample(n_draws, rng), torch.stack(states))
+    assert isinstance(sampler, ParallelTempering)
+    base, betas = base_for(sampler.base, energy), sampler.betas().to(energy.W.device)
+    return from_ladder(energy, base, betas, torch.stack(states))
+
+
+@torch.no_grad()
+def score(model: GRBM, sampler: Sampler, rows: Tensor, start: Tensor | None = None, *, seed: int = 0) -> Nats:
+    """The mean log-likelihood of ``rows`` (n, N), with `log_z_of` chains that begin at ``start``."""
+    log_z = log_z_of(model, sampler, start, seed=seed)
+    log_p = -model.free_energy(rows).double() - log_z.log_z
+    error = float(log_p.std()) / len(log_p) ** 0.5 if len(log_p) > 1 else 0.0
+    return Nats(0, float(log_p.mean()), math.hypot(error, log_z.error), log_z)
+
+
+@torch.no_grad()
+def gaussian_nats(base: Base, rows: Tensor) -> float:
+    """The mean log-likelihood of ``rows`` (n, N) under one Gaussian with independent units."""
+    z = (rows - base.mean).double().square() / base.var
+    return float((-0.5 * (z + (2 * math.pi * base.var.double()).log()).sum(-1)).mean())

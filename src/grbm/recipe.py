@@ -1,0 +1,168 @@
+"""How a table is learned where nothing is said about it: settings that follow from its size, and a guarded fit.
+
+Coordinates, widths and the reference come from `grbm.data.whitening`; the held-out log-likelihood along the way, in
+nats, from `grbm.evaluate.watching`. What is kept is the best model seen, one Gaussian among them.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.data.whitening import Whitened
+from grbm.errors import DivergenceError
+from grbm.evaluate.watching import Nats, Watch, gaussian_nats
+from grbm.guard import Guard
+from grbm.initialise import gaussian_, matched_
+from grbm.model import GRBM, Base
+from grbm.objectives import PCD
+from grbm.options import LOOKS, Recipe
+from grbm.randomness import generator
+from grbm.samplers import GlobalMoves
+from grbm.training import StepMetrics, TrainState, fit
+
+FEWEST_HELD_OUT = 10
+HALVINGS = 6  # of the learning rate, before learning gives up
+FELL = 1.0  # nats below the best, beyond errors, at which updates are taken back
+
+
+class Progress(NamedTuple):
+    """What a callback is told after every look at the held-out rows."""
+
+    update: int
+    n_updates: int
+    nats: Nats | None  # held out, in the model's coordinates; None where nothing was held out, or log Z is not known
+    best: Nats | None
+    state: TrainState
+    metrics: StepMetrics
+
+
+class Learned(NamedTuple):
+    """What learning has led to."""
+
+    model: GRBM  # the best on held-out rows, or the last where there are none
+    state: TrainState  # where learning could go on
+    looks: list[Nats]
+    best: Nats | None
+    ended: Literal["finished", "early", "stopped", "gave up"]
+    is_gaussian: bool  # whether one Gaussian did better on held-out rows than any machine
+
+
+def held_out(n_rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to learn from, and of those to score: none where there would be fewer than ten."""
+    order = torch.randperm(n_rows, generator=generator(seed, "validation"))
+    n = int(share * n_rows)
+    n = n if n >= FEWEST_HELD_OUT else 0
+    return order[n:].sort().values, order[:n].sort().values
+
+
+def begin(rows: Tensor, recipe: Recipe, seed: int) -> TrainState:
+    """The state of training before the first update, for whitened rows (n, N)."""
+    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), rows[:4000].cpu(), slope=recipe.slope, seed=seed)
+    model.to(rows.device)
+    return TrainState(model, optimizer(model, recipe), seed=seed)
+
+
+def optimizer(model: GRBM, recipe: Recipe) -> torch.optim.Optimizer:
+    """Plain gradient ascent, slower for log σ²."""
+    rest = [p for name, p in model.named_parameters() if name != "log_var"]
+    slow = recipe.learning_rate * recipe.variance_rate
+    groups: list[dict[str, Any]] = [{"params": rest}, {"params": [model.log_var], "lr": slow}]
+    return torch.optim.SGD(groups, lr=recipe.learning_rate)
+
+
+def objective(whitened: Whitened, recipe: Recipe) -> PCD:
+    """Persistent chains that jump to wherever the reference puts its mass."""
+    sampler = GlobalMoves(whitened.reference.widened(whitened.base), recipe.n_moves)
+    return PCD(sampler, 1, recipe.n_chains, probabilities=True)
+
+
+def learn(
+    state: TrainState,
+    rows: Tensor,
+    goal: PCD,
+    recipe: Recipe,
+    *,
+    watch: Watch | None = None,
+    base: Base | None = None,
+    patience: int | None = None,
+    tol: float = 0.0,
+    callback: Callable[[Progress], object] = lambda progress: None,
+) -> Learned:
+    """Learn ``rows`` (n, N), look at held-out ones now and then, and keep the best model seen.
+
+    Parameters
+    ----------
+    state : TrainState
+        From `begin`, or where learning ended before.
+    watch : Watch, optional
+        With the held-out rows; without, the last model is the result.
+    base : Base, optional
+        One Gaussian, which is the result where no look did better.
+    patience, tol
+        Stop after so many looks in a row that were better than the best before by less than ``tol`` nats.
+    callback
+        Called after each look; learning stops when it returns something true.
+
+    Raises
+    ------
+    DivergenceError
+        When numbers leave the finite world, even at 1/64 of the learning rate where a watch tells when to go back.
+    """
+    first, ended = state.update, "finished"
+    looks: list[Nats] = []
+    options = recipe.options(first + recipe.n_updates)
+    every = max(1, recipe.n_updates // LOOKS)
+    bar, since, good, halvings = -math.inf, 0, _copy(state), 0
+    while ended == "finished" and state.update < options.n_updates:
+        try:
+            for metrics in fit(state, rows, goal, options):
+                if (state.update - first) % every and state.update < options.n_updates:
+                    continue
+                nats = None if watch is None else watch.look(state)
+                if nats is not None:
+                    if looks and not nats.mean > bar - FELL - 5 * nats.error and halvings < HALVINGS:
+                        raise _FellError
+                    looks.append(nats)
+                    since = 0 if nats.mean > bar + tol else since + 1
+                    if nats.mean >= bar:
+                        bar, good = nats.mean, _copy(state)
+                best = None if watch is None else watch.best
+                if callback(Progress(state.update, options.n_updates, nats, best, state, metrics)):
+                    ended = "stopped"
+                elif patience is not None and since >= patience:
+                    ended = "early"
+                if ended != "finished":
+                    break
+        except (_FellError, DivergenceError):
+            if halvings == HALVINGS or watch is None:
+                raise
+            halvings += 1
+            state = _slower(good, state.update, recipe, halvings)
+    if watch is None or watch.best is None:
+        return Learned(state.average or state.model, state, looks, None, ended, False)  # type: ignore[arg-type]
+    model = watch.best_model()
+    is_gaussian = base is not None and watch.best.mean < gaussian_nats(base, watch.rows)
+    if base is not None and is_gaussian:
+        gaussian_(model, base.mean, base.var)
+    return Learned(model, state, looks, watch.best, ended, is_gaussian)  # type: ignore[arg-type]
+
+
+class _FellError(Exception):
+    """The log-likelihood fell far below what it was."""
+
+
+def _copy(state: TrainState) -> TrainState:
+    """A state that later updates leave alone."""
+    return replace(state, model=copy.deepcopy(state.model), average=copy.deepcopy(state.average), guard=Guard())
+
+
+def _slower(good: TrainState, update: int, recipe: Recipe, halvings: int) -> TrainState:
+    """The last good parameters, to be learned on from at a rate that was halved so often."""
+    state = replace(_copy(good), update=update)
+    state.optimizer = optimizer(state.model, replace(recipe, learning_rate=recipe.learning_rate / 2**halvings))
+    return state

@@ -1,0 +1,86 @@
+"""A run's held-out likelihood beside those of simpler models on the same rows."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from grbm.data.loading import Dataset
+from grbm.data.mixtures import Mixture
+from grbm.data.tables import spread
+from grbm.evaluate import ais, exact
+from grbm.evaluate.baselines import Comparison, baselines, compare
+from grbm.evaluate.mixtures import model_grid
+from grbm.evaluate.watching import log_z_of
+from grbm.model import GRBM
+from grbm.runs import Run
+from grbm.runs.sampling import on_device
+from grbm.samplers import GlobalMoves
+
+WIDEST = 1024  # columns, above which one Gaussian's covariance takes too long
+FEWEST = 10  # held-out rows that a comparison needs
+MOST = 5000
+DRAWS, STATES = 20_000, 60  # of the reference, and of each chain that jumps by such draws
+
+
+class Known(NamedTuple):
+    """log Z of a run's model, in nats."""
+
+    log_z: float
+    error: float
+    method: str
+    found: ais.LogZ | None = None  # where it was estimated
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is exact, or converged to a tenth of a nat or so."""
+        return self.found is None or (self.found.converged and self.error < 0.3)
+
+
+def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int = 0) -> Known:
+    """By quadrature in the plane, by enumeration, from the mixture that describes the data, or by annealing."""
+    model = run.model
+    grid = plane_grid(model, dataset.mixture)
+    if grid is not None:
+        return Known(grid.log_z, 0.0, "quadrature")
+    if model.n_hidden <= exact.MAX_HIDDEN:
+        return Known(exact.log_z(model), 0.0, "enumeration")
+    here = on_device(run)
+    if run.reference is not None:
+        sampler = GlobalMoves(run.reference.widened(run.base))
+        found = log_z_of(here, sampler, n_states=STATES, n_draws=DRAWS, seed=seed)
+        return Known(found.log_z, found.error, "bridged from the mixture that describes the data", found)
+    seen = run.standardizer(dataset.train[spread(len(dataset.train), 10_000)])
+    found = ais.log_z(here, seen, n_steps=n_steps, n_chains=n_chains, seed=seed)
+    return Known(found.log_z, found.error, "annealing from both ends", found)
+
+
+def plane_grid(model: GRBM, mixture: Mixture | None) -> exact.Grid | None:
+    """Quadrature in the plane; None elsewhere, or where the density is too sharp or wide for any grid."""
+    if model.n_visible > 2:
+        return None
+    try:
+        return model_grid(model, mixture) if mixture else exact.quadrature(model)
+    except ValueError:
+        return None
+
+
+@torch.no_grad()
+def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> list[Comparison]:
+    """The model against each simpler one, on the held-out rows; none where those are fewer than ten."""
+    n, width = len(dataset.test), run.standardizer.n_columns
+    if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST:
+        return []
+    test = dataset.test[spread(n, MOST)]
+    train = dataset.train[spread(len(dataset.train), 10_000)]
+    z = run.standardizer(test)
+    ours = -run.model.free_energy(z).double() - known.log_z + run.standardizer.log_det
+    if not bool(ours.isfinite().all()):
+        return []
+    found = baselines(train.double().cpu().numpy(), test.double().cpu().numpy(), seed=seed)
+    return [compare(ours.cpu().numpy(), known.error, baseline) for baseline in found]
+
+
+def as_json(found: list[Comparison]) -> list[dict[str, Any]]:
+    """For evaluation.json."""
+    return [{name: (x if np.isscalar(x) else str(x)) for name, x in c._asdict().items()} for c in found]

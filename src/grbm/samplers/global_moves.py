@@ -1,0 +1,63 @@
+"""Moves of a chain at once from anywhere to anywhere: proposals from a mixture that knows where the data are."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from grbm.model import Energy
+from grbm.randomness import Rng
+from grbm.reference import Reference
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.engines import run_moves
+from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.moves import MoveSampler, moves_of
+from grbm.samplers.updates import accept, hidden_update
+
+
+@dataclass(frozen=True)
+class GlobalMoves(Sampler):
+    """A step is ``n_moves`` local moves, then a proposal v' ~ q of a `Reference` q, h' ~ p(h | v') (Tierney 1994).
+
+    Accepted with log A = F(v) − F(v') + log q(v) − log q(v'): exact, whatever q is, and as fast as q is near the model.
+    Chains cross from cluster to cluster at once, which local moves never do and tempered ones only through their base.
+
+    Parameters
+    ----------
+    reference : Reference
+        q, such as the mixture of Gaussians that fits the data best.
+    n_moves : int
+        Local moves for each proposal.
+    sampler : MoveSampler
+        The local moves.
+    """
+
+    reference: Reference
+    n_moves: int = 5
+    sampler: MoveSampler = field(default_factory=Gibbs)
+
+    def __post_init__(self) -> None:
+        if self.n_moves < 1:
+            raise ValueError(f"n_moves must be at least 1, got {self.n_moves}.")
+
+    @property
+    def exact(self) -> bool:
+        """Whether the local moves are."""
+        return self.sampler.exact
+
+    def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
+        """Draws from the reference, (n_chains, N)."""
+        return self.reference.to(energy.W).sample(n_chains, rng)
+
+    def bind(self, energy: Energy, n_steps: int) -> Step:
+        moves, q = moves_of(self.sampler, energy, self.n_moves), self.reference.to(energy.W)
+
+        def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
+            chains = run_moves(energy, moves, chains.v, self.n_moves, rng, given=chains._replace(state=None)).chains
+            v = q.sample(len(chains.v), rng)
+            logits = energy.hidden_logits(v)
+            log_ratio = energy.free_energy(chains.v) - energy.free_energy(v, logits)
+            decision = accept(log_ratio + q.log_prob(chains.v) - q.log_prob(v), rng)
+            new = (v, *hidden_update(logits, rng=rng))
+            return Chains(*map(decision.select, new, chains[:3])), StepInfo(decision.accept_prob)
+
+        return step

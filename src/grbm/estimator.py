@@ -27,7 +27,7 @@ from grbm.evaluate.watching import Watch, log_z_of
 from grbm.initialise import anchored_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Adaptation
-from grbm.options import Recipe, recipe_for
+from grbm.options import Recipe, recipe_for, sees_clusters
 from grbm.randomness import generator
 from grbm.recipe import Progress, begin, held_out, learn, objective, optimizer
 from grbm.samplers import Annealed, Gibbs, GlobalMoves, ParallelTempering, Sampler, sample
@@ -133,7 +133,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Features that do not vary, and those that follow from others; the machine does without them, and samples,
         imputed rows and means have them as they must be. Densities are of the other features.
     is_gaussian_ : bool
-        Whether one Gaussian did better on held-out rows than anything learned, and is what is kept.
+        Whether one Gaussian did better on held-out rows than anything learned, and is what is kept: W = 0. Only where
+        ``n_iter`` is None, so that learning was as long as it should be.
     validation_scores_ : list of float
         Mean log-likelihood of the held-out rows along `fit`, in nats, as `score` gives it.
     best_validation_score_ : float or None
@@ -283,7 +284,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 goal,
                 recipe,
                 watch=watch,
-                base=None if whitened is None else whitened.base,
+                base=whitened.base if whitened is not None and self.n_iter is None else None,
                 patience=self.n_iter_no_change if self.early_stopping else None,
                 tol=self.tol,
                 callback=tell,
@@ -511,7 +512,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _begin(self, X: Array, *, is_whitened: bool, whole: bool = True) -> TrainState:
         self._learned_with = int(check_random_state(self.random_state).randint(2**31 - 1))
-        found = Coordinates.find(X, is_whitened=is_whitened, seed=self._learned_with)
+        n_hidden = recipe_for(len(X), None if self.n_components == "auto" else int(self.n_components)).n_hidden
+        found = Coordinates.find(X, is_whitened=is_whitened, fine=sees_clusters(n_hidden), seed=self._learned_with)
         self._coordinates_ = found.state()
         self._seen: list[Any] = [0, 0.0, 0.0]
         self._see(X)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from grbm.model import GRBM
+from grbm.options import sees_clusters
 from grbm.randomness import generator
 
 
@@ -22,8 +23,12 @@ def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, seed: int = 0) ->
 
     The longer the weights, the steeper the reconstruction μ + W p(h | v) is in v. Their length is the one at which its
     regression on v has ``slope`` times the share of the variance that σ² leaves to the hidden units. So the start
-    depends little on the number of hidden units, which else is either too few for the data or far too strong.
+    depends little on the number of hidden units, which else is either too few for the data or far too strong. Where
+    they are fewer than clusters ask for (`grbm.options.sees_clusters`), σ² = 0.3 and the unit is the whole table's.
     """
+    if not sees_clusters(model.n_hidden):
+        length = min(0.3, 1.5 * (model.n_visible / model.n_hidden) ** 0.5)
+        return anchored_(model, data, var=0.3, length=length, seed=seed)
     data = data.to(model.W)
     centred = data - data.mean(0)
     total = float(centred.square().mean(0).sum())

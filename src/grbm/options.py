@@ -59,8 +59,7 @@ class Recipe:
     batch_size: int = 256
     n_chains: int = 256
     n_moves: int = 5  # Gibbs steps between two global moves
-    slope: float = 1.5  # of `matched_`
-    min_var: float = 1e-4  # of the narrowest width of a cluster, which is 1
+    min_var: float = 1e-4  # in the unit of the coordinates
     average_decay: float = 0.99
 
     def options(self, until: int) -> FitOptions:
@@ -68,6 +67,16 @@ class Recipe:
         return FitOptions(until, self.batch_size, True, min_var=self.min_var, average_decay=self.average_decay)
 
 
+def sees_clusters(n_hidden: int) -> bool:
+    """Whether so many hidden units can begin with the narrowest width of a cluster for their unit.
+
+    Fewer end far better where they begin with the whole table, and find what clusters they can.
+    """
+    return n_hidden >= 64
+
+
 def recipe_for(n_rows: int, n_hidden: int | None = None) -> Recipe:
     """As many hidden units as rows can teach, and updates that cost some twenty seconds on two cores."""
-    return Recipe(n_hidden or min(128, max(64, n_rows // 4)), n_updates=8000 if n_rows >= 1000 else 4000)
+    chosen = n_hidden or min(128, max(64, n_rows // 4))
+    rate = 0.1 if sees_clusters(chosen) else 1.0  # σ² has far to fall where it begins with the whole table
+    return Recipe(chosen, 8000 if n_rows >= 1000 else 4000, variance_rate=rate)

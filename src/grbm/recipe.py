@@ -62,7 +62,7 @@ def held_out(n_rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
 
 def begin(rows: Tensor, recipe: Recipe, seed: int) -> TrainState:
     """The state of training before the first update, for whitened rows (n, N)."""
-    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), rows[:4000].cpu(), slope=recipe.slope, seed=seed)
+    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), rows[:4000].cpu(), seed=seed)
     model.to(rows.device)
     return TrainState(model, optimizer(model, recipe), seed=seed)
 

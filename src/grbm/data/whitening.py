@@ -1,8 +1,9 @@
 """Coordinates in which a table is easiest to learn: a lossless change, found from the data.
 
 A GRBM is a mixture of Gaussians that share one diagonal covariance. So coordinates are chosen in which the whole data
-and what is left within their clusters are both uncorrelated (those of linear discriminants; Hastie & Tibshirani 1996),
-and in which the narrowest width of a cluster is 1. Wherever there are no clusters these are principal components, and a
+and what is left within their clusters are both uncorrelated (those of linear discriminants; Hastie & Tibshirani 1996).
+Their unit is the narrowest width of a cluster; for a machine of few hidden units, which cannot see clusters so finely,
+it is the deviation of the whole table. Wherever there are no clusters these are principal components, and a
 machine without hidden units at work is one Gaussian with the data's full covariance.
 """
 
@@ -37,8 +38,8 @@ class Whitened(NamedTuple):
     collinear: tuple[int, ...]  # columns that are linear functions of the others
 
 
-def whiten(x: Array, *, seed: int = 0) -> Whitened:
-    """Find coordinates for rows x (n, N), float64; columns of any units."""
+def whiten(x: Array, *, fine: bool = True, seed: int = 0) -> Whitened:
+    """Find coordinates for rows x (n, N), float64; columns of any units. ``fine`` ones have clusters for their unit."""
     mean, varies, scale, standard = _standard(x)
     covariance = standard.T @ standard / len(x)
     kept = independent(x)
@@ -49,10 +50,11 @@ def whiten(x: Array, *, seed: int = 0) -> Whitened:
     tied = best_mixture(rows @ coordinates, ("tied",), seed)
     if tied.n_components > 1:
         coordinates = coordinates @ np.linalg.eigh(tied.covariances_)[1]
-    clusters = best_mixture(rows @ coordinates, ("diag",), seed)
-    whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(rows), SMALLEST))
-    narrow = clusters.covariances_[whole].min(0)
-    coordinates = coordinates / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
+    if fine:
+        clusters = best_mixture(rows @ coordinates, ("diag",), seed)
+        whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(rows), SMALLEST))
+        narrow = clusters.covariances_[whole].min(0)
+        coordinates = coordinates / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
 
     to_z = np.zeros((x.shape[1], coordinates.shape[1]))
     to_z[kept] = coordinates

@@ -17,6 +17,7 @@ from grbm.errors import UserError
 from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
 from grbm.objectives import Objective
+from grbm.options import sees_clusters
 from grbm.recipe import held_out
 from grbm.reference import Reference
 from grbm.runs import checkpoint
@@ -73,7 +74,7 @@ def _scale(
         return read_data(folder)[:3]  # what the checkpoints were learned with; their fingerprint guards the data
     if config.dataset.standardise == "whiten":
         rows = dataset.train[spread(len(dataset.train), WHITENED_ROWS)]
-        whitened = whiten(rows.double().numpy(), seed=config.seed)
+        whitened = whiten(rows.double().numpy(), fine=sees_clusters(config.model.n_hidden), seed=config.seed)
         if whitened.scale.n_units == 0:
             raise UserError("No column is left that is not constant; check the input.")
         return whitened.scale, whitened.base, whitened.reference

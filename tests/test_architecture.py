@@ -21,6 +21,7 @@ ROOMS = [
     *(
         "model",
         "moments",
+        "reference",
         "samplers",
         "initialise",
         "objectives",
@@ -30,7 +31,22 @@ ROOMS = [
         "moved",
         "__init__",
     ),
-    *("data", "evaluate", "interchange", "table_checks", "estimator", "runs", "report", "reproduce", "cli", "__main__"),
+    *(
+        "data",
+        "evaluate",
+        "recipe",
+        "interchange",
+        "measured",
+        "coordinates",
+        "table_checks",
+        "fitted",
+        "estimator",
+        "runs",
+        "report",
+        "reproduce",
+        "cli",
+        "__main__",
+    ),
 ]
 
 

@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from grbm.conditional import Conditional, Imputed, impute
     from grbm.errors import Divergence, DivergenceError, ScaleWarning, UserError
     from grbm.estimator import GaussianBernoulliRBM
-    from grbm.initialise import anchored_, paper_, sparse_
+    from grbm.initialise import anchored_, matched_, paper_, sparse_
     from grbm.model import GRBM, Base, Energy
     from grbm.moments import Moments, gradient
     from grbm.objectives import CD, PCD, ModifiedCD, Objective
     from grbm.options import FitOptions
+    from grbm.reference import Reference
     from grbm.samplers import (
         AdaptiveSampler,
         Annealed,
         Chains,
         Gibbs,
         GibbsLangevin,
+        GlobalMoves,
         Langevin,
         MoveSampler,
         ParallelTempering,
@@ -53,6 +55,7 @@ __all__ = [
     "GaussianBernoulliRBM",
     "Gibbs",
     "GibbsLangevin",
+    "GlobalMoves",
     "Imputed",
     "Langevin",
     "ModifiedCD",
@@ -61,6 +64,7 @@ __all__ = [
     "Objective",
     "ParallelTempering",
     "PartialGibbs",
+    "Reference",
     "Sampler",
     "ScaleWarning",
     "TrainState",
@@ -70,6 +74,7 @@ __all__ = [
     "fit",
     "gradient",
     "impute",
+    "matched_",
     "paper_",
     "sample",
     "sparse_",
@@ -80,17 +85,19 @@ PUBLIC = {
     "grbm.conditional": ["Conditional", "Imputed", "impute"],
     "grbm.errors": ["Divergence", "DivergenceError", "ScaleWarning", "UserError"],
     "grbm.estimator": ["GaussianBernoulliRBM"],
-    "grbm.initialise": ["anchored_", "paper_", "sparse_"],
+    "grbm.initialise": ["anchored_", "matched_", "paper_", "sparse_"],
     "grbm.model": ["GRBM", "Base", "Energy"],
     "grbm.moments": ["Moments", "gradient"],
     "grbm.objectives": ["CD", "PCD", "ModifiedCD", "Objective"],
     "grbm.options": ["FitOptions"],
+    "grbm.reference": ["Reference"],
     "grbm.samplers": [
         "AdaptiveSampler",
         "Annealed",
         "Chains",
         "Gibbs",
         "GibbsLangevin",
+        "GlobalMoves",
         "Langevin",
         "MoveSampler",
         "ParallelTempering",

@@ -77,6 +77,6 @@ def sees_clusters(n_hidden: int) -> bool:
 
 def recipe_for(n_rows: int, n_hidden: int | None = None) -> Recipe:
     """As many hidden units as rows can teach, and updates that cost some twenty seconds on two cores."""
-    chosen = n_hidden or min(128, max(64, n_rows // 4))
+    chosen = n_hidden or min(256, max(64, min(128, n_rows // 4), n_rows // 40))
     rate = 0.1 if sees_clusters(chosen) else 1.0  # σ² has far to fall where it begins with the whole table
     return Recipe(chosen, 8000 if n_rows >= 1000 else 4000, variance_rate=rate)

@@ -1,0 +1,222 @@
+"""What a fitted estimator holds, arrays alone, and the state of training that they stand for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from joblib import effective_n_jobs
+from sklearn.utils import check_random_state
+
+from grbm.coordinates import Coordinates
+from grbm.devices import pick_device, threads
+from grbm.errors import DivergenceError
+from grbm.initialise import anchored_
+from grbm.model import GRBM, Base
+from grbm.objectives import PCD, Adaptation
+from grbm.options import Recipe, recipe_for, sees_clusters
+from grbm.randomness import generator
+from grbm.recipe import Progress, begin, optimizer
+from grbm.samplers import Gibbs, GlobalMoves, ParallelTempering, Sampler
+from grbm.table_checks import Array, check_scale
+from grbm.training import TrainState
+
+LOWER = "Take a smaller learning_rate, or a larger min_variance."
+ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
+
+
+@contextmanager
+def explained(is_whitened: bool, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """What to do where learning diverges, in the estimator's own words, after ``undo``."""
+    try:
+        yield
+    except DivergenceError as error:
+        undo()
+        raise DivergenceError(error.divergence, advice=LOWER if is_whitened else ADVICE) from error
+
+
+class LogPartition(NamedTuple):
+    """log Z in nats."""
+
+    value: float
+    error: float  # standard error; 0 where exact
+    method: Literal["exact", "AIS", "reference"]
+    verdict: str  # whether it can be trusted, in words
+    converged: bool  # the same as a fact; True where exact
+
+
+class FittedState:
+    """Between arrays and the state of training: the private half of `grbm.GaussianBernoulliRBM`.
+
+    Its public half gives the parameters, such as ``n_steps``, and `to_model`.
+    """
+
+    n_components: Any
+    learning_rate: float | None
+    batch_size: int
+    n_steps: int
+    n_chains: int | None
+    n_replicas: int | None
+    restart: float
+    min_variance: float | None
+    random_state: Any
+    device: str
+    n_jobs: int | None
+    components_: Array
+    n_updates_: int
+    _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
+    _log_z_settings: list[int]
+
+    def to_model(self, dtype: Any = np.float32) -> GRBM:
+        """The fitted machine."""
+        raise NotImplementedError
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "components_")
+
+    def _begin(self, X: Array, *, is_whitened: bool, whole: bool = True) -> TrainState:
+        self._learned_with = int(check_random_state(self.random_state).randint(2**31 - 1))
+        n_hidden = recipe_for(len(X), None if self.n_components == "auto" else int(self.n_components)).n_hidden
+        found = Coordinates.find(X, is_whitened=is_whitened, fine=sees_clusters(n_hidden), seed=self._learned_with)
+        self._coordinates_ = found.state()
+        self._seen: list[Any] = [0, 0.0, 0.0]
+        self._see(X)
+        self.constant_ = [] if found.whitened is None else list(found.whitened.constant)
+        self.collinear_ = [] if found.whitened is None else list(found.whitened.collinear)
+        recipe = self._recipe(len(X))
+        if is_whitened:
+            return begin(self._to_units(X), recipe, self._learned_with)
+        check_scale(X, getattr(self, "feature_names_in_", None), whole=whole)
+        model = GRBM(X.shape[1], recipe.n_hidden)
+        length = min(0.3, 1.5 * (X.shape[1] / recipe.n_hidden) ** 0.5)  # so that all units together vary as X does
+        anchored_(model, torch.tensor(X), length=length, seed=self._learned_with)
+        model.to(pick_device(self.device))
+        return TrainState(model, optimizer(model, recipe), seed=self._learned_with)
+
+    def _resume(self, X: Array) -> TrainState:
+        if self.n_components not in ("auto", len(self.components_)):
+            raise ValueError(
+                f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
+                f"goes on with those; set it back, or fit anew."
+            )
+        self._see(X)
+        model, average = self._model_here(), self._model_here()
+        model.load_state_dict({name: torch.tensor(x) for name, x in self._raw.items()})
+        average.load_state_dict({name: torch.tensor(x) for name, x in self._average.items()})
+        recipe = self._recipe(len(X))
+        state = TrainState(model, optimizer(model, recipe), seed=self._learned_with, update=self.n_updates_)
+        state.average = average
+        shape = (recipe.n_chains, model.n_visible)
+        tempered = isinstance(self._sampler(), ParallelTempering)
+        if self._chains.shape == ((self._replicas, *shape) if tempered else shape):  # else new chains
+            state.persistent = torch.tensor(self._chains, device=model.W.device)
+            state.adaptation = Adaptation({name: torch.tensor(x) for name, x in self._memory.items()})
+        return state
+
+    def _see(self, X: Array) -> None:
+        """Take the rows of X into the number, mean and variance of all rows that learning has seen."""
+        n, mean, var = self._seen
+        here, total = X.mean(0, dtype=np.float64), n + len(X)
+        spread = n * var + len(X) * X.var(0, dtype=np.float64) + n * len(X) / total * np.square(here - mean)
+        self._seen = [total, mean + len(X) / total * (here - mean), spread / total]
+
+    def _keep(self, state: TrainState, dtype: Any, model: GRBM) -> None:
+        """The state as arrays: what learning goes on from, and the model that everything else uses."""
+        self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.named_parameters()}
+        inside = self._coordinates().in_features(model)
+        self.components_ = np.ascontiguousarray(inside.components, dtype=dtype)
+        self.intercept_hidden_ = self._best["b"].astype(dtype)
+        self.intercept_visible_ = inside.intercept.astype(dtype)
+        self.variances_ = inside.variances.astype(dtype)
+        average = state.average or state.model
+        self._raw, self._average = (
+            {name: p.detach().cpu().numpy().copy() for name, p in m.named_parameters()} for m in (state.model, average)
+        )
+        chains = state.persistent
+        if chains is None:  # no update was made
+            shape = (self._recipe(1).n_chains, model.n_visible)
+            chains = torch.randn(shape, generator=generator(state.seed, "no chains"))
+        self._chains = chains.cpu().numpy()
+        self._memory = {name: x.cpu().numpy() for name, x in state.adaptation.state_dict.items()}
+        self.v_samples_ = self._array(chains[-1] if chains.ndim == 3 else chains, dtype)
+        self.n_updates_ = state.update
+        self._log_z, self._log_z_settings = None, []
+
+    def _recipe(self, n_rows: int) -> Recipe:
+        """How `fit` and `partial_fit` learn: what the user said, and the rest by the number of rows."""
+        is_whitened = "weights" in self._coordinates_
+        known = len(self.components_) if self.__sklearn_is_fitted__() else None
+        chosen = recipe_for(n_rows, known or (None if self.n_components == "auto" else int(self.n_components)))
+        plain = {} if is_whitened else {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0}
+        if not is_whitened and known is None and self.n_components == "auto":
+            plain["n_hidden"] = 256
+        said = {"learning_rate": self.learning_rate, "n_chains": self.n_chains, "min_var": self.min_variance}
+        said |= {"batch_size": self.batch_size, "n_moves": self.n_steps}
+        changed: Any = plain | {name: x for name, x in said.items() if x is not None}
+        return replace(chosen, **changed)
+
+    def _coordinates(self) -> Coordinates:
+        return Coordinates.from_state(self._coordinates_)
+
+    def _threads(self) -> AbstractContextManager[None]:
+        return threads(None if self.n_jobs is None else effective_n_jobs(self.n_jobs))
+
+    def _objective(self) -> PCD:
+        sampler, recipe = self._sampler(), self._recipe(1)
+        n_steps = 1 if isinstance(sampler, GlobalMoves) else self.n_steps
+        return PCD(sampler, n_steps, recipe.n_chains, probabilities=True, restart=self.restart)
+
+    @property
+    def _replicas(self) -> int:
+        return 8 if self.n_replicas is None else self.n_replicas
+
+    def _sampler(self) -> Sampler:
+        """What moves the chains of learning."""
+        reference = self._reference()
+        if reference is not None and self.n_replicas is None:
+            return reference
+        return Gibbs() if self._replicas == 1 else ParallelTempering(self._base_here(), self._replicas)
+
+    def _reference(self) -> GlobalMoves | None:
+        """Chains that jump by draws of what fits the data; None without whitening."""
+        whitened = self._coordinates().whitened
+        return None if whitened is None else GlobalMoves(whitened.reference.widened(whitened.base), self.n_steps)
+
+    def _base_here(self) -> Base:
+        """The base of tempered paths: mean and variance of the data, in the machine's units, near 1 for few rows."""
+        device, whitened = pick_device(self.device), self._coordinates().whitened
+        if whitened is not None:
+            return Base(*(x.to(device) for x in whitened.base))
+        n, mean, var = self._seen
+        parts = mean, (n * var + 10) / (n + 10)
+        return Base(*(torch.tensor(x, dtype=torch.float32, device=device) for x in parts))
+
+    def _model_here(self) -> GRBM:
+        return self.to_model().to(pick_device(self.device))
+
+    def _exactly(self, X: Array) -> torch.Tensor:
+        return self._coordinates().to_units(X)
+
+    def _to_units(self, X: Array) -> torch.Tensor:
+        return self._exactly(X).float().to(pick_device(self.device))
+
+    def _array(self, z: torch.Tensor, dtype: Any = None) -> Array:
+        """Rows in the machine's units as rows of features."""
+        return self._coordinates().to_features(z).astype(dtype or self.components_.dtype)
+
+    def _seed(self, random_state: Any) -> int:
+        return int(check_random_state(self.random_state if random_state is None else random_state).randint(2**31 - 1))
+
+
+def sentence(progress: Progress, log_det: float, rows: torch.Tensor, seconds: float) -> str:
+    """A line of progress."""
+    if progress.nats is not None:
+        what = f"held-out log-likelihood {progress.nats.mean + log_det:.4g} ± {progress.nats.error:.2g} nats"
+    else:
+        model, some = progress.state.model, rows[:1000]
+        with torch.no_grad():
+            error = (model.visible_mean(model(some)) - some).square().mean()
+        what = f"mean squared reconstruction error {error:.4g}"
+    return f"[GaussianBernoulliRBM] Update {progress.update:,} of {progress.n_updates:,}, {what}, {seconds:.1f} s"

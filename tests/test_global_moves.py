@@ -1,0 +1,220 @@
+"""The reference: density, draws, jumps that leave the model alone, and log Z bridged from it or along a ladder."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grbm import GRBM, PCD, Base, FitOptions, GlobalMoves, ParallelTempering, Reference, fit
+from grbm.data.whitening import whiten
+from grbm.errors import DivergenceError
+from grbm.evaluate import exact
+from grbm.evaluate.bridging import ratio
+from grbm.evaluate.watching import Watch, gaussian_nats, log_z_of
+from grbm.initialise import gaussian_, matched_
+from grbm.options import recipe_for
+from grbm.randomness import Blocks, Philox, generator
+from grbm.recipe import begin, held_out, learn, objective
+from grbm.samplers import run_chains
+from tests.conftest import exact_chains, random_model, z_scores
+
+
+def reference(dtype=torch.float64) -> Reference:
+    """Two overlapping Gaussians in 2-D with full covariances."""
+    factors = torch.tensor([[[1.2, 0.0], [0.5, 0.8]], [[2.0, 0.0], [-0.7, 1.5]]])
+    q = Reference(torch.tensor([0.3, 0.7]), torch.tensor([[1.0, -1.0], [-0.5, 0.5]]), factors)
+    return q.to(torch.zeros(1, dtype=dtype))
+
+
+def test_the_reference_is_its_mixture():
+    """Its density against torch.distributions, its draws' moments against the exact ones (4 standard errors)."""
+    q, n = reference(), 200_000
+    v = q.sample(n, Blocks(3, 1))
+    parts = torch.distributions.MultivariateNormal(q.means, scale_tril=q.factors)
+    mixture = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(q.weights), parts)
+    torch.testing.assert_close(q.log_prob(v[:50]), mixture.log_prob(v[:50]))
+    mean = (q.weights[:, None] * q.means).sum(0)
+    assert ((v.mean(0) - mean).abs() < 4 * v.std(0) / n**0.5).all()
+    assert (
+        abs(
+            float((v[:, 0] * v[:, 1]).mean())
+            - float((q.weights * ((q.factors @ q.factors.mT)[:, 0, 1] + q.means[:, 0] * q.means[:, 1])).sum())
+        )
+        < 4 * float((v[:, 0] * v[:, 1]).std()) / n**0.5
+    )
+    wide = q.widened(Base(torch.zeros(2), torch.ones(2)), share=0.25)
+    assert float(wide.weights[-1]) == 0.25
+    assert float(wide.weights.sum()) == pytest.approx(1)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(2).double(), 1.7 * torch.eye(2).double())
+    expected = torch.logaddexp(math.log(0.75) + q.log_prob(v[:9]), math.log(0.25) + normal.log_prob(v[:9]))
+    torch.testing.assert_close(wide.log_prob(v[:9]), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["pytorch", "native"])
+def test_global_moves_do_not_drift(dtype):
+    """40,000 chains at the exact distribution stay there: 4 standard errors, with a reference that is far off."""
+    model = random_model(2, 4, 1)
+    truth = exact.moments(model)
+    v = exact_chains(model, 40_000, 0)[0].to(dtype)
+    energy = model.to(dtype).freeze()
+    walked = run_chains(energy, GlobalMoves(reference(dtype), 2), v, 6, Blocks(4, 1))
+    assert z_scores(walked.chains.v.double(), walked.chains.h.double(), truth).abs().max() < 4
+    assert walked.accept_rate is not None
+    assert 0.05 < float(walked.accept_rate) < 0.95
+
+
+def test_jumps_cross_where_gibbs_steps_do_not():
+    """Modes 30 deviations apart, masses 0.2 and 0.8: from one of them, 40 steps give both their shares."""
+    model = GRBM(1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.W.fill_(30.0)
+        model.mu.fill_(-15.0)
+        model.b.fill_(math.log(4))
+    q = Reference(torch.full((2,), 0.5), torch.tensor([[-15.0], [15.0]]), torch.full((2, 1, 1), 1.3))
+    walked = run_chains(model.freeze(), GlobalMoves(q, 1), torch.full((4000, 1), -15.0).double(), 40, Blocks(0, 1))
+    share = float((walked.chains.v > 0).double().mean())
+    assert abs(share - 0.8) < 4 * (0.16 / 4000) ** 0.5
+
+
+def test_a_ratio_and_its_jackknife():
+    """Works of known answer (Crooks): the estimate within 4 of its errors, 200 times over; errors of the right size."""
+    rng = np.random.default_rng(0)
+    found, errors = [], []
+    for _ in range(200):
+        forth, back = (torch.tensor(1.7 + s * 1.125 + 1.5 * rng.normal(size=(64, 4))) for s in (-1, 1))
+        estimates = ratio(forth, back)
+        found.append(float(estimates[0]))
+        left = estimates[1:]
+        errors.append(math.sqrt(15 / 16 * float((left - left.mean()).square().sum())))
+    z = (np.array(found) - 1.7) / np.array(errors)
+    assert np.abs(z).max() < 4.5
+    assert 0.8 < z.std() < 1.25
+    repeated = torch.tensor(1.7 + 1.5 * rng.normal(size=(64, 1))).expand(-1, 50)  # a chain that says one thing 50 times
+    once = ratio(repeated[:, :1], repeated[:, :1] + 2.25)[1:].std()
+    assert float(ratio(repeated, repeated + 2.25)[1:].std()) == pytest.approx(float(once), rel=1e-3)
+
+
+def test_log_z_from_a_reference_and_along_a_ladder_is_the_exact_one():
+    """30 models each: all within 4 of their errors, and errors of the right size."""
+    z: dict[str, list[float]] = {"reference": [], "ladder": []}
+    for k in range(30):
+        model = random_model(2, 5, k, strength=0.6, dtype=torch.float32)
+        truth = exact.log_z(model.double())
+        model = model.float()
+        v = exact.sample(model, 2000, seed=k)[0]
+        base = Base(v.float().mean(0), v.float().var(0))
+        q = Reference(torch.ones(1), base.mean[None], torch.linalg.cholesky(torch.cov(v.float().T))[None]).widened(base)
+        found = log_z_of(model, GlobalMoves(q), n_states=20, n_draws=4000, seed=k)
+        z["reference"].append((found.log_z - truth) / found.error)
+        ladder = log_z_of(model, ParallelTempering(base, 6), n_states=40, seed=k)
+        z["ladder"].append((ladder.log_z - truth) / ladder.error)
+        assert max(found.error, ladder.error) < 0.1
+    for name, scores in z.items():
+        assert max(map(abs, scores)) < 4, name
+        assert 0.6 < float(np.std(scores)) < 1.6, name
+
+
+def clusters(n: int, seed: int) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    centres = np.array([[0, 0], [4, 0], [0, 4.0], [5, 5]])
+    return torch.tensor(centres[rng.choice(4, n, p=[0.4, 0.3, 0.2, 0.1])] + 0.4 * rng.normal(size=(n, 2)))
+
+
+def test_a_start_that_is_as_wide_as_the_data_whatever_the_number_of_units():
+    whitened = whiten(clusters(1000, 0).numpy())
+    z = whitened.scale(clusters(1000, 0))
+    for n_hidden in (64, 128, 512):
+        model = matched_(GRBM(2, n_hidden), z, seed=1)
+        with torch.no_grad():
+            back = model.visible_mean(model(z))
+        centred = z - z.mean(0)
+        slope = float((back * centred).sum() / centred.square().sum())
+        left = float((centred.square().mean(0) - 1).sum() / centred.square().mean(0).sum())
+        assert slope == pytest.approx(1.5 * left, rel=0.02)
+        torch.testing.assert_close(back.mean(0), z.mean(0), rtol=0, atol=0.05)
+        torch.testing.assert_close(model.var, torch.ones(2))
+    assert float(matched_(GRBM(2, 16), z).var[0]) == pytest.approx(0.3)
+
+
+def test_online_log_z_follows_the_exact_one_while_learning():
+    """Along training, of the averaged model: 19 of 20 looks within 3 errors of quadrature, none beyond 5."""
+    rows = clusters(1000, 0)
+    whitened = whiten(rows.numpy())
+    z, recipe = whitened.scale(rows), recipe_for(1000, 64)
+    state, goal = begin(z, recipe, 0), objective(whitened, recipe)
+    watch, scores = Watch(goal.sampler, z[:100], seed=0), []
+    for _ in fit(state, z, goal, recipe.options(500)):
+        if state.update % 25 == 0:
+            nats = watch.look(state)
+            assert state.average is not None
+            truth = exact.quadrature(state.average).log_z
+            scores.append((nats.log_z.log_z - truth) / nats.log_z.error)
+    scores = np.abs(scores)
+    assert len(scores) == 20
+    assert (scores < 3).sum() >= 19
+    assert scores.max() < 5
+
+
+def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong():
+    rows = clusters(600, 0)
+    whitened = whiten(rows.numpy())
+    z = whitened.scale(rows)
+    from_rows, scored = held_out(600, 0.2, 0)
+    assert len(scored) == 120
+    assert not set(from_rows.tolist()) & set(scored.tolist())
+    recipe = replace(recipe_for(600, 64), n_updates=400)
+    goal, heard = objective(whitened, recipe), []
+
+    def run(recipe, **options):
+        watch = Watch(goal.sampler, z[scored], seed=0)
+        return learn(begin(z[from_rows], recipe, 0), z[from_rows], goal, recipe, watch=watch, **options)
+
+    found = run(recipe, base=whitened.base, callback=heard.append)
+    assert found.ended == "finished"
+    assert len(heard) == 40 == len(found.looks)
+    assert found.best.mean == max(nats.mean for nats in found.looks) > gaussian_nats(whitened.base, z[scored]) + 1
+    assert not found.is_gaussian
+    early = run(recipe, patience=2, tol=100.0)
+    assert early.ended == "early"
+    assert len(early.looks) == 3
+    stopped = run(recipe, callback=lambda progress: progress.update >= 50)
+    assert stopped.ended == "stopped"
+    assert stopped.state.update == 50
+    wild = run(replace(recipe, learning_rate=20.0))
+    assert wild.best.mean > gaussian_nats(whitened.base, z[scored])
+    assert wild.state.optimizer.param_groups[0]["initial_lr"] < 20.0
+    far = replace(recipe, learning_rate=1e30)
+    with pytest.raises(DivergenceError):
+        learn(begin(z, far, 0), z, goal, far)
+
+
+def test_one_gaussian_is_kept_where_nothing_is_better():
+    """Of Gaussian data, after a few updates from a start that is none."""
+    rows = torch.tensor(np.random.default_rng(0).normal(size=(400, 3)))
+    whitened = whiten(rows.numpy())
+    z, recipe = whitened.scale(rows), replace(recipe_for(400, 16), n_updates=3)
+    goal = objective(whitened, recipe)
+    watch = Watch(goal.sampler, z[:100])
+    found = learn(begin(z, recipe, 0), z, goal, recipe, watch=watch, base=whitened.base)
+    assert found.is_gaussian
+    log_p = found.model.log_prob(z[:100], exact.log_z(found.model))
+    assert float(log_p.mean()) == pytest.approx(gaussian_nats(whitened.base, z[:100]), abs=1e-5)
+    assert float(gaussian_(GRBM(2, 3), torch.zeros(2), torch.ones(2)).W.abs().max()) == 0
+
+
+def test_learning_with_global_moves_is_the_same_in_every_run():
+    rows = clusters(300, 0)
+    whitened = whiten(rows.numpy())
+    z, recipe = whitened.scale(rows), recipe_for(300)
+    goal, ends = objective(whitened, recipe), []
+    for _ in range(2):
+        state = begin(z, recipe, 3)
+        for _ in fit(state, z, goal, FitOptions(5, 100)):
+            pass
+        ends.append(state.model.W.detach().clone())
+    assert torch.equal(*ends)
+    assert isinstance(goal, PCD)
+    drawn = goal.sampler.reference.sample(4, Philox(1)), goal.sampler.reference.sample(4, generator(0, "a"))
+    assert all(v.shape == (4, 2) for v in drawn)

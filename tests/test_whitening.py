@@ -1,0 +1,87 @@
+"""Coordinates of a table: lossless, clusters and all uncorrelated; constant and collinear columns put back exactly."""
+
+import numpy as np
+import pytest
+import torch
+
+from grbm.data.standardise import Standardizer
+from grbm.data.whitening import best_mixture, independent, whiten
+from grbm.evaluate.baselines import baselines, compare
+from grbm.evaluate.watching import gaussian_nats
+
+
+def table(n: int = 800) -> np.ndarray:
+    """Three clusters in 4-D, in wild units, with a constant column, a sum of two others and one that is repeated."""
+    rng = np.random.default_rng(0)
+    centres = 4 * rng.normal(size=(3, 4))
+    mix = rng.normal(size=(4, 4))
+    x = (centres[rng.integers(0, 3, n)] + 0.3 * rng.normal(size=(n, 4))) @ mix * [1e4, 1.0, 1e-3, 7.0] + [5, -1e3, 0, 2]
+    return np.c_[x, np.full(n, 7.5), x[:, 0] / 1e4 + 2 * x[:, 1], x[:, 3]]
+
+
+def test_constant_and_collinear_columns_are_found_and_put_back():
+    x = table()
+    found = whiten(x)
+    assert found.constant == (4,)
+    assert found.collinear == (5, 6)
+    z = found.scale.exactly(torch.tensor(x))
+    assert z.shape == (800, 4)
+    np.testing.assert_allclose(found.scale.inverse(z).numpy(), x, rtol=1e-9, atol=1e-9)
+    assert found.scale.kept.tolist() == [True] * 4 + [False] * 3
+    off = x.copy()
+    off[0, 4] += 1
+    assert float(found.scale.apart(torch.tensor(off))[0, 4]) == pytest.approx(1)
+    assert float(found.scale.apart(torch.tensor(x)).abs().max()) < 1e-8
+
+
+def test_whitening_is_a_change_of_coordinates_of_known_determinant():
+    """One Gaussian has the same likelihood in either coordinates, and hardly any correlation is left."""
+    x = table()[:, :4]
+    for fine in (True, False):
+        found = whiten(x, fine=fine)
+        z = found.scale.exactly(torch.tensor(x))
+        jacobian = found.scale.to_z.double() / found.scale.scale[:, None]
+        assert found.scale.log_det == pytest.approx(float(jacobian.slogdet().logabsdet))
+        correlation = np.corrcoef(z.T.numpy())
+        assert np.abs(correlation - np.eye(4)).max() < 0.06  # shrinkage leaves a little
+        covariance = np.cov(x.T, bias=True)
+        y = np.linalg.solve(np.linalg.cholesky(covariance), (x - x.mean(0)).T)
+        direct = -0.5 * ((y**2).sum(0).mean() + np.linalg.slogdet(2 * np.pi * covariance)[1])
+        assert gaussian_nats(found.base, z) + found.scale.log_det == pytest.approx(direct, abs=0.01)
+        variances = best_mixture(z.numpy(), ("diag",)).covariances_
+        if fine:
+            np.testing.assert_allclose(variances.min(0), 1, rtol=0.25)
+        else:
+            assert 0.5 < float(z.var(0, correction=0).min()) <= float(z.var(0, correction=0).max()) < 1.1
+
+
+def test_few_rows_are_not_taken_for_collinear_ones():
+    x = np.random.default_rng(0).normal(size=(12, 10))
+    assert independent(x).all()
+    found = whiten(x)
+    assert found.scale.n_units == 10
+    np.testing.assert_allclose(found.scale.inverse(found.scale.exactly(torch.tensor(x))).numpy(), x, atol=1e-9)
+
+
+def test_whitening_needs_rows_and_not_their_statistics():
+    with pytest.raises(ValueError, match="Whitening needs all rows"):
+        Standardizer.fit(torch.zeros(3, 2), "whiten")
+
+
+def test_simpler_models_are_scored_in_the_units_of_the_data():
+    """Of a correlated Gaussian: its entropy, within 4 standard errors; independent features miss the correlation."""
+    rng = np.random.default_rng(0)
+    covariance = np.array([[4.0, 1.5], [1.5, 1.0]])
+    train, test = (rng.multivariate_normal([1e3, -2], covariance, n) for n in (8000, 4000))
+    train, test = (np.c_[x, x[:, 0] + x[:, 1], np.full(len(x), 3.0)] for x in (train, test))  # which change nothing
+    found = {b.name: b.log_p for b in baselines(train, test)}
+    entropy = 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
+    missed = -0.5 * np.log(np.linalg.det(covariance) / 4.0)
+    for name, expected in (("one Gaussian", -entropy), ("independent features", -entropy - missed)):
+        assert abs(found[name].mean() - expected) < 4 * found[name].std() / 4000**0.5 + 0.002
+    assert abs(found["mixture of Gaussians"].mean() + entropy) < 0.05
+    assert -0.1 < found["kernel density"].mean() + entropy < 0.05
+    better = compare(found["one Gaussian"], 0.0, next(b for b in baselines(train, test) if "independent" in b.name))
+    assert better.verdict == "better"
+    assert better.difference == pytest.approx(missed, abs=0.05)
+    assert compare(found["one Gaussian"], 1.0, next(iter(baselines(train, test)))).verdict == "level"

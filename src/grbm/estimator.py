@@ -33,6 +33,7 @@ FEWEST_ANNEALED, PARTING = 256, 50
 DEFAULT_UPDATES = 2000
 LOG_Z_DRAWS = 20  # of the reference, for each of the chains that AIS would have
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
+BROKEN = 1e-3  # deviations from what an exact relation asks for
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 
 
@@ -404,13 +405,25 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         """Log-likelihood log p of each row of X, in nats and in the units of the features: (n_samples,).
 
         With up to 20 components it is exact, else log Z is estimated; `log_partition` says how, and how surely. Where
-        features are constant or collinear it is the density of the others.
+        features are constant or collinear it is the density of the others, and −inf for rows in which they are not as
+        they were in all rows learned from.
         """
         X = self._validated(X)
         log_z = self.log_partition().value
         with torch.no_grad():
             log_p: Array = self.to_model(np.float64).log_prob(self._exactly(X), log_z).numpy()
-        return log_p + self._coordinates().scale.log_det
+        scale = self._coordinates().scale
+        broken = (scale.apart(torch.tensor(X)).abs() > BROKEN * (1 + (scale.mean / scale.scale).abs())).any(1).numpy()
+        if broken.any():
+            which = " or ".join(
+                k for k, found in (("constant", self.constant_), ("collinear", self.collinear_)) if found
+            )
+            warn_user(
+                f"{int(broken.sum())} of {len(X)} rows have no density: features "
+                f"{sorted(self.constant_ + self.collinear_)} were {which} in all rows learned from, and here are not.",
+                UserWarning,
+            )
+        return np.where(broken, -np.inf, log_p + scale.log_det)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""

@@ -31,9 +31,8 @@ print(f"held-out log-likelihood {rbm.score(test):.2f} nats per wine; log Z ± {l
 ours = rbm.score_samples(test)
 for baseline in baselines(train, test):
     found = compare(ours, log_z.error, baseline)
-    print(
-        f"  {found.name:<22}{found.mean:8.2f}   ours {found.difference:+.2f} ± {found.difference_error:.2f}: {found.verdict}"
-    )
+    ours_above = f"{found.difference:+.2f} ± {found.difference_error:.2f}"
+    print(f"  {found.name:<22}{found.mean:8.2f}   ours {ours_above}: {found.verdict}")
 
 # %%
 # Unusual rows

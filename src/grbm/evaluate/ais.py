@@ -39,6 +39,7 @@ class LogZ(NamedTuple):
     ess: tuple[float, float]  # effective share of the chains' weights, forth and back
     n_chains: int  # each way
     doubt: Doubt | None  # why it cannot be relied upon: weights that rest on few chains; errors; ends that differ
+    shared: float | None = None  # bridged, not annealed: states that a rung and the next have in common, at the least
 
     @property
     def converged(self) -> bool:
@@ -49,6 +50,14 @@ class LogZ(NamedTuple):
     def finding(self) -> str:
         """Whether the two ends agree, in words."""
         gap, error = self.upper - self.lower, math.hypot(self.lower_error, self.upper_error)
+        if self.shared is not None:
+            states = f"{self.shared:,.0f} states"
+            match self.doubt:
+                case None:
+                    return f"Converged: known to {self.error:.2g} nats, bridged over {states}"
+                case "wide":
+                    return f"Not converged: known to {self.error:.2g} nats only"
+            return f"Not converged: the model and what it is bridged from share {states} only"
         match self.doubt:
             case "one end":
                 return "One end only: without data or exact samples nothing bounds log Z from above"
@@ -64,7 +73,7 @@ class LogZ(NamedTuple):
     @property
     def verdict(self) -> str:
         """The finding, and what to do where it is a bad one."""
-        more = "; more n_steps, or a base nearer to the model"
+        more = "; more n_steps" + ("" if self.shared is not None else ", or a base nearer to the model")
         advice = {None: "", "one end": ". A mode may be missing", "wide": f"{more} or n_chains"}.get(self.doubt, more)
         return f"{self.finding}{advice}."
 

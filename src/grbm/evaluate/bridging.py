@@ -60,12 +60,19 @@ def from_reference(energy: Energy, reference: Reference, drawn: Tensor, states: 
 
     forth = log_weight(drawn)
     back = torch.stack([log_weight(v) for v in states], 1)  # (C, T)
-    log_z, error = _with_error(ratio(forth[:, None], back))
+    estimates = ratio(forth[:, None], back)
+    log_z, error = _with_error(estimates)
     lower, lower_error, ess = mean_weight(forth)
     minus_upper, upper_error, ess_back = mean_weight(-back.flatten())
-    doubt = doubt_of(0.0, error, min(ess * len(forth), ess_back * back.numel()))
     ends = (lower, lower_error, -minus_upper, upper_error)
-    return LogZ(log_z, error, *ends, (ess, ess_back), len(forth), doubt)
+    common = shared(forth, back, float(estimates[0]))
+    return LogZ(log_z, error, *ends, (ess, ess_back), len(forth), doubt_of(0.0, error, common), common)
+
+
+def shared(forth: Tensor, back: Tensor, log_ratio: float) -> float:
+    """How many of the states forth might as well be of those back, and the other way round, at Bennett's estimate."""
+    shift = math.log(forth.numel() / back.numel())
+    return float((forth.flatten() - log_ratio - shift).sigmoid().sum())
 
 
 @torch.no_grad()
@@ -76,9 +83,10 @@ def from_ladder(energy: Energy, base: Base, betas: Tensor, states: Tensor) -> Lo
     at = [PathState(exactly, base, states[:, r].transpose(0, 1)) for r in range(len(rungs))]  # (C, T)
     for r in range(len(rungs) - 1):
         forth, back = (at[k].free_energy(rungs[r]) - at[k].free_energy(rungs[r + 1]) for k in (r, r + 1))
-        total += ratio(forth, back)
-        (_, _, ess), (_, _, ess_back) = mean_weight(forth.flatten()), mean_weight(-back.flatten())
-        worst = min(worst, ess * forth.numel(), ess_back * back.numel())
+        estimates = ratio(forth, back)
+        total += estimates
+        worst = min(worst, shared(forth, back, float(estimates[0])))
     log_z, error = _with_error(total + float(base.log_z(energy.n_hidden)))
     n = states.shape[0] * states.shape[2]
-    return LogZ(log_z, error, log_z, error, log_z, error, (worst / n, worst / n), n, doubt_of(0.0, error, worst))
+    ends = (log_z, error, log_z, error)
+    return LogZ(log_z, error, *ends, (worst / n, worst / n), n, doubt_of(0.0, error, worst), worst)

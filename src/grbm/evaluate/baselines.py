@@ -11,6 +11,7 @@ from grbm.data.whitening import best_mixture, independent
 FIT_ROWS = 10_000
 LARGEST_MIXTURE = 64  # columns, above which mixtures with full covariances take minutes
 LARGEST_KERNEL = 3
+SAME = 1e-3  # nats that nobody would call a difference
 
 Array = np.ndarray[Any, Any]
 Name = Literal["independent features", "one Gaussian", "mixture of Gaussians", "kernel density"]
@@ -81,6 +82,6 @@ def compare(ours: Array, log_z_error: float, baseline: Baseline) -> Comparison:
     apart = ours - theirs
     difference, spread = float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
     error = math.hypot(spread, log_z_error)
-    verdict: Verdict = "level" if abs(difference) <= 2 * error else "better" if difference > 0 else "worse"
+    verdict: Verdict = "level" if abs(difference) <= max(2 * error, SAME) else "better" if difference > 0 else "worse"
     own = float(theirs.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
     return Comparison(baseline.name, float(theirs.mean()), own, difference, error, verdict, baseline.detail)

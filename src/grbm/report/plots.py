@@ -140,12 +140,14 @@ def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
         ),
         ("hidden units, share", False, [("hidden_off", "off for 99 % of the data"), ("hidden_on", "on for 99 %")]),
     ]
+    if any(m.get("nats_validation") is not None for m in metrics):
+        lines[3] = ("log-likelihood of validation rows, nats per row", False, [("nats_validation", "")])
     for axes, (title, log, named) in zip(panels[1:], lines, strict=True):
         for k, (name, label) in enumerate(named):
-            numbers = column(metrics, name)
-            if not all(math.isnan(x) for x in numbers):
+            points = [(u, x) for u, x in zip(updates, column(metrics, name), strict=True) if not math.isnan(x)]
+            if points:
                 style = "--" if label in ("held out", "on for 99 %") else "-"
-                axes.plot(updates, numbers, style, color=COLOURS[k], label=label, lw=1.2)
+                axes.plot(*zip(*points, strict=True), style, color=COLOURS[k], label=label, lw=1.2)
         if log:
             _log_scale(axes, [x for name, _ in named for x in column(metrics, name)])
         if len(named) > 1:

@@ -66,10 +66,10 @@ class Run(NamedTuple):
     model: GRBM
     standardizer: Standardizer
     base: Base
-    reference: Reference | None  # the mixture that describes whitened data
     image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
     status: Status
     metrics: list[dict[str, Any]]
+    reference: Reference | None = None  # the mixture that describes whitened data
 
     def load_data(self) -> Dataset:
         """The data that it was trained on; raises UserError where they are not there, or no longer fit its model."""
@@ -157,7 +157,7 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     if standardizer.n_units != model.n_visible:
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
-    return Run(folder, config, model, standardizer, base, reference, image_shape, status, read_metrics(folder))
+    return Run(folder, config, model, standardizer, base, image_shape, status, read_metrics(folder), reference)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:

@@ -100,6 +100,7 @@ class Recorder:
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
         self.place = claiming.identity(folder)
         self.is_done = False  # whether patience has run out
+        self.nats: Nats | None = None  # of the last look, until a line of the record has it
         self.watch = None
         if len(run.validation) and can_watch(run.objective.sampler) and group.world_size == 1:
             self.watch = Watch(run.objective.sampler, run.validation, seed=run.config.seed)
@@ -112,7 +113,7 @@ class Recorder:
         notes.clipped = notes.clipped + (0 if clip is None else (metrics.grad_norm > clip).long())  # no wait for a GPU
         notes.since += 1
         self._keep_model(metrics)
-        nats = self._look()
+        self.nats = self._look() or self.nats
         record = None
         every = max(1, n_updates // config.log.points)
         if state.update % every == 0 or state.update in (1, n_updates):
@@ -120,7 +121,8 @@ class Recorder:
             if self.log is not None:
                 self._require_place()
                 record = record_of(state, metrics, chains, self.seen, self.test, config.train.min_var)
-                record |= _nats(nats, self.scale.log_det)
+                record |= _nats(self.nats, self.scale.log_det)
+                self.nats = None
                 record["clipped"] = int(notes.clipped) / notes.since
                 record["seconds"] = round(time.perf_counter() - self.started, 3)
                 if record["energy_distance"] is not None:

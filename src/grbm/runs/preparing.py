@@ -50,8 +50,8 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     """Data, model and objective of a run; raises UserError for what cannot be read, built or shared."""
     dataset = group.on_leader(config.load_data) or config.load_data()  # the leader first: a download happens once
     config = with_rows(config, len(dataset.train))
-    if config.preset == "array" and not resume and config.dataset.standardise == "whiten":
-        config = config if _is_narrow(dataset) else for_wide(config)
+    if config.preset == "array" and not resume and not (config.dataset.standardise == "whiten" and _is_narrow(dataset)):
+        config = for_wide(config)
     where = str(config.data or config.dataset.name)
     measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
     known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))

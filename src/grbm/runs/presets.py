@@ -98,7 +98,7 @@ def _table() -> RunConfig:
 
 
 def for_wide(config: RunConfig) -> RunConfig:
-    """The preset array for tables that are too wide to whiten: every setting that was not changed is that of images."""
+    """The preset array for tables that are not whitened: every setting that was not changed is that of images."""
     images = _images("array", 128, 2000, 0.05)
     wide = replace(
         images,

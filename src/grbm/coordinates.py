@@ -28,7 +28,7 @@ def are_whitened(X: Array, wanted: bool | str) -> bool:
     """Whether rows X (n, N) are, where the user said ``wanted``."""
     if wanted != "auto":
         return bool(wanted)
-    return len(X) >= FEWEST_ROWS and is_narrow(X)
+    return len(X) >= FEWEST_ROWS and bool((X[:1] != X).any()) and is_narrow(X)
 
 
 class Coordinates:

@@ -216,19 +216,17 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
             When numbers leave the finite world, which unscaled features can cause where nothing is whitened.
         """
         go_on = self.warm_start and self.__sklearn_is_fitted__()
-        known, before = (self.n_features_in_, int(vars(self)["n_iter_"])) if go_on else (None, 0)
-        X = self._complete(X)
-        if known is not None and known != X.shape[1]:
-            raise ValueError(f"warm_start goes on with {known} features, and X has {X.shape[1]}; fit anew.")
-        if go_on:
-            state = self._resume(X)
-        else:
+        before = int(vars(self)["n_iter_"]) if go_on else 0
+        X = self._complete(X, reset=not go_on)
+        is_whitened = self._coordinates().whitened is not None if go_on else are_whitened(X, self.whiten)
+        if not go_on:
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
                 self.__dict__.pop(name, None)
-            state = self._begin(X, is_whitened=are_whitened(X, self.whiten))
-        whitened, rows = self._coordinates().whitened, self._to_units(X)
-        learned_from, scored = held_out(len(X), self.validation_fraction if whitened else 0.0, self._learned_with)
-        rows, scored = rows[learned_from.to(rows.device)], rows[scored.to(rows.device)]
+            self._learned_with = self._seed(None)
+        learned_from, held = held_out(len(X), self.validation_fraction if is_whitened else 0.0, self._learned_with)
+        seen = X[learned_from.numpy()]  # of the others nothing is known before they are scored
+        state = self._resume(seen) if go_on else self._begin(seen, is_whitened=is_whitened)
+        whitened, rows, scored = self._coordinates().whitened, self._to_units(seen), self._to_units(X[held.numpy()])
         per_pass = max(1, len(rows) // min(self.batch_size, len(rows)))
         n_iter = self.n_iter
         if n_iter is None:
@@ -263,7 +261,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         self.validation_scores_ = [nats.mean + log_det for nats in learned.looks]
         self.best_validation_score_ = None if learned.best is None else learned.best.mean + log_det
         self._keep(learned.state, X.dtype, learned.model)
-        self.n_iter_ = n_iter + before
+        self.n_iter_ = math.ceil((learned.state.update - first) / per_pass) + before
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
@@ -277,6 +275,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         if first and self.whiten is True:
             raise ValueError("whiten=True needs all rows at once: call fit first, then partial_fit.")
         seen = getattr(self, "_seen", None)
+        if first:
+            self._learned_with = self._seed(None)
         state = self._begin(X, is_whitened=False, whole=False) if first else self._resume(X)
         data, options = self._to_units(X), self._recipe(len(X)).options(0)
         is_whitened = self._coordinates().whitened is not None
@@ -286,6 +286,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
             state.settle()
         self._keep(state, X.dtype if first else self.components_.dtype, state.average or state.model)
         self.is_gaussian_ = False
+        self.validation_scores_, self.best_validation_score_ = [], None
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
 

@@ -71,6 +71,7 @@ class FittedState:
     validation_scores_: list[float]
     best_validation_score_: float | None
     n_updates_: int
+    _learned_with: int
     _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
     _log_z_settings: list[int]
 
@@ -103,7 +104,6 @@ class FittedState:
         return hasattr(self, "components_")
 
     def _begin(self, X: Array, *, is_whitened: bool, whole: bool = True) -> TrainState:
-        self._learned_with = int(check_random_state(self.random_state).randint(2**31 - 1))
         n_hidden = recipe_for(len(X), None if self.n_components == "auto" else int(self.n_components)).n_hidden
         found = Coordinates.find(X, is_whitened=is_whitened, fine=sees_clusters(n_hidden), seed=self._learned_with)
         self._coordinates_ = found.state()

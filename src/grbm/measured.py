@@ -6,6 +6,7 @@ are here). Chains jump between the ways to fill a gap by draws of the reference 
 log A = F(v) − F(v') + log q(v) − log q(v'), since what was measured counts alike for both.
 """
 
+import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -99,7 +100,7 @@ def _rows(
     n_chains: int,
     rng: Blocks,
 ) -> tuple[Tensor, Tensor]:
-    energy = model.cpu().double().freeze()
+    energy = copy.deepcopy(model).cpu().double().freeze()
     q = reference.to(energy.mu)
     A = torch.eye(len(energy.mu)).double() if scale.to_x is None else scale.to_x
     y, known, noise_var = some

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.data.tables import spread
 from grbm.data.whitening import Whitened
 from grbm.errors import DivergenceError
 from grbm.evaluate.watching import Nats, Watch, gaussian_nats
@@ -26,6 +27,7 @@ from grbm.samplers import GlobalMoves
 from grbm.training import StepMetrics, TrainState, fit
 
 FEWEST_HELD_OUT = 10
+ANCHORS = 4000  # rows that hidden units begin at
 HALVINGS = 6  # of the learning rate, before learning gives up
 FELL = 1.0  # nats below the best, beyond errors, at which updates are taken back
 
@@ -48,21 +50,21 @@ class Learned(NamedTuple):
     state: TrainState  # where learning could go on
     looks: list[Nats]
     best: Nats | None
-    ended: Literal["finished", "early", "stopped", "gave up"]
+    ended: Literal["finished", "early", "stopped"]
     is_gaussian: bool  # whether one Gaussian did better on held-out rows than any machine
 
 
 def held_out(n_rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to learn from, and of those to score: none where there would be fewer than ten."""
+    """Numbers of the rows to learn from, and of those to score: at least ten, but none of fewer than forty."""
     order = torch.randperm(n_rows, generator=generator(seed, "validation"))
-    n = int(share * n_rows)
-    n = n if n >= FEWEST_HELD_OUT else 0
+    n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_rows >= 4 * FEWEST_HELD_OUT else 0
     return order[n:].sort().values, order[:n].sort().values
 
 
 def begin(rows: Tensor, recipe: Recipe, seed: int) -> TrainState:
     """The state of training before the first update, for whitened rows (n, N)."""
-    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), rows[:4000].cpu(), seed=seed)
+    some = rows[spread(len(rows), ANCHORS)].cpu()  # tables may be sorted
+    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), some, seed=seed)
     model.to(rows.device)
     return TrainState(model, optimizer(model, recipe), seed=seed)
 
@@ -125,7 +127,7 @@ def learn(
                     continue
                 nats = None if watch is None else watch.look(state)
                 if nats is not None:
-                    if looks and not nats.mean > bar - FELL - 5 * nats.error and halvings < HALVINGS:
+                    if not nats.mean > bar - FELL - 5 * nats.error and halvings < HALVINGS:
                         raise _FellError
                     looks.append(nats)
                     since = 0 if nats.mean > bar + tol else since + 1
@@ -146,9 +148,11 @@ def learn(
     if watch is None or watch.best is None:
         return Learned(state.average or state.model, state, looks, None, ended, False)  # type: ignore[arg-type]
     model = watch.best_model()
-    is_gaussian = base is not None and watch.best.mean < gaussian_nats(base, watch.rows)
+    is_gaussian = base is not None and watch.best.mean < gaussian_nats(
+        Base(base.mean.cpu(), base.var.cpu()), watch.rows.cpu()
+    )
     if base is not None and is_gaussian:
-        gaussian_(model, base.mean, base.var)
+        gaussian_(model, base.mean.to(model.W), base.var.to(model.W))
     return Learned(model, state, looks, watch.best, ended, is_gaussian)  # type: ignore[arg-type]
 
 

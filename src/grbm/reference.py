@@ -83,8 +83,10 @@ class Reference:
         edges = self.weights.cumsum(0)[:-1].contiguous()
         which = torch.searchsorted(edges, u[:, 0].contiguous(), right=True)
         noise = normal((n, self.n_visible), self.means, rng)
-        drawn = torch.empty_like(noise)
-        for k in range(len(self.means)):
-            here = which == k
-            drawn[here] = self.means[k] + noise[here] @ self.factors[k].T
-        return drawn
+        N = self.n_visible
+        rows = max(1, CHUNK // (N * N))  # each by a product of its own: the same numbers whatever its neighbours
+        parts = [
+            self.means[k] + (self.factors[k] @ e[:, :, None])[:, :, 0]
+            for k, e in zip(torch.split(which, rows), torch.split(noise, rows), strict=True)
+        ]
+        return torch.cat(parts)

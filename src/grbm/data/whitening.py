@@ -45,9 +45,12 @@ def whiten(x: Array, *, fine: bool = True, seed: int = 0) -> Whitened:
     mean, varies, scale, standard = _standard(x)
     covariance = standard.T @ standard / len(x)
     kept = independent(x)
+    if not kept.any() or len(x) < 2:
+        raise ValueError("Whitening needs two rows or more, and a column that varies.")
     inside = standard[:, kept]
-    values, vectors = np.linalg.eigh(_shrunk(inside))
-    coordinates = vectors / np.sqrt(values)
+    shrunk = _shrunk(inside)
+    values, vectors = np.linalg.eigh(shrunk)
+    coordinates = vectors / np.sqrt(np.maximum(values, 1e-12))
     rows = inside[np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)]
     tied = best_mixture(rows @ coordinates, ("tied",), seed)
     if tied.n_components > 1:
@@ -67,11 +70,13 @@ def whiten(x: Array, *, fine: bool = True, seed: int = 0) -> Whitened:
         weights = np.linalg.solve(covariance[np.ix_(kept, kept)], covariance[np.ix_(kept, follows)])
         to_x[:, follows] = to_x[:, kept] @ weights
     z = inside @ coordinates
+    # of few rows some direction hardly varies, and a Gaussian as narrow as it would be far too sure
+    widths = z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", coordinates, shrunk, coordinates)
     types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
     mixture = best_mixture(rows @ coordinates, types, seed)
     return Whitened(
         Standardizer(*(torch.from_numpy(a) for a in (mean, scale, to_z, to_x))),
-        Base(*(torch.from_numpy(a).float() for a in (z.mean(0), z.var(0)))),
+        Base(*(torch.from_numpy(a).float() for a in (z.mean(0), np.maximum(widths, 1e-9)))),
         as_reference(mixture),
         tuple(np.flatnonzero(~varies).tolist()),
         tuple(np.flatnonzero(follows).tolist()),
@@ -94,18 +99,16 @@ def _standard(x: Array) -> tuple[Array, Array, Array, Array]:
 def independent(x: Array) -> Array:
     """(N,) bool: columns of x (n, N) that vary and are no linear functions of those before them.
 
-    By Cholesky's algorithm, which finds nothing left of the others. With fewer than twice as many rows as columns all
-    columns that vary are, since any that many would fit some line.
+    By Cholesky's algorithm, which finds nothing left of the others. From half as many columns as rows on, all further
+    ones are kept, since so many would fit whatever they are.
     """
     _, varies, _, standard = _standard(x.astype(np.float64))
-    if len(x) <= 2 * varies.sum():
-        return varies
     left, kept = standard.T @ standard / len(x), varies.copy()
     for j in range(len(left)):
         if not varies[j]:
             continue
         if left[j, j] < EXACT:
-            kept[j] = False
+            kept[j] = 2 * kept[:j].sum() >= len(x)
             continue
         left[j + 1 :, j + 1 :] -= np.outer(left[j + 1 :, j], left[j, j + 1 :]) / left[j, j]
     return kept

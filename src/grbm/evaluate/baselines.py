@@ -38,15 +38,17 @@ class Comparison(NamedTuple):
     detail: str = ""
 
 
-def baselines(train: Array, test: Array, *, seed: int = 0) -> list[Baseline]:
-    """Fitted to ``train`` (n, N), of the rows ``test``; constant columns and exact linear functions are left out.
+def baselines(train: Array, test: Array, *, kept: Array | None = None, seed: int = 0) -> list[Baseline]:
+    """Fitted to ``train`` (n, N), of the rows ``test``, in the columns ``kept`` (N,).
+
+    By default constant columns and exact linear functions of others are left out.
 
     Independent features are a normal each; one Gaussian has a covariance that is shrunk as far as few rows ask for
     (Ledoit & Wolf 2004); the mixture is chosen by BIC among full, tied and diagonal covariances; kernels are those of
     `scipy.stats.gaussian_kde`, for at most three columns.
     """
     train = train[np.linspace(0, len(train) - 1, min(FIT_ROWS, len(train))).astype(int)].astype(np.float64)
-    kept = independent(train)
+    kept = independent(train) if kept is None else kept
     mean, std = train[:, kept].mean(0), train[:, kept].std(0)
     x, y = ((rows[:, kept] - mean) / std for rows in (train, test.astype(np.float64)))
     units = -float(np.log(std).sum())

@@ -25,6 +25,7 @@ def ratio(forth: Tensor, back: Tensor) -> Tensor:
 
     (1 + GROUPS,) float64: Bennett's estimate by halving, of all of them at once.
     """
+    forth, back = (x.T if len(x) == 1 else x for x in (forth, back))  # of a single chain its stretches are left out
     keep = [torch.ones(1 + GROUPS, len(x), dtype=torch.float64) for x in (forth, back)]
     for mask in keep:
         group = torch.arange(mask.shape[1]) * GROUPS // mask.shape[1]
@@ -80,9 +81,11 @@ def from_ladder(energy: Energy, base: Base, betas: Tensor, states: Tensor) -> Lo
     """log Z of ``energy`` from the replicas of parallel tempering (T, R, C, N) at ``betas`` (R,), from ``base`` on."""
     exactly, rungs = in_double(energy), betas.tolist()
     total, worst = torch.zeros(1 + GROUPS, dtype=torch.float64), math.inf
-    at = [PathState(exactly, base, states[:, r].transpose(0, 1)) for r in range(len(rungs))]  # (C, T)
+    low = PathState(exactly, base, states[:, 0].transpose(0, 1))  # (C, T)
     for r in range(len(rungs) - 1):
-        forth, back = (at[k].free_energy(rungs[r]) - at[k].free_energy(rungs[r + 1]) for k in (r, r + 1))
+        high = PathState(exactly, base, states[:, r + 1].transpose(0, 1))
+        forth, back = (x.free_energy(rungs[r]) - x.free_energy(rungs[r + 1]) for x in (low, high))
+        low = high
         estimates = ratio(forth, back)
         total += estimates
         worst = min(worst, shared(forth, back, float(estimates[0])))

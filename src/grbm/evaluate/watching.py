@@ -66,7 +66,7 @@ class Watch:
         model = state.average or state.model
         nats = score(model, self.sampler, self.rows, state.persistent, seed=seed_of(self.seed, "watch", state.update))
         nats = nats._replace(update=state.update)
-        if self.best is None or nats.mean > self.best.mean:
+        if math.isfinite(nats.mean) and (self.best is None or nats.mean > self.best.mean):
             self.best, self._best_model = nats, copy.deepcopy(model)
         return nats
 
@@ -95,6 +95,7 @@ def log_z_of(
     energy = model.freeze()
     rng = Blocks(seed, 1, device=energy.W.device)
     v = sampler.noise(energy, CHAINS, rng) if start is None else start
+    v = v[-1] if isinstance(sampler, GlobalMoves) and v.ndim == 3 else v  # of replicas those at β = 1
     states = []
     for k in range(BURN_IN + n_states):
         v = persistent(sampler, run_chains(energy, sampler, v, 1, rng).chains)
@@ -119,5 +120,5 @@ def score(model: GRBM, sampler: Sampler, rows: Tensor, start: Tensor | None = No
 @torch.no_grad()
 def gaussian_nats(base: Base, rows: Tensor) -> float:
     """The mean log-likelihood of ``rows`` (n, N) under one Gaussian with independent units."""
-    z = (rows - base.mean).double().square() / base.var
-    return float((-0.5 * (z + (2 * math.pi * base.var.double()).log()).sum(-1)).mean())
+    mean, var, rows = (x.double().cpu() for x in (*base, rows))
+    return float((-0.5 * ((rows - mean).square() / var + (2 * math.pi * var).log()).sum(-1)).mean())

@@ -8,6 +8,7 @@ import torch
 from grbm.data.loading import Dataset
 from grbm.data.mixtures import Mixture
 from grbm.data.tables import spread
+from grbm.data.whitening import WIDEST_TABLE, independent
 from grbm.evaluate import ais, exact
 from grbm.evaluate.baselines import Comparison, baselines, compare
 from grbm.evaluate.mixtures import model_grid
@@ -67,7 +68,10 @@ def plane_grid(model: GRBM, mixture: Mixture | None) -> exact.Grid | None:
 
 @torch.no_grad()
 def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> list[Comparison]:
-    """The model against each simpler one, on the held-out rows; none where those are fewer than ten."""
+    """The model against each simpler one, on the held-out rows.
+
+    None where those are fewer than ten, or where the model has not left out constant and collinear columns.
+    """
     n, width = len(dataset.test), run.standardizer.n_columns
     if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST:
         return []
@@ -77,7 +81,10 @@ def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> l
     ours = -run.model.free_energy(z).double() - known.log_z + run.standardizer.log_det
     if not bool(ours.isfinite().all()):
         return []
-    found = baselines(train.double().cpu().numpy(), test.double().cpu().numpy(), seed=seed)
+    rows, kept = train.double().cpu().numpy(), run.standardizer.kept.numpy()
+    if run.standardizer.to_z is None and not (width <= WIDEST_TABLE and independent(rows).all()):
+        return []  # the model's density is one of columns that simpler models must do without
+    found = baselines(rows, test.double().cpu().numpy(), kept=kept, seed=seed)
     return [compare(ours.cpu().numpy(), known.error, baseline) for baseline in found]
 
 

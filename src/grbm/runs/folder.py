@@ -216,7 +216,9 @@ def read_data(folder: Path) -> tuple[Standardizer, Base, Reference | None, tuple
             raise whole
         standardizer = Standardizer(data["mean"].double(), data["scale"].double())
     else:
-        if to_z.shape != (N, K) or to_x.shape != (K, N):
+        if to_z.shape != (N, K) or to_x.shape != (K, N) or K == 0:
+            raise whole
+        if not torch.allclose(to_x.double() @ to_z.double(), torch.eye(K).double(), atol=1e-4):
             raise whole
         standardizer = Standardizer(data["mean"].double(), data["scale"].double(), to_z.double(), to_x.double())
     weights, means, factors = parts
@@ -225,7 +227,9 @@ def read_data(folder: Path) -> tuple[Standardizer, Base, Reference | None, tuple
         n = weights.numel()
         if weights.ndim != 1 or means.shape != (n, K) or factors.shape != (n, K, K) or not (weights >= 0).all():
             raise whole
-        if not (factors.diagonal(dim1=1, dim2=2) > 0).all():
+        if not (factors.diagonal(dim1=1, dim2=2) > 0).all() or not torch.equal(factors, factors.tril()):
+            raise whole
+        if n == 0 or abs(float(weights.sum()) - 1) > 1e-3:
             raise whole
         reference = Reference(weights, means, factors)
     elif any(part is not None for part in parts):

@@ -85,7 +85,8 @@ def _scale(
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
         return read_data(folder)[:3]  # what the checkpoints were learned with; their fingerprint guards the data
     if config.dataset.standardise == "whiten":
-        rows = dataset.train[spread(len(dataset.train), WHITENED_ROWS)]
+        learned_from = held_out(len(dataset.train), config.train.validation, config.seed)[0]
+        rows = dataset.train[learned_from[spread(len(learned_from), WHITENED_ROWS)]]
         whitened = whiten(rows.double().numpy(), fine=sees_clusters(config.model.n_hidden), seed=config.seed)
         if whitened.scale.n_units == 0:
             raise UserError("No column is left that is not constant; check the input.")

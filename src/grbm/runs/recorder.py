@@ -99,11 +99,18 @@ class Recorder:
         self.kept = run_folder.read_trajectory(folder, run.state.update)[-1:]  # the last model kept, and its chains
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
         self.place = claiming.identity(folder)
-        self.is_done = False  # whether patience has run out
-        self.nats: Nats | None = None  # of the last look, until a line of the record has it
+        patience = run.config.train.patience
+        self.is_done = patience is not None and notes.worse >= patience  # whether it has run out
         self.watch = None
         if len(run.validation) and can_watch(run.objective.sampler) and group.world_size == 1:
             self.watch = Watch(run.objective.sampler, run.validation, seed=run.config.seed)
+        elif run.config.train.keep_best or run.config.train.patience is not None:
+            why = (
+                "several processes share the run"
+                if group.world_size > 1
+                else "nothing is held out that could be scored"
+            )
+            warn(f"No best model is kept, and training does not stop early: {why}.")
         self.base = run.base
 
     def after(self, metrics: StepMetrics) -> Record | None:
@@ -113,16 +120,15 @@ class Recorder:
         notes.clipped = notes.clipped + (0 if clip is None else (metrics.grad_norm > clip).long())  # no wait for a GPU
         notes.since += 1
         self._keep_model(metrics)
-        self.nats = self._look() or self.nats
+        nats = self._look()
         record = None
         every = max(1, n_updates // config.log.points)
-        if state.update % every == 0 or state.update in (1, n_updates):
+        if state.update % every == 0 or state.update in (1, n_updates) or nats is not None:
             chains = group.all_gather(metrics.negative.v)
             if self.log is not None:
                 self._require_place()
                 record = record_of(state, metrics, chains, self.seen, self.test, config.train.min_var)
-                record |= _nats(self.nats, self.scale.log_det)
-                self.nats = None
+                record |= _nats(nats, self.scale.log_det)
                 record["clipped"] = int(notes.clipped) / notes.since
                 record["seconds"] = round(time.perf_counter() - self.started, 3)
                 if record["energy_distance"] is not None:
@@ -182,7 +188,7 @@ class Recorder:
             return None
         nats = self.watch.look(self.state)
         notes.worse += 1
-        if notes.best is None or nats.mean > notes.best:
+        if math.isfinite(nats.mean) and (notes.best is None or nats.mean > notes.best):
             notes.best, notes.best_update, notes.worse = nats.mean, state.update, 0
             if train.keep_best:
                 self._require_place()

@@ -21,6 +21,7 @@ from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
 from grbm.runs.preparing import Prepared, fingerprint_of_0_1, prepare
+from grbm.runs.presets import for_wide
 from grbm.runs.recorder import Notes, Recorder
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
@@ -147,14 +148,14 @@ def _learn(
 
     try:
         with on_signals(stop) as asked:
-            for metrics in learning:
+            for metrics in () if recorder.is_done else learning:
                 on_update(state.update, recorder.after(metrics))
+                if recorder.is_done:
+                    break
                 if "stop" in group.agreed and state.update < options.n_updates:
                     recorder.save()
                     recorder.finish(Status("interrupted", state.update, recorder.machine))
                     raise StoppedError(asked[0] if asked else 0, folder, state.update)
-                if recorder.is_done:
-                    break
             recorder.save()
             recorder.finish(Status("finished", state.update, recorder.machine))
     except DivergenceError as error:
@@ -187,7 +188,10 @@ def _is_finished(folder: Path, config: RunConfig) -> bool:
     """Whether there is nothing left to resume; raises UserError where the run cannot be, or is not, this one."""
     if not (folder / CONFIG).is_file():
         return False
-    other = RunConfig.read(folder / CONFIG).difference(config)
+    there = RunConfig.read(folder / CONFIG)
+    other = there.difference(config)
+    if other is not None and config.preset == "array" and there.difference(for_wide(config)) is None:
+        other = None  # what became of it when its table turned out to be wide
     if other is not None:
         raise UserError(
             f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."

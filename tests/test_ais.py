@@ -143,7 +143,7 @@ def test_what_stands_against_an_estimate_is_named_worst_first():
         (0.0, 0.1, 19.9, "few weights"),
         (9.0, 9.0, math.nan, "few weights"),
     ):
-        assert ais._doubt(gap, error, n_effective) == doubt
+        assert ais.doubt_of(gap, error, n_effective) == doubt
         found = nothing._replace(doubt=doubt)
         assert found.converged == (doubt is None)
         assert found.verdict.startswith("Converged" if doubt is None else "Not converged")

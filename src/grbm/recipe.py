@@ -148,12 +148,19 @@ def learn(
     if watch is None or watch.best is None:
         return Learned(state.average or state.model, state, looks, None, ended, False)  # type: ignore[arg-type]
     model = watch.best_model()
-    is_gaussian = base is not None and watch.best.mean < gaussian_nats(
-        Base(base.mean.cpu(), base.var.cpu()), watch.rows.cpu()
-    )
+    is_gaussian = base is not None and _is_below(base, model, watch, rows)
     if base is not None and is_gaussian:
         gaussian_(model, base.mean.to(model.W), base.var.to(model.W))
     return Learned(model, state, looks, watch.best, ended, is_gaussian)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def _is_below(base: Base, model: GRBM, watch: Watch, rows: Tensor) -> bool:
+    """Whether one Gaussian is better on the held-out rows, or on all: the few may lack what is rare in the many."""
+    assert watch.best is not None
+    both = torch.cat([rows[spread(len(rows), ANCHORS)], watch.rows])
+    ours = float((-model.free_energy(both)).double().mean()) - watch.best.log_z.log_z
+    return watch.best.mean < gaussian_nats(base, watch.rows) or ours < gaussian_nats(base, both)
 
 
 class _FellError(Exception):

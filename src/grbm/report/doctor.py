@@ -313,7 +313,9 @@ def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
         return
     tempered = run.config.objective.name == "pcd" and run.config.sampler.name in ("global-moves", "parallel-tempering")
     remedy = (
-        "more --train.n-updates, more --model.n-hidden, or a lower --lr" if tempered else "tempering, or global moves"
+        "more --train.n-updates, more --model.n-hidden, or a lower --lr"
+        if tempered
+        else "tempering or global moves, or a lower --lr"
     )
     remedy += "" if run.config.dataset.name != "array" else "; the preset's own settings are meant for this"
     yield Finding(

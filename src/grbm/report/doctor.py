@@ -202,6 +202,12 @@ def _swaps(run: Run) -> Iterator[Finding]:
 
 
 def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
+    if not bool(run.model.W.any()):
+        text = (
+            "One Gaussian described the validation rows better than any machine, and was kept: W = 0, and hidden units "
+        )
+        yield Finding("note", "hidden units", f"{text}tell nothing. The last machine is --weights raw.")
+        return
     on = run.model(rows).mean(0)
     off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
     if off + always > 0.1:

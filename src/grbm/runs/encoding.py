@@ -54,7 +54,10 @@ def _look(run: Run) -> Look:
 
 def strangeness(run: Run, rows: Table) -> float:
     """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
-    return float(run.standardizer(rows[spread(len(rows), CHUNK)]).square().nanmean().sqrt())
+    z = run.standardizer(rows[spread(len(rows), CHUNK)])
+    if run.standardizer.to_z is not None:  # its unit is the width of a cluster
+        z = (z - run.base.mean) / run.base.var.sqrt()
+    return float(z.square().nanmean().sqrt())
 
 
 def row_numbers(run: Run, what: str) -> np.ndarray | None:

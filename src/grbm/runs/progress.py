@@ -40,7 +40,7 @@ class Progress:
         if record is not None:
             accept = "" if record["accept_prob"] is None else f"  accepted {record['accept_prob']:.0%}"
             if record.get("nats_validation") is not None:
-                self.nats = f"  held out {record['nats_validation']:.4g} ± {record['nats_error']:.2g} nats"
+                self.nats = f"  validation {record['nats_validation']:.4g} ± {record['nats_error']:.2g} nats"
             self.note = (
                 f"{(update - self.first) / self.seconds:.0f}/s  |grad| {_shown(record['grad_norm'])}  "
                 f"mean σ² {_shown(record['var_mean'])}{accept}{self.nats}"

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
@@ -206,9 +205,8 @@ class Recorder:
         if self.notes.best < gaussian_nats(self.base, self.watch.rows.cpu()):
             gaussian_(model, self.base.mean.to(model.W), self.base.var.to(model.W))
             print(
-                "grbm: One Gaussian describes the validation rows better than any machine on the way, and is what is "
+                "One Gaussian describes the validation rows better than any machine on the way, and is what is "
                 "kept (W = 0: hidden units tell nothing; the last machine is --weights raw).",
-                file=sys.stderr,
                 flush=True,
             )
         return model

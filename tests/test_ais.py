@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from grbm import GRBM, Base
+from grbm.bennett import bennett
 from grbm.evaluate import ais, exact
 from grbm.randomness import Blocks
 from grbm.samplers import path
@@ -60,7 +61,7 @@ def test_weights_are_unbiased_at_any_number_of_steps(run):
         assert abs(estimate - expected) < 4 * error
         assert error < 0.05
         assert 0.005 < ess < 0.9
-    both, error = ais.bennett(forth, back)
+    both, error = bennett(forth, back)
     assert abs(both - truth) < 4 * error < 0.04
 
 
@@ -70,13 +71,13 @@ def test_bennetts_estimate_on_works_whose_answer_is_known(n_forth, n_back):
     rng, answer, s = torch.Generator().manual_seed(0), 1.7, 1.5
     forth = answer - s**2 / 2 + s * torch.randn(n_forth, generator=rng, dtype=torch.float64)
     back = answer + s**2 / 2 + s * torch.randn(n_back, generator=rng, dtype=torch.float64)
-    estimate, error = ais.bennett(forth, back)
+    estimate, error = bennett(forth, back)
     assert abs(estimate - answer) < 4 * error
     repeats = []
     for _ in range(60):
         a = answer - s**2 / 2 + s * torch.randn(n_forth // 10, generator=rng, dtype=torch.float64)
         b = answer + s**2 / 2 + s * torch.randn(n_back // 10, generator=rng, dtype=torch.float64)
-        repeats.append(ais.bennett(a, b)[0])
+        repeats.append(bennett(a, b)[0])
     # a deviation over 60 repeats is known to 9 %
     assert float(torch.tensor(repeats).std()) == pytest.approx(error * math.sqrt(10), rel=0.36)
 

@@ -40,7 +40,7 @@ def wrong(folder: Path, x: np.ndarray, config: RunConfig, seed: int, judged: np.
     return [f"{about}: {text}" for level, about, text in diagnose(run, run.load_data(), seed=1) if level == "wrong"]
 
 
-def quick(n_updates: int = 1500) -> RunConfig:
+def quick(n_updates: int = 600) -> RunConfig:
     preset = PRESETS["array"].config
     return replace(preset, train=replace(preset.train, n_updates=n_updates), log=replace(preset.log, tensorboard=False))
 
@@ -93,4 +93,4 @@ def test_healthy_runs_are_not_called_wrong(kind, seed, tmp_path):
         "one Gaussian": rng.normal(size=(1000, 4)) @ rng.normal(size=(4, 4)),
         "skewed": rng.gamma(3.0, size=(2000, 3)) @ rng.normal(size=(3, 3)),
     }
-    assert wrong(tmp_path, tables[kind], quick(3000), seed) == []
+    assert wrong(tmp_path, tables[kind], quick(600), seed) == []

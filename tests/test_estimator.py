@@ -349,7 +349,7 @@ def _neither_diverges_nor_warns(name: str, **settings: int) -> None:
         rbm = GaussianBernoulliRBM(random_state=0, **settings).fit(Z)
     for values in (rbm.components_, rbm.variances_, rbm.transform(Z), rbm.sample(100)):
         assert np.isfinite(values).all()
-    assert rbm.n_updates_ >= 2000
+    assert rbm.n_updates_ >= 1500
     if rbm.n_components <= exact.MAX_HIDDEN and not name.startswith(
         ("blobs", "heavy")
     ):  # more replicas; outliers held out

@@ -30,7 +30,6 @@ from grbm.training import train_step
 
 FLOATS = (np.float64, np.float32)
 FEWEST_ANNEALED, PARTING = 256, 50
-DEFAULT_UPDATES = 2000
 LOG_Z_DRAWS = 20  # of the reference, for each of the chains that AIS would have
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
 BROKEN = 1e-3  # deviations from what an exact relation asks for
@@ -44,7 +43,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     mixture of 2^n_components Gaussians that share their factors, and v the features in whitened coordinates: features
     of any units will do, collinear and constant ones too. Learned by persistent contrastive divergence: hidden units
     start undecided at rows of X, chains jump by draws of a mixture of Gaussians that fits X, the gradient is centred,
-    and what is kept is the running average of the parameters that was best on rows held out (one Gaussian, where
+    quasi-Newton steps end what it has begun, and what is kept is what was best on rows held out (one Gaussian, where
     nothing was better).
 
     Parameters
@@ -57,7 +56,10 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     batch_size : int, default=256
         Rows of an update; at most all.
     n_iter : int, default=None
-        Passes over the data; None is as many as make 4,000 updates, from 1,000 rows on 8,000 (2,000 without whitening).
+        Passes over the data by stochastic gradients; None is as many as make 1,500 updates (2,000 without whitening).
+    n_rounds : int, default=None
+        Rounds of 25 quasi-Newton steps up the log-likelihood itself, after those passes (`grbm.quasi_newton`). None is
+        40 where X is whitened and ``n_iter`` is None, else 0.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None
@@ -117,7 +119,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     n_iter_ : int
         Passes over the data.
     n_updates_ : int
-        Updates of the parameters.
+        Updates of the parameters, of which a round is one.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
         Where X had names of columns.
@@ -141,6 +143,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "n_iter": [Interval(Integral, 0, None, closed="left"), None],
+        "n_rounds": [Interval(Integral, 0, None, closed="left"), None],
         "n_steps": [Interval(Integral, 1, None, closed="left")],
         "n_chains": [Interval(Integral, 1, None, closed="left"), None],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), None],
@@ -165,6 +168,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         learning_rate: float | None = None,
         batch_size: int = 256,
         n_iter: int | None = None,
+        n_rounds: int | None = None,
         n_steps: int = 5,
         n_chains: int | None = None,
         n_replicas: int | None = None,
@@ -185,6 +189,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.n_iter = n_iter
+        self.n_rounds = n_rounds
         self.n_steps = n_steps
         self.n_chains = n_chains
         self.n_replicas = n_replicas
@@ -228,10 +233,12 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         state = self._resume(seen) if go_on else self._begin(seen, is_whitened=is_whitened)
         whitened, rows, scored = self._coordinates().whitened, self._to_units(seen), self._to_units(X[held.numpy()])
         per_pass = max(1, len(rows) // min(self.batch_size, len(rows)))
-        n_iter = self.n_iter
-        if n_iter is None:
-            n_iter = math.ceil((self._recipe(len(X)).n_updates if whitened else DEFAULT_UPDATES) / per_pass)
-        recipe, goal = replace(self._recipe(len(X)), n_updates=n_iter * per_pass), self._objective()
+        usual = self._recipe(len(X))
+        n_iter = math.ceil(usual.n_updates / per_pass) if self.n_iter is None else self.n_iter
+        n_rounds = self.n_rounds
+        if n_rounds is None:
+            n_rounds = usual.rounds if whitened is not None and self.n_iter is None else 0
+        recipe, goal = replace(usual, n_updates=n_iter * per_pass, rounds=n_rounds), self._objective()
         watch = None
         if whitened is not None and len(scored):
             watch = Watch(objective(whitened, recipe).sampler, scored, seed=self._learned_with)
@@ -261,7 +268,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         self.validation_scores_ = [nats.mean + log_det for nats in learned.looks]
         self.best_validation_score_ = None if learned.best is None else learned.best.mean + log_det
         self._keep(learned.state, X.dtype, learned.model)
-        self.n_iter_ = math.ceil((learned.state.update - first) / per_pass) + before
+        self.n_iter_ = min(n_iter, math.ceil((learned.state.update - first) / per_pass)) + before
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
@@ -278,7 +285,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         if first:
             self._learned_with = self._seed(None)
         state = self._begin(X, is_whitened=False, whole=False) if first else self._resume(X)
-        data, options = self._to_units(X), self._recipe(len(X)).options(0)
+        data, options = self._to_units(X), self._recipe(len(X)).options()
         is_whitened = self._coordinates().whitened is not None
         with self._threads(), explained(is_whitened, lambda: setattr(self, "_seen", seen)):
             for batch in torch.split(data, self.batch_size):

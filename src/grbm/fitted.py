@@ -1,5 +1,6 @@
 """What a fitted estimator holds, arrays alone, and the state of training that they stand for."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -35,6 +36,9 @@ def explained(is_whitened: bool, undo: Callable[[], None] = lambda: None) -> Ite
     except DivergenceError as error:
         undo()
         raise DivergenceError(error.divergence, advice=LOWER if is_whitened else ADVICE) from error
+
+
+PLAIN = {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0, "n_updates": 2000, "rounds": 0}  # without whitening
 
 
 class LogPartition(NamedTuple):
@@ -96,9 +100,10 @@ class FittedState:
         self.constant_, self.collinear_, self.is_gaussian_ = [], [], False
         self.validation_scores_, self.best_validation_score_ = [], None
 
+    @abstractmethod
     def to_model(self, dtype: Any = np.float32) -> GRBM:
         """The fitted machine."""
-        raise NotImplementedError
+        ...
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "components_")
@@ -175,7 +180,11 @@ class FittedState:
         is_whitened = "weights" in self._coordinates_
         known = len(self.components_) if self.__sklearn_is_fitted__() else None
         chosen = recipe_for(n_rows, known or (None if self.n_components == "auto" else int(self.n_components)))
-        plain = {} if is_whitened else {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0}
+        plain = (
+            {}
+            if is_whitened
+            else {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0, "n_updates": 2000, "rounds": 0}
+        )
         if not is_whitened and known is None and self.n_components == "auto":
             plain["n_hidden"] = 256
         said = {"learning_rate": self.learning_rate, "n_chains": self.n_chains, "min_var": self.min_variance}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["highest", "high", "fast"]
+LOOKS = 40  # at held-out rows, while stochastic gradients are followed
 
 
 @dataclass(frozen=True)
@@ -28,24 +29,39 @@ class FitOptions:
     blocks: int = 4
     """Blocks of rows and chains with random numbers and sums of their own: the most processes that can share the run.
     Fewer where batch and chains do not divide by it."""
+    rounds: int = 0
+    """The last so many updates are rounds of quasi-Newton steps up the log-likelihood itself (`grbm.quasi_newton`): for
+    persistent chains that mix well, and up to some thousands of parameters."""
 
     def check(self) -> None:
         """Raise ValueError for what no training can mean."""
-        for name, least in (("n_updates", 0), ("batch_size", 1), ("blocks", 1)):
+        for name, least in (("n_updates", 0), ("rounds", 0), ("batch_size", 1), ("blocks", 1)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if self.first_round < 0:
+            raise ValueError(f"rounds are among the updates, but {self.rounds} are more than {self.n_updates}.")
         for name in ("clip_norm", "min_var"):
             if (number := getattr(self, name)) is not None and not number > 0:
                 raise ValueError(f"{name} must be above 0, got {number}.")
         if self.average_decay is not None and not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay must be at least 0 and below 1, got {self.average_decay}.")
 
+    @property
+    def first_round(self) -> int:
+        """Updates before the first round; all of them where there is none."""
+        return self.n_updates - self.rounds
+
+    def is_look(self, update: int) -> bool:
+        """Whether held-out rows are looked at after this many updates: after every round, and 40 times before."""
+        return update >= self.first_round or update % max(1, self.first_round // LOOKS) == 0
+
+    def before_rounds(self, update: int) -> bool:
+        """Whether rounds follow: nothing is stopped early before, since they find what stochastic gradients do not."""
+        return self.rounds > 0 and update <= self.first_round
+
     def n_blocks(self, n_rows: int, objective: object) -> int:
         """The number of blocks of a batch of ``n_rows`` in all: the same numbers are learned for any division of it."""
         return math.gcd(self.blocks, n_rows, getattr(objective, "n_chains", None) or n_rows)
-
-
-LOOKS = 40  # at held-out rows, while a model learns
 
 
 @dataclass(frozen=True)
@@ -53,7 +69,8 @@ class Recipe:
     """How a whitened table is learned (`grbm.recipe`); `recipe_for` chooses what follows from its size."""
 
     n_hidden: int
-    n_updates: int
+    n_updates: int = 1500  # by stochastic gradients
+    rounds: int = 40  # of quasi-Newton steps after them
     learning_rate: float = 0.05
     variance_rate: float = 0.1  # share of it for log σ², which would else swallow what hidden units should explain
     batch_size: int = 256
@@ -62,9 +79,16 @@ class Recipe:
     min_var: float = 1e-4  # in the unit of the coordinates
     average_decay: float = 0.99
 
-    def options(self, until: int) -> FitOptions:
-        """What `grbm.fit` is told, to go up to update ``until``."""
-        return FitOptions(until, self.batch_size, True, min_var=self.min_var, average_decay=self.average_decay)
+    def options(self, first: int = 0) -> FitOptions:
+        """What `grbm.fit` is told, to go on from update ``first``."""
+        return FitOptions(
+            first + self.n_updates + self.rounds,
+            self.batch_size,
+            centred=True,
+            min_var=self.min_var,
+            average_decay=self.average_decay,
+            rounds=self.rounds,
+        )
 
 
 def sees_clusters(n_hidden: int) -> bool:
@@ -76,7 +100,7 @@ def sees_clusters(n_hidden: int) -> bool:
 
 
 def recipe_for(n_rows: int, n_hidden: int | None = None) -> Recipe:
-    """As many hidden units as rows can teach, and updates that cost some twenty seconds on two cores."""
+    """As many hidden units as rows can teach."""
     chosen = n_hidden or min(256, max(64, min(128, n_rows // 4), n_rows // 40))
     rate = 0.1 if sees_clusters(chosen) else 1.0  # σ² has far to fall where it begins with the whole table
-    return Recipe(chosen, 8000 if n_rows >= 1000 else 4000, variance_rate=rate)
+    return Recipe(chosen, variance_rate=rate)

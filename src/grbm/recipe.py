@@ -21,7 +21,7 @@ from grbm.guard import Guard
 from grbm.initialise import gaussian_, matched_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD
-from grbm.options import LOOKS, Recipe
+from grbm.options import Recipe
 from grbm.randomness import generator
 from grbm.samplers import GlobalMoves
 from grbm.training import StepMetrics, TrainState, fit
@@ -97,6 +97,8 @@ def learn(
 ) -> Learned:
     """Learn ``rows`` (n, N), look at held-out ones now and then, and keep the best model seen.
 
+    First by stochastic gradients, which find where clusters are, then by rounds of quasi-Newton steps.
+
     Parameters
     ----------
     state : TrainState
@@ -106,7 +108,8 @@ def learn(
     base : Base, optional
         One Gaussian, which is the result where no look did better.
     patience, tol
-        Stop after so many looks in a row that were better than the best before by less than ``tol`` nats.
+        Stop after so many looks in a row that were better than the best before by less than ``tol`` nats; where rounds
+        follow, only they are cut short.
     callback
         Called after each look; learning stops when it returns something true.
 
@@ -117,26 +120,29 @@ def learn(
     """
     first, ended = state.update, "finished"
     looks: list[Nats] = []
-    options = recipe.options(first + recipe.n_updates)
-    every = max(1, recipe.n_updates // LOOKS)
+    options = recipe.options(first)
     bar, since, good, halvings = -math.inf, 0, _copy(state), 0
     while ended == "finished" and state.update < options.n_updates:
         try:
             for metrics in fit(state, rows, goal, options):
-                if (state.update - first) % every and state.update < options.n_updates:
+                if not options.is_look(state.update):
                     continue
                 nats = None if watch is None else watch.look(state)
                 if nats is not None:
                     if not nats.mean > bar - FELL - 5 * nats.error and halvings < HALVINGS:
                         raise _FellError
                     looks.append(nats)
-                    since = 0 if nats.mean > bar + tol else since + 1
+                    since = 0 if nats.mean > bar + tol or options.before_rounds(state.update) else since + 1
                     if nats.mean >= bar:
                         bar, good = nats.mean, _copy(state)
                 best = None if watch is None else watch.best
                 if callback(Progress(state.update, options.n_updates, nats, best, state, metrics)):
                     ended = "stopped"
-                elif patience is not None and since >= patience:
+                elif (
+                    patience is not None
+                    and since >= patience
+                    and (state.update > options.first_round or not options.rounds)
+                ):
                     ended = "early"
                 if ended != "finished":
                     break

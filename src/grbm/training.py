@@ -13,12 +13,15 @@ from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
 from grbm.model import GRBM
 from grbm.moments import Moments, MomentSum, ascent, centre
-from grbm.objectives import Adaptation, Negative, Objective, positive, with_sampler
+from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
 from grbm.options import FitOptions, Precision
-from grbm.randomness import generator
+from grbm.quasi_newton import ROWS, Memory, climb, draw
+from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
 from grbm.samplers.chains import Swaps
 from grbm.schedules import cosine
+
+FRESH = 0.5  # weight of a round's parameters in their average, which evens out what its own draws brought in
 
 
 @dataclass
@@ -33,6 +36,7 @@ class TrainState:
     average: GRBM | None = None  # exponential moving average of the parameters
     adaptation: Adaptation = field(default_factory=Adaptation)  # of the sampler, such as its ladder
     guard: Guard = field(default_factory=Guard)  # the last good parameters
+    memory: Memory | None = None  # of the last rounds of quasi-Newton steps
 
     def settle(self) -> None:
         """Wait for the device, and raise DivergenceError if one of the last updates was broken."""
@@ -83,13 +87,59 @@ def train_step(
     state.optimizer.step()
     model.log_var.clamp_(min=math.log(options.min_var))
 
-    state.persistent = chains.persistent
+    state.persistent, state.memory = chains.persistent, None
     if looks(state.update, energy):
         state.adaptation.learn(objective, energy, pooled.swap_rate)
     state.update += 1
     if options.average_decay is not None:
         _update_average(state, options.average_decay)
     return StepMetrics(grad_norm, pooled.data_h, pooled.accept_rate, pooled.swap_rate, chains)
+
+
+@torch.no_grad()
+def train_round(
+    state: TrainState,
+    objective: Objective,
+    data: Tensor | Rows,
+    options: FitOptions = FitOptions(),
+    *,
+    group: ProcessGroup = ALONE,
+) -> StepMetrics:
+    """Make one round of quasi-Newton steps up the log-likelihood of ``data`` (n, N), or of 4,096 rows of it.
+
+    The first round begins at the average of the parameters where there is one, which goes on over rounds. Processes
+    that share a run share the chains, and all climb alike.
+    """
+    model, sampler = state.model, state.adaptation.applied(objective).sampler
+    memory = state.memory or Memory.empty(torch.nn.utils.parameters_to_vector(model.parameters()))
+    if state.memory is None and state.average is not None:
+        model.load_state_dict(state.average.state_dict())
+    seed, device = seed_of(state.seed, "round", state.update), model.W.device
+    rows = data[torch.randperm(len(data), generator=generator(seed, "rows"))[:ROWS].to(_device_of(data))]
+    chains = state.persistent
+    if chains is None:
+        chains = sampler.noise(model.freeze(), getattr(objective, "n_chains", None) or len(rows), generator(seed))
+    else:
+        chains = group.all_gather(chains)
+    energy = model.freeze()
+    drawn = draw(energy, sampler, chains, Blocks(seed, 1, device=device))
+    state.memory, height = climb(model, rows, drawn.draws, memory, min_var=options.min_var)
+    own = group.part(chains.shape[-2])
+    state.persistent = drawn.chains[..., own, :].contiguous()
+    state.update, state.guard = state.update + 1, Guard()  # no step leads down, or out of the finite world
+    if state.average is not None:
+        for average, parameter in zip(state.average.parameters(), model.parameters(), strict=True):
+            average.lerp_(parameter, FRESH)
+    data_h = energy.hidden_logits(rows).sigmoid()
+    sums = MomentSum(energy)
+    sums.add(drawn.last, energy.hidden_logits(drawn.last).sigmoid())
+    negative = Negative(sums, state.persistent, drawn.accept_rate, drawn.last[own])
+    return StepMetrics(height.gradient.norm(), data_h.mean(0), drawn.accept_rate, None, negative)
+
+
+def _device_of(data: Tensor | Rows) -> torch.device | str:
+    """Where the numbers of rows belong."""
+    return data.device if isinstance(data, Tensor) else "cpu"
 
 
 def fit(
@@ -102,6 +152,8 @@ def fit(
     group: ProcessGroup = ALONE,
 ) -> Iterator[StepMetrics]:
     """Train up to update ``options.n_updates``; learning rates fall to 0 by the cosine (Eq. 22).
+
+    The last ``options.rounds`` updates are rounds of quasi-Newton steps (`train_round`).
 
     What is returned is an iterator that makes an update for each `StepMetrics` it yields: nothing is learned before it
     is iterated over, and training can be looked at, or left, after any update.
@@ -135,6 +187,8 @@ def fit(
         raise TypeError(f"state must be a grbm.TrainState(model, optimizer), got {type(state).__name__}.")
     if not isinstance(options, FitOptions):
         raise TypeError(f"options must be an object such as grbm.FitOptions(n_updates=100), got {options!r}.")
+    if options.rounds and not isinstance(objective, PCD):
+        raise ValueError("rounds of quasi-Newton steps go with persistent chains: grbm.PCD.")
     if not hasattr(objective, "negative") or isinstance(objective, type):
         raise TypeError(f"objective must be an object such as grbm.ModifiedCD(grbm.Gibbs()), got {objective!r}.")
     options.check()
@@ -169,19 +223,21 @@ def _fit(
     """`fit` after its checks: rows in a new order each epoch, the learning rate of the update, the update."""
     per_epoch = len(data) // batch_size
     epoch, order = -1, torch.empty(0)
-    while state.update < options.n_updates:
+    while state.update < options.first_round:
         if state.update // per_epoch != epoch:
             epoch = state.update // per_epoch
             order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
-            order = order.to(data.device) if isinstance(data, Tensor) else order
+            order = order.to(_device_of(data))
         first = state.update % per_epoch * batch_size
         rows = order[first : first + batch_size][group.part(batch_size)]
-        left = cosine(state.update, options.n_updates)
+        left = cosine(state.update, options.first_round)
         for parameters in state.optimizer.param_groups:
             parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
         now = _with_step_size(objective, left) if options.anneal_step_size else objective
         yield train_step(state, now, data[rows], options, precision=precision, group=group)
     state.settle()
+    while state.update < options.n_updates:
+        yield train_round(state, objective, data, options, group=group)
 
 
 class _Pooled(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.bennett import bennett
 from grbm.devices import require_memory
 from grbm.evaluate import exact
 from grbm.model import GRBM, Base, Energy
@@ -109,25 +110,6 @@ def mean_weight(log_weight: Tensor) -> tuple[float, float, float]:
     log_mean, n_effective = (float(x) for x in importance(log_weight))
     ess = n_effective / n
     return log_mean, math.sqrt(max(0.0, 1 / ess - 1) / n), ess
-
-
-def bennett(forth: Tensor, back: Tensor) -> tuple[float, float]:
-    """log(Z_1/Z_0) from log weights of both ways, and its standard error (Bennett 1976; Shirts et al. 2003).
-
-    The estimate L solves Σ_forth f(L − w + s) = Σ_back f(w − L − s) for f(x) = 1/(1 + e^x) and s = log n_forth/n_back;
-    the difference of the two sums falls with L.
-    """
-    shift = math.log(len(forth) / len(back))
-    low, high = float(torch.cat([forth, back]).min()) - 50, float(torch.cat([forth, back]).max()) + 50
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if (middle - forth + shift).neg().sigmoid().sum() > (back - middle - shift).neg().sigmoid().sum():
-            low = middle
-        else:
-            high = middle
-    parts = (low - forth + shift).neg().sigmoid(), (back - low - shift).neg().sigmoid()
-    variance = sum((float(f.square().mean() / f.mean().square()) - 1) / len(f) for f in parts)
-    return low, math.sqrt(max(0.0, variance))
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
         if drawn.isfinite().all() and len(names) > 1:
             save(table_plots.correlations(real, drawn, names), "correlations.png")
     if run.metrics:
-        save(plots.learning_curves(run.metrics), "learning.png")
+        save(plots.learning_curves(run.metrics, run.config.train.first_round), "learning.png")
     return written
 
 

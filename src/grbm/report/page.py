@@ -79,12 +79,14 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     held = "" if dataset is None or not len(dataset.test) else f"; {len(dataset.test):,} held out"
     train, objective = config.train, config.objective
     done = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
+    n_rounds = train.n_updates - train.first_round
+    rounds = f"; the last {n_rounds} were rounds of quasi-Newton steps" if n_rounds and done > train.first_round else ""
     facts = {
         "Preset": config.preset or "–",
         "Data": f"{config.dataset.name}: {rows}{_units(run)}{shape}{held}",
         "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
         "Training": f"{done:,} of {train.n_updates:,} updates of {train.batch_size:,} rows; {objective.name}, "
-        f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}",
+        f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}{rounds}",
         "Time": "; ".join(filter(None, (duration(seconds), run.status.machine))),
         "Seed": str(config.seed),
     }
@@ -182,15 +184,19 @@ def _learned(run: Run) -> Iterator[str]:
         label: [{"update": m["update"], "free": m.get(name)} for m in run.metrics] for label, name in parts.items()
     }
     if run.metrics:
-        title = "free energy, nats per sample"
-        curves.append(html.figure(html.svg(plots.curve(energies, "free", title)), "", title, "chart"))
+        title, first = "free energy, nats per sample", run.config.train.first_round
+        curves.append(
+            html.figure(html.svg(plots.curve(energies, "free", title, first_round=first)), "", title, "chart")
+        )
     yield f'<div class="grid">{"".join(filter(None, curves))}</div>'
 
 
 def curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
     """One number over the updates of runs, as a figure; nothing where none has logged."""
     metrics = {label: run.metrics for label, run in several.items() if run.metrics}
-    return html.figure(html.svg(plots.curve(metrics, name, title, log)), "", title, "chart") if metrics else ""
+    first_rounds = {run.config.train.first_round for run in several.values()}
+    first = first_rounds.pop() if len(first_rounds) == 1 else None
+    return html.figure(html.svg(plots.curve(metrics, name, title, log, first)), "", title, "chart") if metrics else ""
 
 
 def scores(run: Run) -> Iterator[tuple[str, str]]:

@@ -122,9 +122,9 @@ def _strengths(W: Tensor, count: int) -> str:
     return f"{float(largest.min()):.2g} to {float(largest.max()):.2g}"
 
 
-def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
+def learning_curves(metrics: list[dict[str, Any]], first_round: int | None = None) -> Figure:
     """What a run logged: variances and reconstructions (Fig. 3a), gradients, distance to the data, free energies, use
-    of the hidden units."""
+    of the hidden units. Rounds of quasi-Newton steps, from update ``first_round`` on, have half of each axis."""
     figure = Figure(figsize=(10, 5), layout="constrained")
     panels = figure.subplots(2, 3).ravel()
     updates = [m["update"] for m in metrics]
@@ -154,15 +154,25 @@ def learning_curves(metrics: list[dict[str, Any]]) -> Figure:
             axes.legend(frameon=False, fontsize=7)
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("update", fontsize=8)
+    scored = [(m["nats_validation"], m["update"]) for m in metrics if m.get("nats_validation") is not None]
+    if scored:
+        nats, update = max(scored)
+        panels[4].plot(update, nats, "o", color=RUST, ms=4, label=f"best: {nats:.4g}, at update {update:,}")
+        panels[4].legend(frameon=False, fontsize=7, loc="lower right")
+        usual = sorted(nats for nats, _ in scored)[len(scored) // 2]
+        panels[4].set_ylim(bottom=max(min(scored)[0], nats - 5 * max(nats - usual, 0.02)))  # the start is far below
     panels[-1].set_ylim(-0.02, 1.02)
     for axes in panels:
-        axes.tick_params(labelsize=7)
+        _with_rounds(axes, updates[-1], first_round)
+        axes.tick_params(which="both", labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: bool = False) -> Figure:
-    """One number of the records of one or several runs, by label, over updates."""
+def curve(
+    several: dict[str, list[dict[str, Any]]], name: str, title: str, log: bool = False, first_round: int | None = None
+) -> Figure:
+    """One number of the records of one or several runs, by label, over updates; ``first_round`` as above."""
     figure = Figure(figsize=(4.4, 2.9), layout="constrained")
     axes = figure.subplots()
     for k, (label, metrics) in enumerate(several.items()):
@@ -182,9 +192,30 @@ def curve(several: dict[str, list[dict[str, Any]]], name: str, title: str, log: 
         axes.legend(frameon=False, fontsize=8)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("update" if limits is None else "update (what lies beyond the axes is cut off)", fontsize=9)
+    _with_rounds(axes, max((m["update"] for metrics in several.values() for m in metrics), default=0), first_round)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _with_rounds(axes: Axes, last: int, first_round: int | None) -> None:
+    """Give the updates after ``first_round``, where there are some, as much of the axis as those before."""
+    if first_round is None or not 0 < first_round < last:
+        return
+    factor = first_round / (last - first_round)
+
+    def forth(u: np.ndarray) -> np.ndarray:
+        return np.where(u < first_round, u, first_round + factor * (u - first_round))
+
+    def back(x: np.ndarray) -> np.ndarray:
+        return np.where(x < first_round, x, first_round + (x - first_round) / factor)
+
+    axes.set_xscale("function", functions=(forth, back))
+    ticks = [0, first_round // 2, first_round, last]
+    axes.set_xticks(ticks, labels=[f"{u:,}" for u in ticks])
+    axes.set_xlim(0, last)
+    axes.axvline(first_round, color="#999999", lw=0.6)
+    axes.set_xlabel(f"update; from {first_round:,} on rounds", fontsize=8)
 
 
 def _log_scale(axes: Axes, numbers: Sequence[float]) -> None:

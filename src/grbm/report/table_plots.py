@@ -28,7 +28,7 @@ def marginals(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     shown = farthest(data, drawn)
     across = min(len(shown), 6)
     down = -(-len(shown) // across)
-    figure = Figure(figsize=(1.75 * across + 0.3, 1.45 * down + 0.75), layout="constrained")
+    figure = Figure(figsize=(max(1.75 * across + 0.3, 6.2), 1.45 * down + 0.75), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).ravel()
     for axes in panels[len(shown) :]:
         axes.set_axis_off()

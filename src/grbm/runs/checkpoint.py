@@ -26,6 +26,7 @@ from grbm.files import encode, flush_folder
 from grbm.guard import Guard
 from grbm.model import GRBM
 from grbm.objectives import Adaptation
+from grbm.quasi_newton import Memory
 from grbm.training import TrainState
 from grbm.typed import is_kind, read_bytes, read_json
 
@@ -84,6 +85,8 @@ def save(
         tensors |= {f"average.{name}": p for name, p in state.average.state_dict().items()}
     if state.guard.last_good is not None:
         tensors |= {f"last_good.{name}": p for name, p in state.guard.last_good.items()}
+    if state.memory is not None:
+        tensors |= {f"curvature.{name}": x for name, x in state.memory._asdict().items()}
     if persistent is not None:
         tensors["persistent"] = persistent
     tensors |= {f"memory.{name}": x for name, x in state.adaptation.state_dict.items()}
@@ -244,6 +247,8 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             index = rest.partition(".")[0]
             good = index.isdigit() and int(index) < len(parameters)
             good = good and tensor.shape in ((), parameters[int(index)].shape)
+        elif kind == "curvature":
+            good = rest in Memory._fields and tensor.shape[1:] == (sum(p.numel() for p in model.values()),)
         elif kind == "memory":  # of a ladder, or of several models
             good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
         else:
@@ -267,6 +272,8 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
     state.seed, state.update = record["seed"], record["update"]
     state.guard = Guard(part("last_good") or None)
     state.adaptation = Adaptation({name: x.cpu() if name == "ladder" else x for name, x in part("memory").items()})
+    curvature = part("curvature")
+    state.memory = Memory(**curvature) if curvature else None
     state.average = None
     if average := part("average"):
         state.average = GRBM(model.n_visible, model.n_hidden, device=device, dtype=model.W.dtype)

@@ -164,9 +164,14 @@ class TrainConfig(FitOptions):
     keep_best: bool = False
     """Keep the model that scored best on those rows, one Gaussian among them, in place of the last."""
     patience: int | None = None
-    """Stop after so many of 40 looks at those rows without a better score."""
+    """Stop after so many looks at those rows without a better score: of 40, or of those after each of ``rounds``."""
     variance_rate: float = 1.0
     """Factor on the learning rate of log σ²."""
+
+    @property
+    def first_round(self) -> int:
+        """As in `FitOptions`, but a run that was made short has half of its updates for stochastic gradients."""
+        return self.n_updates - min(self.rounds, self.n_updates // 2)
 
     def build(self, model: "GRBM") -> "torch.optim.Optimizer":
         """The optimiser of ``model``'s parameters."""

@@ -17,8 +17,9 @@ from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
-from grbm.objectives import Objective
+from grbm.objectives import PCD, Objective
 from grbm.options import sees_clusters
+from grbm.quasi_newton import REMEMBERED
 from grbm.recipe import held_out
 from grbm.reference import Reference
 from grbm.runs import checkpoint
@@ -100,10 +101,11 @@ def _require_memory(config: RunConfig, n_visible: int, objective: Objective | No
     """Raise UserError for a model or chains that no memory holds; what is counted is the least that they need."""
     n_hidden = config.model.n_hidden
     copies = 4  # the weights, their gradient, the moments of either phase
+    copies += 4 * REMEMBERED if config.train.rounds else 0  # steps and falls in float64
     require_memory(
         4.0 * copies * n_visible * n_hidden,
         f"A model of {n_visible:,} visible and {n_hidden:,} hidden units",
-        "use fewer --model.n-hidden",
+        "use fewer --model.n-hidden" + (", or --train.rounds 0" if config.train.rounds else ""),
         device,
     )
     n_chains = getattr(objective, "n_chains", None) or config.train.batch_size
@@ -136,6 +138,11 @@ def _objective(
             f"{group.world_size} processes cannot share {config.train.blocks} blocks of {batch_size} rows and "
             f"{getattr(objective, 'n_chains', None) or batch_size} chains evenly; choose --train.blocks, "
             f"--train.batch-size and --objective.n-chains that {group.world_size} divides."
+        )
+    if config.train.rounds and not isinstance(objective, PCD):
+        raise UserError(
+            f"Rounds of quasi-Newton steps need persistent chains, not {config.objective.name}: choose "
+            f"--train.rounds 0, or --objective.name pcd."
         )
     if group.world_size > 1 and objective.sampler.anneals:
         raise UserError(

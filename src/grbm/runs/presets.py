@@ -83,8 +83,9 @@ def _table() -> RunConfig:
         sampler=sampler,
         objective=ObjectiveConfig("pcd", n_steps=1, n_chains=recipe.n_chains, probabilities=True),
         train=TrainConfig(
-            recipe.n_updates,
+            recipe.n_updates + recipe.rounds,
             recipe.batch_size,
+            rounds=recipe.rounds,
             learning_rate=recipe.learning_rate,
             variance_rate=recipe.variance_rate,
             centred=True,

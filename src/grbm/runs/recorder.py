@@ -20,7 +20,6 @@ from grbm.evaluate.watching import Nats, Watch, can_watch, gaussian_nats
 from grbm.files import read_tensors, write_tensors
 from grbm.initialise import gaussian_
 from grbm.model import GRBM
-from grbm.options import LOOKS
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
 from grbm.runs.folder import BEST_WEIGHTS, CHECKPOINTS, Status
@@ -123,7 +122,8 @@ class Recorder:
         nats = self._look()
         record = None
         every = max(1, n_updates // config.log.points)
-        if state.update % every == 0 or state.update in (1, n_updates) or nats is not None:
+        is_round = state.update > config.train.first_round
+        if state.update % every == 0 or state.update in (1, n_updates) or is_round or nats is not None:
             chains = group.all_gather(metrics.negative.v)
             if self.log is not None:
                 self._require_place()
@@ -181,10 +181,9 @@ class Recorder:
         self.group.broadcast()
 
     def _look(self) -> Nats | None:
-        """The held-out log-likelihood, 40 times in all; the best weights so far go into a file of their own."""
+        """The held-out log-likelihood, now and then; the best weights so far go into a file of their own."""
         state, train, notes = self.state, self.config.train, self.notes
-        every = max(1, train.n_updates // LOOKS)
-        if self.watch is None or (state.update % every and state.update != train.n_updates):
+        if self.watch is None or not train.is_look(state.update):
             return None
         nats = self.watch.look(self.state)
         notes.worse += 1
@@ -193,6 +192,8 @@ class Recorder:
             if train.keep_best:
                 self._require_place()
                 write_tensors(self.folder / BEST_WEIGHTS, self.watch.best_model().state_dict())
+        if train.before_rounds(state.update):
+            notes.worse = 0
         self.is_done = train.patience is not None and notes.worse >= train.patience
         return nats
 

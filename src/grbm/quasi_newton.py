@@ -1,0 +1,194 @@
+"""Climbing the log-likelihood itself: quasi-Newton steps, with log Z from a fixed set of draws.
+
+With draws v_1..v_n of a density q, log Z(θ) ≈ log 1/n Σ_i exp(−F_θ(v_i))/q(v_i) is a smooth function of θ, and so is
+the log-likelihood (Monte Carlo maximum likelihood; Geyer & Thompson 1992), which L-BFGS climbs (Nocedal 1980). Where
+parameters differ much in how they curve it, as those of far clusters do, this takes hundreds of steps where stochastic
+gradients take hundreds of thousands. The draws are of the model itself as a round of steps begins, and of the sampler's
+reference where it has one; a step that would leave few of them with a weight is not taken.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from grbm.bennett import bennett
+from grbm.model import GRBM, Energy
+from grbm.moments import Moments, ascent
+from grbm.randomness import Rng
+from grbm.samplers import GlobalMoves, Sampler, persistent, run_chains
+from grbm.samplers.path import in_double
+
+STEPS = 25  # of a round
+DRAWS = 2048  # at least, of the model, and as many of the reference
+ROWS = 4096  # of the data, at most
+BURN_IN = 2  # steps of the chains, which the last round left near the model
+REMEMBERED = 50  # steps whose curvature counts
+PART = 1 << 17  # numbers that fit into a cache
+LEAST = 0.3  # effective share of the draws, below which log Z is not believed
+HALVINGS = 12  # of a step, before a round ends
+FIRST = 0.1  # length of the first step of all, whose curvature nothing tells
+
+
+class Draws(NamedTuple):
+    """What log Z is computed from, float64: states v (n, N) and the log of their density, (n,), but for a constant."""
+
+    v: Tensor
+    log_q: Tensor
+
+
+class Drawn(NamedTuple):
+    """Draws, and the chains that they are of."""
+
+    draws: Draws
+    chains: Tensor  # visible units from which they go on ([R,] C, N)
+    last: Tensor  # those of the model, (C, N)
+    accept_rate: Tensor | None
+
+
+class Height(NamedTuple):
+    """The log-likelihood at some parameters, in nats per row, but for a constant where the draws' density has one."""
+
+    value: float
+    gradient: Tensor  # by W, b, μ and log σ², one after the other (P,)
+    share: float  # effective share of the draws (Kong 1992)
+
+
+class Memory(NamedTuple):
+    """The last steps, and how the gradient fell along each: (K, P) float64."""
+
+    steps: Tensor
+    falls: Tensor
+
+    @classmethod
+    def empty(cls, like: Tensor) -> "Memory":
+        """Nothing known of the curvature along parameters ``like`` (P,)."""
+        return cls(*(like.new_empty(0, len(like), dtype=torch.float64) for _ in range(2)))
+
+
+def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
+    """States of chains of the model, which go on from ``chains``, pooled with draws of the sampler's reference.
+
+    The density of the pool is the mixture of both, by their numbers (Veach & Guibas 1995): with w = exp(−F)/(q Z) from
+    Bennett's ratio, that of the model is q w.
+    """
+    states, rate = [], None
+    for k in range(BURN_IN + -(-DRAWS // chains.shape[-2])):
+        walked = run_chains(energy, sampler, chains, 1, rng)
+        chains, rate = persistent(sampler, walked.chains), walked.accept_rate
+        states += [walked.chains.v] if k >= BURN_IN else []
+    exactly, of_model = in_double(energy), torch.cat(states).double()
+    if not isinstance(sampler, GlobalMoves):
+        return Drawn(Draws(of_model, -exactly.free_energy(of_model)), chains, states[-1], rate)
+    q = sampler.reference.to(energy.W)
+    pool = torch.cat([q.sample(DRAWS, rng).double(), of_model])
+    log_q = q.to(pool).log_prob(pool)
+    log_w = -exactly.free_energy(pool) - log_q
+    log_z = bennett(log_w[:DRAWS], log_w[DRAWS:])[0]
+    share = DRAWS / len(pool)
+    mixed = torch.logaddexp(log_q + math.log(share), log_q + log_w - log_z + math.log(1 - share))
+    return Drawn(Draws(pool, mixed), chains, states[-1], rate)
+
+
+def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
+    """The log-likelihood of ``rows`` (n, N) float64, and its gradient."""
+    at_rows, at_draws = _look(energy, rows), _look(energy, draws.v)
+    log_w = -at_draws.free_energy - draws.log_q
+    total = log_w.logsumexp(0)
+    weights = (log_w - total).exp()
+    value = -at_rows.free_energy.mean() - (total - math.log(len(log_w)))
+    positive = _moments(rows, at_rows, rows.new_full((len(rows),), 1 / len(rows)))
+    by_name = ascent(energy, positive.minus(_moments(draws.v, at_draws, weights)))
+    gradient = torch.cat([by_name[name].flatten() for name in ("W", "b", "mu", "log_var")])
+    return Height(float(value), gradient, 1 / (len(weights) * float(weights.square().sum())))
+
+
+class _Seen(NamedTuple):
+    """States as the model sees them."""
+
+    free_energy: Tensor  # (n,)
+    h_prob: list[Tensor]  # p(h = 1 | v), by parts that a cache holds
+
+
+def _look(energy: Energy, v: Tensor) -> _Seen:
+    parts = [(part, energy.hidden_logits(part)) for part in torch.split(v, max(1, PART // energy.n_hidden))]
+    return _Seen(torch.cat([energy.free_energy(*part) for part in parts]), [logits.sigmoid_() for _, logits in parts])
+
+
+def _moments(v: Tensor, seen: _Seen, weights: Tensor) -> Moments:
+    """Weighted means of v, v², h and v hᵀ."""
+    h, vh = torch.zeros_like(seen.h_prob[0][0]), v.new_zeros(v.shape[1], seen.h_prob[0].shape[1])
+    n = len(seen.h_prob[0])
+    for part, w, p in zip(torch.split(v, n), torch.split(weights, n), seen.h_prob, strict=True):
+        h += w @ p
+        vh.addmm_((part * w[:, None]).T, p)
+    return Moments(weights @ v, weights @ v.square(), h, vh)
+
+
+def direction(gradient: Tensor, memory: Memory) -> Tensor:
+    """Where L-BFGS goes: the gradient times an inverse Hessian from the steps remembered, by the two loops (P,)."""
+    if not len(memory.steps):
+        return FIRST * gradient / max(1.0, float(gradient.norm()))
+    uphill, shares = gradient.clone(), []
+    curvature = (memory.steps * memory.falls).sum(1)
+    for s, y, sy in reversed(list(zip(*memory, curvature, strict=True))):
+        shares.append((s @ uphill) / sy)
+        uphill -= shares[-1] * y
+    uphill *= curvature[-1] / memory.falls[-1].square().sum()
+    for s, y, sy, share in zip(*memory, curvature, reversed(shares), strict=True):
+        uphill += s * (share - (y @ uphill) / sy)
+    return uphill
+
+
+@torch.no_grad()
+def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: float) -> tuple[Memory, Height]:
+    """Make a round of steps in place, each the longest of 1, ½, ¼, ... that climbs (Armijo) and keeps enough draws.
+
+    Parameters
+    ----------
+    model : GRBM
+        The parameters; log σ² stays above the logarithm of ``min_var``.
+    rows, draws
+        What the log-likelihood is of, and what log Z comes from; rows (n, N).
+    memory : Memory
+        From earlier rounds: other draws, but nearly the same curvature.
+
+    Returns
+    -------
+    memory : Memory
+        Empty where no step could be made.
+    height : Height
+        Where the round ended.
+    """
+    parameters, rows = list(model.parameters()), rows.double()
+    sizes = [p.numel() for p in parameters]
+    here = parameters_to_vector(parameters).double()
+    low = torch.full_like(here, -torch.inf)
+    low[-model.n_visible :] = math.log(min_var)
+
+    def at(vector: Tensor) -> Height:
+        W, b, mu, log_var = torch.split(vector, sizes)
+        return height(Energy(W.view_as(model.W), b, mu, log_var.exp()), rows, draws)
+
+    now, n_made = at(here), 0
+    for _ in range(STEPS):
+        uphill = direction(now.gradient, memory)
+        if not now.gradient @ uphill > 0:
+            break
+        for k in range(HALVINGS):
+            there = torch.maximum(here + 0.5**k * uphill, low)
+            step, found = there - here, at(there)
+            if found.share >= LEAST and found.value >= now.value + 1e-4 * float(now.gradient @ step):
+                break
+        else:
+            break
+        fall = now.gradient - found.gradient
+        if step @ fall > 1e-8 * step.norm() * fall.norm():
+            pairs = (torch.cat([a, b[None]])[-REMEMBERED:] for a, b in zip(memory, (step, fall), strict=True))
+            memory = Memory(*pairs)
+        here, now, n_made = there, found, n_made + 1
+    for parameter, part in zip(parameters, torch.split(here, sizes), strict=True):
+        parameter.copy_(part.view_as(parameter))
+    return memory if n_made else Memory.empty(here), now

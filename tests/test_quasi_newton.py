@@ -1,0 +1,229 @@
+"""Rounds of quasi-Newton steps: the log-likelihood and its gradient against exact ones, and what a round may not do."""
+
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from grbm import GRBM, PCD, Base, FitOptions, Gibbs, ModifiedCD, ParallelTempering, TrainState, fit
+from grbm.evaluate import exact
+from grbm.initialise import matched_
+from grbm.model import Energy
+from grbm.quasi_newton import DRAWS, LEAST, Draws, Memory, climb, direction, draw, height
+from grbm.randomness import Blocks, generator
+from grbm.reference import Reference
+from grbm.runs import checkpoint
+from grbm.samplers import GlobalMoves
+from tests.conftest import random_model
+
+
+def reference(N: int, scale: float = 2.0) -> Reference:
+    """One Gaussian with independent units."""
+    return Reference(torch.ones(1), torch.zeros(1, N), scale * torch.eye(N)[None])
+
+
+def clusters(n: int, seed: int = 0) -> Tensor:
+    """Four clusters of width 1, six apart and of unequal masses."""
+    rng = generator(seed, "clusters")
+    centres = torch.tensor([[-3.0, -3.0], [-3.0, 3.0], [3.0, -3.0], [3.0, 3.0]])
+    which = torch.multinomial(torch.tensor([0.4, 0.3, 0.2, 0.1]), n, replacement=True, generator=rng)
+    return centres[which] + torch.randn(n, 2, generator=rng)
+
+
+def exactly(model: GRBM) -> Energy:
+    energy = model.freeze()
+    return Energy(*(x.detach().double() for x in (energy.W, energy.b, energy.mu, energy.var)))
+
+
+def test_the_gradient_is_autograds():
+    model = random_model(3, 5, 0).double()
+    rng = generator(0)
+    rows = torch.randn(70, 3, generator=rng, dtype=torch.float64)
+    draws = Draws(*(torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((90, 3), (90,))))
+    found = height(exactly(model), rows, draws)
+    energy = Energy(model.W, model.b, model.mu, model.log_var.exp())
+    log_z = (-energy.free_energy(draws.v) - draws.log_q).logsumexp(0) - math.log(90)
+    value = -energy.free_energy(rows).mean() - log_z
+    value.backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert found.value == pytest.approx(value.item(), abs=1e-12)
+    torch.testing.assert_close(found.gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", range(4))
+def test_the_log_likelihood_is_the_exact_one(k):
+    """To four standard errors of the draws' weights; a wrong share of the pool would be wrong by tenths of a nat."""
+    model = random_model(3, 8, k, strength=1.5)
+    rows = exact.sample(model.double(), 300, seed=k)[0].double()
+    model, covariance = model.float(), 1.5 * torch.cov(rows.T)
+    near = Reference(torch.ones(1), rows.mean(0)[None].float(), torch.linalg.cholesky(covariance)[None].float())
+    drawn = draw(model.freeze(), GlobalMoves(near), rows[:256].float(), Blocks(k, 1))
+    assert len(drawn.draws.v) == 2 * DRAWS
+    assert drawn.last.shape == (256, 3)
+    found = height(exactly(model), rows, drawn.draws)
+    expected = -float(model.double().free_energy(rows).detach().mean()) - exact.log_z(model)
+    error = math.sqrt((1 / found.share - 1) / len(drawn.draws.v)) + 0.01  # and that of Bennett's ratio
+    assert abs(found.value - expected) < 4 * error
+
+
+def test_draws_of_the_model_alone_tell_ratios():
+    """Without a reference the log-likelihood is known but for a constant: log Z where the round begins."""
+    model, other = (random_model(2, 6, 1, strength=0.5, dtype=torch.float32) for _ in range(2))
+    with torch.no_grad():
+        other.W.mul_(0.8)
+    start = exact.sample(model, 256)[0].float()
+    drawn = draw(model.float().freeze(), Gibbs(), start, Blocks(0, 1))
+    rows = torch.zeros(1, 2).double()
+
+    def at(m: GRBM) -> float:
+        return height(exactly(m), rows, drawn.draws).value
+
+    def truly(m: GRBM) -> float:
+        return -float(m.double().free_energy(rows).detach()) - exact.log_z(m)
+
+    assert abs((at(other) - at(model)) - (truly(other) - truly(model))) < 0.05
+
+
+def test_two_loops_are_the_inverse_hessian():
+    """Against the BFGS formula, written out (Nocedal & Wright 2006, Eq. 7.16)."""
+    rng = generator(3)
+    A = torch.randn(6, 6, generator=rng, dtype=torch.float64)
+    hessian = A @ A.T + torch.eye(6)
+    steps = torch.randn(4, 6, generator=rng, dtype=torch.float64)
+    falls, gradient = steps @ hessian, torch.randn(6, generator=rng, dtype=torch.float64)
+    s, y = steps[-1], falls[-1]
+    inverse = (s @ y) / (y @ y) * torch.eye(6, dtype=torch.float64)
+    for s, y in zip(steps, falls, strict=True):
+        V = torch.eye(6) - torch.outer(y, s) / (s @ y)
+        inverse = V.T @ inverse @ V + torch.outer(s, s) / (s @ y)
+    torch.testing.assert_close(direction(gradient, Memory(steps, falls)), inverse @ gradient)
+
+
+def round_of(model: GRBM, data: Tensor, seed: int = 0) -> tuple[Draws, Memory]:
+    sampler = GlobalMoves(reference(2, 4.0))
+    start = sampler.noise(model.freeze(), 256, generator(seed))
+    return draw(model.freeze(), sampler, start, Blocks(seed, 1)).draws, Memory.empty(
+        parameters_to_vector(model.parameters())
+    )
+
+
+def test_a_round_climbs_and_keeps_its_draws():
+    data = clusters(1000)
+    model = matched_(GRBM(2, 64), data)
+    draws, memory = round_of(model, data)
+    before = height(exactly(model), data.double(), draws)
+    memory, after = climb(model, data, draws, memory, min_var=1e-4)
+    there = height(exactly(model), data.double(), draws)
+    assert after.value == pytest.approx(there.value, abs=1e-4)  # parameters are float32
+    assert there.value > before.value + 0.1
+    assert there.share >= 0.99 * LEAST
+    assert len(memory.steps) == len(memory.falls) > 3
+    assert ((memory.steps * memory.falls).sum(1) > 0).all()
+
+
+def test_variances_stay_above_their_floor():
+    data = clusters(1000)
+    model = matched_(GRBM(2, 64), data)
+    draws, memory = round_of(model, data)
+    free = copy.deepcopy(model)
+    climb(free, data, draws, memory, min_var=1e-4)
+    climb(model, data, draws, memory, min_var=1.05)
+    assert (model.var >= 1.05 - 1e-6).all()
+    assert (free.var < 1.04).any()
+
+
+def test_where_no_step_climbs_nothing_changes():
+    model = matched_(GRBM(2, 64), clusters(500))
+    draws, memory = round_of(model, torch.zeros(1, 2))
+    hopeless = draws._replace(log_q=draws.log_q + 1e3 * torch.arange(len(draws.v)))  # one draw has all the weight
+    before = copy.deepcopy(model.state_dict())
+    memory, after = climb(model, clusters(500), hopeless, memory, min_var=1e-4)
+    assert after.share < 1e-3
+    assert not len(memory.steps)
+    for name, p in model.state_dict().items():
+        assert torch.equal(p, before[name]), name
+
+
+def learned(options: FitOptions, objective: PCD, state: TrainState | None = None) -> TrainState:
+    data = clusters(2000)
+    if state is None:
+        model = matched_(GRBM(2, 64), data)
+        rest = [p for name, p in model.named_parameters() if name != "log_var"]
+        groups = [{"params": rest}, {"params": [model.log_var], "lr": 0.005}]
+        state = TrainState(model, torch.optim.SGD(groups, lr=0.05))
+    for _ in fit(state, data, objective, options):
+        pass
+    return state
+
+
+MOVES = PCD(GlobalMoves(reference(2, 4.0)), 1, 256, probabilities=True)
+OPTIONS = FitOptions(120, 256, centred=True, min_var=1e-4, average_decay=0.99, rounds=20)
+
+
+def kl(model: GRBM) -> float:
+    """KL(data ‖ model) by held-out rows, log Z by quadrature."""
+    rows = clusters(20_000, seed=1).double()
+    centres = torch.tensor([[-3.0, -3.0], [-3.0, 3.0], [3.0, -3.0], [3.0, 3.0]]).double()
+    squares = (rows[:, None] - centres).square().sum(-1)
+    log_p = (torch.tensor([0.4, 0.3, 0.2, 0.1]).double().log() - 0.5 * squares).logsumexp(1) - math.log(2 * math.pi)
+    log_z = exact.quadrature(model).log_z
+    return (log_p + model.double().free_energy(rows).detach()).mean().item() + log_z
+
+
+def test_rounds_learn_what_stochastic_gradients_do_not():
+    """100 updates and 20 rounds lead further than ten times as many updates alone."""
+    rounds = learned(OPTIONS, MOVES)
+    assert rounds.update == 120
+    assert rounds.average is not None
+    plain = learned(replace(OPTIONS, n_updates=1000, rounds=0), MOVES)
+    found, other = kl(rounds.average), kl(plain.average)
+    assert found < 0.9 * other, (found, other)
+
+
+@pytest.mark.parametrize("sampler", [Gibbs(), ParallelTempering(Base(torch.zeros(2), torch.full((2,), 10.0)), 3)])
+def test_rounds_go_with_any_persistent_chains(sampler):
+    objective = PCD(sampler, 5, 128, probabilities=True)
+    state = learned(replace(OPTIONS, n_updates=104, rounds=4), objective)
+    assert state.persistent.shape == ((3, 128, 2) if isinstance(sampler, ParallelTempering) else (128, 2))
+    before = learned(replace(OPTIONS, n_updates=100, rounds=0), objective)
+    assert kl(state.average) < kl(before.average) - 0.02
+
+
+def test_a_resumed_round_is_the_same_bit_for_bit(tmp_path: Path):
+    options = replace(OPTIONS, n_updates=46, rounds=6)
+    whole = learned(options, MOVES)
+    half = TrainState(copy.deepcopy(matched_(GRBM(2, 64), clusters(2000))), torch.optim.SGD([torch.zeros(1)]))
+    rest = [p for name, p in half.model.named_parameters() if name != "log_var"]
+    half.optimizer = torch.optim.SGD([{"params": rest}, {"params": [half.model.log_var], "lr": 0.005}], lr=0.05)
+    for _ in fit(half, clusters(2000), MOVES, options):
+        if half.update == 43:
+            break
+    checkpoint.save(tmp_path, half)
+    fresh = TrainState(GRBM(2, 64), torch.optim.SGD([torch.zeros(1)]))
+    rest = [p for name, p in fresh.model.named_parameters() if name != "log_var"]
+    fresh.optimizer = torch.optim.SGD([{"params": rest}, {"params": [fresh.model.log_var], "lr": 0.005}], lr=0.05)
+    saved = checkpoint.newest(tmp_path, fresh)
+    assert saved is not None
+    checkpoint.restore(fresh, saved)
+    assert fresh.memory is not None
+    assert len(fresh.memory.steps) > 0
+    resumed = learned(options, MOVES, fresh)
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(whole.persistent, resumed.persistent)
+    assert torch.equal(whole.memory.steps, resumed.memory.steps)
+
+
+def test_what_rounds_cannot_do_is_refused():
+    state = TrainState(model := GRBM(2, 4), torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="persistent chains"):
+        fit(state, clusters(50), ModifiedCD(Gibbs(), 2), FitOptions(10, 20, rounds=2))
+    with pytest.raises(ValueError, match="3 are more than 2"):
+        fit(state, clusters(50), PCD(Gibbs(), 2), FitOptions(2, 20, rounds=3))
+    with pytest.raises(ValueError, match="rounds must be at least 0"):
+        fit(state, clusters(50), PCD(Gibbs(), 2), FitOptions(2, 20, rounds=-1))

@@ -22,9 +22,10 @@ from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import Watch, log_z_of
 from grbm.fitted import FittedState, LogPartition, explained, sentence
 from grbm.model import GRBM
-from grbm.randomness import generator
+from grbm.randomness import Blocks, generator, seed_of
 from grbm.recipe import Progress, held_out, learn, objective
-from grbm.samplers import Annealed, Gibbs, sample
+from grbm.samplers import Annealed, Gibbs, GlobalMoves, sample
+from grbm.samplers.collapsed import annealed
 from grbm.table_checks import Array, check_distance, refuse_datasets, refuse_gaps, warn_user
 from grbm.training import train_step
 
@@ -59,7 +60,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Passes over the data by stochastic gradients; None is as many as make 1,500 updates (2,000 without whitening).
     n_rounds : int, default=None
         Rounds of 25 quasi-Newton steps up the log-likelihood itself, after those passes (`grbm.quasi_newton`). None is
-        40 where X is whitened and ``n_iter`` is None, else 0.
+        40 where X is whitened and neither ``n_iter`` nor ``n_replicas`` is given, else 0.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None
@@ -235,10 +236,10 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         per_pass = max(1, len(rows) // min(self.batch_size, len(rows)))
         usual = self._recipe(len(X))
         n_iter = math.ceil(usual.n_updates / per_pass) if self.n_iter is None else self.n_iter
-        n_rounds = self.n_rounds
+        goal, n_rounds = self._objective(), self.n_rounds
         if n_rounds is None:
-            n_rounds = usual.rounds if whitened is not None and self.n_iter is None else 0
-        recipe, goal = replace(usual, n_updates=n_iter * per_pass, rounds=n_rounds), self._objective()
+            n_rounds = usual.rounds if isinstance(goal.sampler, GlobalMoves) and self.n_iter is None else 0
+        recipe = replace(usual, n_updates=n_iter * per_pass, rounds=n_rounds)
         watch = None
         if whitened is not None and len(scored):
             watch = Watch(objective(whitened, recipe).sampler, scored, seed=self._learned_with)
@@ -322,7 +323,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Array:
         """Draw rows from the model, (n_samples, n_features): chains of ``n_steps`` steps.
 
-        They start at draws of the mixture of Gaussians that fits the data, and jump by others (`grbm.GlobalMoves`).
+        They start at annealed hidden units (`grbm.samplers.collapsed`) and jump by draws of the mixture that fits X.
         Without whitening they are annealed from a Gaussian, and their importance weights give far clusters their shares
         (`grbm.Annealed`). ``random_state`` is by default the estimator's own, so that an int there makes every call
         draw the same.
@@ -335,7 +336,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         reference = self._reference()
         with self._threads():
             if reference is not None:
-                chains = sample(model, reference, n_chains=n_samples, n_steps=-(-n_steps // 5), seed=seed)
+                start = annealed(model.freeze(), n_samples, Blocks(seed_of(seed, "annealed"), 1, device=model.W.device))
+                chains = sample(model, reference, v0=start, n_steps=-(-n_steps // 5), seed=seed)
                 return self._array(chains.v)
             drawn = sample(model, Annealed(self._base_here()), n_chains=n_chains, n_steps=n_steps, seed=seed).v
             some = torch.randperm(n_chains, generator=generator(seed, "some"))[:n_samples]
@@ -454,16 +456,15 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
                 self._log_z = [exact.log_z(self.to_model(np.float64)), 0.0, "exact", "Exact.", True]
             else:
                 model, reference = self._model_here(), self._reference()
-                chains = torch.tensor(self._chains, device=model.W.device)
                 with self._threads():
                     if reference is not None:
-                        found = log_z_of(
-                            model, reference, chains, n_states=max(1, n_steps // 10), n_draws=LOG_Z_DRAWS * n_chains
-                        )
+                        n_draws, n_states = LOG_Z_DRAWS * n_chains, max(1, n_steps // 10)
+                        found = log_z_of(model, reference, n_states=n_states, n_draws=n_draws)
                     else:
+                        chains = torch.tensor(self._chains, device=model.W.device)
                         chains = chains[-1] if chains.ndim == 3 else chains
-                        steps: dict[str, int] = {"n_steps": n_steps, "n_chains": n_chains, "settling": SETTLING}
-                        found = ais.log_z(model, chains, base=self._base_here(), **steps)
+                        sizes: dict[str, int] = {"n_steps": n_steps, "n_chains": n_chains, "settling": SETTLING}
+                        found = ais.log_z(model, chains, base=self._base_here(), **sizes)
                 method = "AIS" if reference is None else "reference"
                 self._log_z = [found.log_z, found.error, method, f"{found.finding}.", found.converged]
         assert self._log_z is not None

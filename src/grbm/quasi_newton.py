@@ -19,12 +19,13 @@ from grbm.model import GRBM, Energy
 from grbm.moments import Moments, ascent
 from grbm.randomness import Rng
 from grbm.samplers import GlobalMoves, Sampler, persistent, run_chains
+from grbm.samplers.collapsed import annealed
 from grbm.samplers.path import in_double
 
 STEPS = 25  # of a round
 DRAWS = 2048  # at least, of the model, and as many of the reference
 ROWS = 4096  # of the data, at most
-BURN_IN = 2  # steps of the chains, which the last round left near the model
+BURN_IN = 4  # steps of the chains, which annealing left near the model, or the last round
 REMEMBERED = 50  # steps whose curvature counts
 PART = 1 << 17  # numbers that fit into a cache
 LEAST = 0.3  # effective share of the draws, below which log Z is not believed
@@ -69,12 +70,16 @@ class Memory(NamedTuple):
 
 
 def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
-    """States of chains of the model, which go on from ``chains``, pooled with draws of the sampler's reference.
+    """States of chains of the model, pooled with draws of the sampler's reference where it has one.
 
+    Those chains are annealed anew, since what a round makes far from all data no chain that began at data would meet;
+    others go on from ``chains``.
     The density of the pool is the mixture of both, by their numbers (Veach & Guibas 1995): with w = exp(−F)/(q Z) from
     Bennett's ratio, that of the model is q w.
     """
     states, rate = [], None
+    if isinstance(sampler, GlobalMoves):
+        chains = annealed(energy, chains.shape[-2], rng)
     for k in range(BURN_IN + -(-DRAWS // chains.shape[-2])):
         walked = run_chains(energy, sampler, chains, 1, rng)
         chains, rate = persistent(sampler, walked.chains), walked.accept_rate

@@ -12,11 +12,12 @@ from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.model import GRBM, Base, base_for
 from grbm.randomness import Blocks, seed_of
 from grbm.samplers import GlobalMoves, ParallelTempering, Sampler, persistent, run_chains
+from grbm.samplers.collapsed import annealed
 from grbm.training import TrainState
 
 BURN_IN = 4  # steps from learning's own chains to the model that is looked at
 STATES = 8  # of every chain at a look
-CHAINS = 256  # where there are none yet
+CHAINS = 256  # but for those that learning left
 DRAWS = 2048  # of the reference
 
 
@@ -89,13 +90,16 @@ def log_z_of(
 ) -> LogZ:
     """log Z from chains of a sampler that knows where it begins: `GlobalMoves` or `ParallelTempering`.
 
-    The chains go on from ``start``, those that learning left, or begin at the sampler's own noise. ``n_states`` of each
-    count, and as many draws of the reference as ``n_draws``.
+    Chains of the first begin where annealed hidden units are (`grbm.samplers.collapsed`): those that learning left may
+    have missed a mode. Those of the second go on from ``start``, or begin at noise. ``n_states`` of each count, and as
+    many draws of the reference as ``n_draws``.
     """
     energy = model.freeze()
     rng = Blocks(seed, 1, device=energy.W.device)
-    v = sampler.noise(energy, CHAINS, rng) if start is None else start
-    v = v[-1] if isinstance(sampler, GlobalMoves) and v.ndim == 3 else v  # of replicas those at β = 1
+    if isinstance(sampler, GlobalMoves):
+        v = annealed(energy, CHAINS, rng)
+    else:
+        v = sampler.noise(energy, CHAINS, rng) if start is None else start
     states = []
     for k in range(BURN_IN + n_states):
         v = persistent(sampler, run_chains(energy, sampler, v, 1, rng).chains)

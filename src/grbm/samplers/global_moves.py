@@ -7,7 +7,8 @@ from torch import Tensor
 from grbm.model import Energy
 from grbm.randomness import Rng
 from grbm.reference import Reference
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, start_chains
+from grbm.samplers.collapsed import Boltzmann, visible_draw
 from grbm.samplers.engines import run_moves
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
@@ -16,9 +17,10 @@ from grbm.samplers.updates import accept, hidden_update
 
 @dataclass(frozen=True)
 class GlobalMoves(Sampler):
-    """A step is ``n_moves`` local moves, then a proposal v' ~ q of a `Reference` q, h' ~ p(h | v') (Tierney 1994).
+    """A step: a sweep over hidden units, ``n_moves`` local moves, a proposal v' ~ q, h' ~ p(h | v') (Tierney 1994).
 
-    Accepted with log A = F(v) − F(v') + log q(v) − log q(v'): exact, whatever q is, and as fast as q is near the model.
+    The sweep has v integrated out (`grbm.samplers.collapsed`). A draw of the `Reference` q is accepted with log A =
+    F(v) − F(v') + log q(v) − log q(v'): exact, whatever q is, and as fast as q is near the model.
     Chains cross from cluster to cluster at once, which local moves never do and tempered ones only through their base.
 
     Parameters
@@ -50,9 +52,11 @@ class GlobalMoves(Sampler):
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         moves, q = moves_of(self.sampler, energy, self.n_moves), self.reference.to(energy.W)
+        hidden = Boltzmann.of(energy)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            chains = run_moves(energy, moves, chains.v, self.n_moves, rng, given=chains._replace(state=None)).chains
+            v = visible_draw(energy, hidden.sweep(chains.h, rng), rng)
+            chains = run_moves(energy, moves, v, self.n_moves, rng, given=start_chains(energy, v, rng)).chains
             v = q.sample(len(chains.v), rng)
             logits = energy.hidden_logits(v)
             log_ratio = energy.free_energy(chains.v) - energy.free_energy(v, logits)

@@ -26,7 +26,7 @@ from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Walked
 from grbm.samplers.moves import Moves
 
-SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "tempered.c", "annealed.c")]
+SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "tempered.c", "annealed.c", "collapsed.c")]
 HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "steps.h")]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
 PANEL, FEW = 64, 4  # as in native.c: columns of a packed matrix that lie together; visible units treated one by one
@@ -82,9 +82,22 @@ class AnnealedPath(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Sweep(ctypes.Structure):
+    """The C struct of the same name, in collapsed.c."""
+
+    _fields_: ClassVar = [("n_hidden", ctypes.c_int64), ("n_blocks", ctypes.c_int64)] + [
+        (name, ctypes.c_void_p) for name in ("J", "bar", "h", "field")
+    ]
+
+
 def serves(energy: Energy) -> bool:
     """Whether walks under ``energy`` can be run here."""
-    return energy.W.device.type == "cpu" and energy.W.dtype == torch.float32 and library() is not None
+    return serves_tensor(energy.W)
+
+
+def serves_tensor(x: Tensor) -> bool:
+    """Whether numbers such as those of ``x`` are for the native code."""
+    return x.device.type == "cpu" and x.dtype == torch.float32 and library() is not None
 
 
 @functools.cache
@@ -101,6 +114,7 @@ def library() -> ctypes.CDLL | None:
             (loaded.grbm_size, Walk),
             (loaded.grbm_ladder_size, Ladder),
             (loaded.grbm_path_size, AnnealedPath),
+            (loaded.grbm_sweep_size, Sweep),
         ):
             if size() != ctypes.sizeof(kind):
                 raise OSError("it is not what was compiled")
@@ -109,7 +123,7 @@ def library() -> ctypes.CDLL | None:
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    for walk in (loaded.grbm_walk, loaded.grbm_temper, loaded.grbm_anneal):
+    for walk in (loaded.grbm_walk, loaded.grbm_temper, loaded.grbm_anneal, loaded.grbm_sweep):
         walk.argtypes, walk.restype = [ctypes.c_void_p, ctypes.c_int64], None
     return loaded
 

@@ -14,6 +14,7 @@ from grbm.samplers.engines.native import (
     PANEL,
     AnnealedPath,
     Ladder,
+    Sweep,
     Walk,
     constants,
     library,
@@ -155,3 +156,21 @@ def anneal(
     native.grbm_anneal(ctypes.byref(path), threads)
     rng.draw += 2 * n_steps
     return own["log_weight"], tensors["v"][:, :N].contiguous()
+
+
+def sweep(J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
+    """`grbm.samplers.collapsed.Boltzmann.sweep` for float32 on a CPU: h (C, M), and what its log-odds must exceed."""
+    native = library()
+    assert native is not None
+    C, M = h.shape
+
+    def blocks(x: Tensor, padding: float) -> Tensor:
+        """(C, M) as blocks (C/64, M, 64)."""
+        whole = functional.pad(x, (0, 0, 0, -C % PANEL), value=padding)
+        return whole.view(-1, PANEL, M).mT.contiguous()
+
+    J, new = J.contiguous(), blocks(h, 0.0)
+    tensors = {"J": J, "bar": blocks(bar, torch.inf), "h": new, "field": torch.matmul(J, new).contiguous()}
+    every = Sweep(M, len(new), **{name: x.data_ptr() for name, x in tensors.items()})
+    native.grbm_sweep(ctypes.byref(every), n_threads())
+    return new.mT.reshape(-1, M)[:C].contiguous()

@@ -1,0 +1,101 @@
+"""Hidden units drawn one by one with v integrated out, which crosses what keeps block Gibbs chains where they are.
+
+The marginal of the hidden units is a Boltzmann machine, p(h) ∝ exp(c·h + ½ hᵀ J h) with J = Wᵀ Σ⁻¹ W and
+c = b + Wᵀ Σ⁻¹ μ. To switch unit j on, a block Gibbs chain has to find v half the way along w_j, ½ Σ_i w_ij²/σ_i² nats
+up; here only the difference of the two hidden states' masses counts. So states that two units have together are met
+with, even where each of them alone is far from it.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.model import Energy
+from grbm.randomness import Rng, normal, uniform
+from grbm.samplers.annealing import importance, systematic
+from grbm.samplers.engines import native, native_paths
+
+TEMPERATURES, POPULATION = 50, 64  # by default
+RESAMPLED = 0.5  # effective share of a population's weights below which it is resampled
+
+
+class Boltzmann(NamedTuple):
+    """p(h) ∝ exp(c·h + ½ hᵀ J h), the hidden units' marginal: J (M, M), symmetric, and c (M,)."""
+
+    J: Tensor
+    c: Tensor
+
+    @classmethod
+    def of(cls, energy: Energy) -> "Boltzmann":
+        """With v integrated out, exactly."""
+        return cls(energy.projection @ energy.W, torch.addmv(energy.b, energy.projection, energy.mu))
+
+    def log_mass(self, h: Tensor) -> Tensor:
+        """c·h + ½ hᵀ J h, per sample: (C, M) -> (C,)."""
+        return h @ self.c + 0.5 * ((h @ self.J) * h).sum(-1)
+
+    def sweep(self, h: Tensor, rng: Rng, beta: float = 1.0) -> Tensor:
+        """Draw every h_j from p_β(h_j | the others), one after the other: exact for p_β ∝ p^β, (C, M) -> (C, M).
+
+        The log-odds are β (c_j + ½ J_jj + Σ_{k≠j} J_jk h_k).
+        """
+        # On where the log-odds exceed the logit of a uniform number.
+        bar = uniform(h.shape, h, rng).logit() / beta - self.c - 0.5 * self.J.diagonal()
+        if native.serves_tensor(h) and not isinstance(rng, torch.Generator):
+            return native_paths.sweep(self.J, bar, h)
+        return self.definition(bar, h)
+
+    def definition(self, bar: Tensor, h: Tensor) -> Tensor:
+        """The sweep in plain PyTorch, for every device and dtype; a unit is a row, so that its chains lie together."""
+        h, bar = h.T.contiguous(), bar.T.contiguous()
+        field, alone = self.J @ h, self.J.diagonal()[:, None] * h
+        for j in range(len(h)):
+            new = (field[j] - alone[j] > bar[j]).to(h.dtype)
+            field.addr_(self.J[j], new - h[j])
+            h[j] = new
+        return h.T.contiguous()
+
+
+class Populations(NamedTuple):
+    """Populations of annealed hidden units; within one all have equal weight."""
+
+    log_z: Tensor  # (K,) float64, in nats: what each population makes of the machine's log Z
+    h: Tensor  # (C, M), one population after the other
+
+
+def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATURES) -> Populations:
+    """Anneal populations of 64 hidden states each, from fair coins along p(h)^β, β = (t/T)² (Hukushima & Iba 2003).
+
+    They know nothing of data, so they find what chains that begin at data never meet. An estimate of Z is unbiased, and
+    exceeds Z by a factor e^a with a probability of at most e^−a, whatever it misses.
+    """
+    marginal, device = Boltzmann.of(energy), energy.W.device
+    h = (uniform((n_chains, energy.n_hidden), energy.W, rng) < 0.5).to(energy.W)
+    populations = torch.split(torch.arange(n_chains, device=device), POPULATION)
+    flat = energy.n_hidden * math.log(2) + 0.5 * float((2 * math.pi * energy.var.double()).log().sum())
+    log_z = torch.full((len(populations),), flat, dtype=torch.float64, device=device)
+    log_weight = torch.zeros(n_chains, dtype=torch.float64, device=device)
+    for t in range(n_steps):
+        low, high = (t / n_steps) ** 2, ((t + 1) / n_steps) ** 2
+        log_weight += (high - low) * marginal.log_mass(h).double()
+        for k, its in enumerate(populations):
+            log_mean, n_effective = importance(log_weight[its])
+            if t == n_steps - 1 or n_effective < RESAMPLED * len(its):
+                log_z[k] += log_mean
+                h[its] = h[its[systematic(log_weight[its], rng)]]
+                log_weight[its] = 0.0
+        h = marginal.sweep(h, rng, high)
+    return Populations(log_z, h)
+
+
+def annealed(energy: Energy, n_chains: int, rng: Rng) -> Tensor:
+    """Visible units (n_chains, N) of annealed chains: where chains of the whole model may begin."""
+    return visible_draw(energy, anneal(energy, n_chains, rng).h, rng)
+
+
+def visible_draw(energy: Energy, h: Tensor, rng: Rng) -> Tensor:
+    """v ~ p(v | h): (C, M) -> (C, N)."""
+    mean = energy.visible_mean(h)
+    return mean + energy.var.sqrt() * normal(mean.shape, mean, rng)

@@ -1,0 +1,117 @@
+"""Hidden units with v integrated out: their marginal, a sweep that leaves it alone, annealing; against enumeration."""
+
+import math
+
+import pytest
+import torch
+
+from grbm import GRBM, Reference
+from grbm.evaluate import exact
+from grbm.evaluate.watching import log_z_of
+from grbm.quasi_newton import draw
+from grbm.randomness import Blocks, generator
+from grbm.samplers import Gibbs, GlobalMoves, run_chains
+from grbm.samplers.collapsed import Boltzmann, anneal, annealed
+from grbm.samplers.engines import native, native_paths
+from tests.conftest import random_model
+
+
+def states(M: int) -> torch.Tensor:
+    """All 2^M hidden states."""
+    return torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * M)
+
+
+def hidden_mode(mass: float) -> GRBM:
+    """Two units, each of a small mass 10 deviations away, that have a mode together: ``mass`` nats above no unit on.
+
+    Block Gibbs chains that have neither, or one of them, do not find the other.
+    """
+    model = GRBM(2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        model.log_var.zero_()
+        model.mu.zero_()
+        model.W.copy_(torch.tensor([[10.0, 8.0], [0.0, 6.0]]))
+        together = 0.5 * float(model.W.sum(1).square().sum())  # ½ |w_1 + w_2|²
+        model.b.fill_((mass - together) / 2)
+    return model
+
+
+def test_the_marginal_is_that_of_the_model():
+    """Against the joint energy integrated over v, up to one constant: 1e-10."""
+    model = random_model(3, 5, 0)
+    h = states(5)
+    energy = model.freeze()
+    mean = energy.visible_mean(h)
+    log_joint = -energy.energy(mean, h)  # the conditional density of v at its mean is the same for all h
+    log_mass = Boltzmann.of(energy).log_mass(h)
+    torch.testing.assert_close(log_mass - log_mass[0], log_joint - log_joint[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+def test_a_sweep_leaves_the_marginal_alone(beta):
+    """200,000 draws of p^β stay so, state by state: χ² of 15 degrees of freedom, at five deviations above its mean."""
+    marginal = Boltzmann.of(random_model(2, 4, 2, strength=0.8).freeze())
+    h, n = states(4), 200_000
+    p = (beta * marginal.log_mass(h)).softmax(0)
+    which = torch.multinomial(p, n, replacement=True, generator=generator(0, "draws"))
+    after = marginal.sweep(h[which], Blocks(1, 1), beta)
+    counts = torch.bincount((after @ torch.tensor([8.0, 4.0, 2.0, 1.0]).double()).long(), minlength=16)
+    chi2 = float(((counts - n * p).square() / (n * p)).sum())
+    assert chi2 < 15 + 5 * math.sqrt(30)
+    assert (after != h[which]).double().mean() > 0.1
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C compiler")
+@pytest.mark.parametrize(("n_chains", "M"), [(1, 1), (3, 5), (64, 16), (100, 70), (200, 129)])
+def test_the_native_sweep_is_the_definition_unit_by_unit(n_chains, M):
+    rng = generator(M, "sweep")
+    W = torch.randn(6, M, generator=rng)
+    marginal = Boltzmann(W.T @ W / 6, torch.randn(M, generator=rng))
+    h = torch.rand(n_chains, M, generator=rng).round()
+    bar = torch.rand(n_chains, M, generator=rng).logit() - marginal.c - 0.5 * marginal.J.diagonal()
+    expected = marginal.definition(bar, h)
+    torch.testing.assert_close(native_paths.sweep(marginal.J, bar, h), expected, rtol=0, atol=0)
+    assert M < 16 or (expected != h).any()
+
+
+@pytest.mark.parametrize("k", range(8))
+def test_annealing_knows_log_z(k):
+    """64 populations each: the mean of Z within four standard errors; without resampling's share it is far off."""
+    model = random_model(3, 9, k, strength=1.0)
+    log_z = anneal(model.freeze(), 64 * 64, Blocks(k, 1), n_steps=20).log_z
+    ratios = (log_z - exact.log_z(model)).exp()
+    assert abs(float(ratios.mean()) - 1) < 4 * float(ratios.std()) / 8
+    assert float(ratios.std()) < 1
+
+
+def test_annealed_states_are_the_models():
+    """Moments of 20,000 annealed chains against exact ones, to five standard errors of the populations' means."""
+    model = random_model(2, 6, 3, strength=0.8)
+    n = 64 * 320
+    v = annealed(model.freeze(), n, Blocks(0, 1)).view(320, 64, 2)
+    truth = exact.sample(model, 400_000, seed=1)[0]
+    for power in (1, 2):
+        means = v.pow(power).mean(1)
+        error = (means.var(0) / len(means) + truth.pow(power).var(0) / len(truth)).sqrt()
+        assert ((means.mean(0) - truth.pow(power).mean(0)).abs() < 5 * error).all()
+
+
+def test_a_mode_that_no_chain_from_data_meets_is_found():
+    """Two units make it together; block Gibbs chains from elsewhere do not come there, annealed ones do.
+
+    log Z that is bridged from a reference without that mode, and the draws of a round, know of it.
+    """
+    model = hidden_mode(4.0)
+    truth = exact.log_z(model)
+    model = model.float()
+    energy = model.freeze()
+    near = Reference(torch.ones(1), torch.zeros(1, 2), torch.eye(2)[None])
+    start = torch.randn(256, 2, generator=generator(0, "start"))
+    walked = run_chains(energy, Gibbs(), start, 200, Blocks(0, 1)).chains.v
+    assert (walked[:, 0] < 9).all()
+    found = log_z_of(model, GlobalMoves(near), start, n_states=20)
+    assert abs(found.log_z - truth) < 1.0
+    draws = draw(energy, GlobalMoves(near), start, Blocks(0, 1)).draws
+    log_z = float((-energy.free_energy(draws.v.float()).double() - draws.log_q).logsumexp(0)) - math.log(len(draws.v))
+    assert abs(log_z - truth) < 1.0
+    assert 0.9 < float((annealed(energy, 4096, Blocks(0, 1))[:, 0] > 9).double().mean()) < 1.0

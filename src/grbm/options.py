@@ -70,7 +70,7 @@ class Recipe:
 
     n_hidden: int
     n_updates: int = 1500  # by stochastic gradients
-    rounds: int = 40  # of quasi-Newton steps after them
+    rounds: int = 60  # of quasi-Newton steps after them
     learning_rate: float = 0.05
     variance_rate: float = 0.1  # share of it for log σ², which would else swallow what hidden units should explain
     batch_size: int = 256

@@ -21,7 +21,7 @@ from grbm.rows import Rows, rows_of
 from grbm.samplers.chains import Swaps
 from grbm.schedules import cosine
 
-FRESH = 0.5  # weight of a round's parameters in their average, which evens out what its own draws brought in
+FRESH = 0.3  # weight of a round's parameters in their average, which evens out what its own draws brought in
 
 
 @dataclass

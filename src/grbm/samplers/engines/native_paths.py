@@ -170,7 +170,7 @@ def sweep(J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
         return whole.view(-1, PANEL, M).mT.contiguous()
 
     J, new = J.contiguous(), blocks(h, 0.0)
-    tensors = {"J": J, "bar": blocks(bar, torch.inf), "h": new, "field": torch.matmul(J, new).contiguous()}
+    tensors = {"J": J, "bar": blocks(bar, torch.inf), "h": new, "field": torch.empty_like(new)}
     every = Sweep(M, len(new), **{name: x.data_ptr() for name, x in tensors.items()})
     native.grbm_sweep(ctypes.byref(every), n_threads())
     return new.mT.reshape(-1, M)[:C].contiguous()

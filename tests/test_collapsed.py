@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grbm import GRBM, Reference
-from grbm.evaluate import exact
+from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.quasi_newton import draw
 from grbm.randomness import Blocks, generator
@@ -115,3 +115,20 @@ def test_a_mode_that_no_chain_from_data_meets_is_found():
     log_z = float((-energy.free_energy(draws.v.float()).double() - draws.log_q).logsumexp(0)) - math.log(len(draws.v))
     assert abs(log_z - truth) < 1.0
     assert 0.9 < float((annealed(energy, 4096, Blocks(0, 1))[:, 0] > 9).double().mean()) < 1.0
+
+
+def test_both_ends_of_annealing_that_miss_a_mode_are_not_believed():
+    """Two units of 22 make it together; both ends agree on what is left, and annealed hidden units do not."""
+    data = torch.randn(500, 2, generator=generator(0, "data"))
+    for mass, doubt in ((8.0, "elsewhere"), (-8.0, None)):
+        model, two = GRBM(2, 22), hidden_mode(mass)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.zero_()
+            model.W[:, :2], model.b[:2] = two.W, two.b
+        found = ais.log_z(model, data, n_steps=300, n_chains=200)
+        truth = exact.log_z(two) + 20 * math.log(2)
+        assert found.doubt == doubt, found.verdict
+        assert found.elsewhere is not None
+        assert abs(found.log_z + found.elsewhere - truth) < 1.0
+    assert "where no data are" in found._replace(doubt="elsewhere").verdict

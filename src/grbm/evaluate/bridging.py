@@ -67,7 +67,7 @@ def from_reference(energy: Energy, reference: Reference, drawn: Tensor, states: 
     minus_upper, upper_error, ess_back = mean_weight(-back.flatten())
     ends = (lower, lower_error, -minus_upper, upper_error)
     common = shared(forth, back, float(estimates[0]))
-    return LogZ(log_z, error, *ends, (ess, ess_back), len(forth), doubt_of(0.0, error, common), common)
+    return LogZ(log_z, error, *ends, (ess, ess_back), len(forth), doubt_of(0.0, error, common), shared=common)
 
 
 def shared(forth: Tensor, back: Tensor, log_ratio: float) -> float:
@@ -92,4 +92,4 @@ def from_ladder(energy: Energy, base: Base, betas: Tensor, states: Tensor) -> Lo
     log_z, error = _with_error(total + float(base.log_z(energy.n_hidden)))
     n = states.shape[0] * states.shape[2]
     ends = (log_z, error, log_z, error)
-    return LogZ(log_z, error, *ends, (worst / n, worst / n), n, doubt_of(0.0, error, worst), worst)
+    return LogZ(log_z, error, *ends, (worst / n, worst / n), n, doubt_of(0.0, error, worst), shared=worst)

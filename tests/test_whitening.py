@@ -1,13 +1,19 @@
 """Coordinates of a table: lossless, clusters and all uncorrelated; constant and collinear columns put back exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from grbm.data.standardise import Standardizer
 from grbm.data.whitening import best_mixture, independent, whiten
+from grbm.distributed import ALONE
 from grbm.evaluate.baselines import baselines, compare
 from grbm.evaluate.watching import gaussian_nats
+from grbm.options import recipe_for
+from grbm.runs.preparing import prepare
+from grbm.runs.presets import PRESETS
 
 
 def table(n: int = 800) -> np.ndarray:
@@ -85,3 +91,16 @@ def test_simpler_models_are_scored_in_the_units_of_the_data():
     assert better.verdict == "better"
     assert better.difference == pytest.approx(missed, abs=0.05)
     assert compare(found["one Gaussian"], 1.0, next(iter(baselines(train, test)))).verdict == "level"
+
+
+def test_tables_of_few_rows_have_no_rounds(tmp_path):
+    """By default, in the estimator's recipe and in the preset; who asks for rounds has them."""
+    assert [recipe_for(n).rounds for n in (255, 256)] == [0, 60]
+    usual = PRESETS["array"].config
+    asked = replace(usual, train=replace(usual.train, rounds=7))
+    for n, config, expected in ((100, usual, (1500, 0)), (300, usual, (1560, 60)), (100, asked, (1560, 7))):
+        np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(n, 3)))
+        train = prepare(
+            replace(config, data=tmp_path / "x.npy"), tmp_path / "run", ALONE, "cpu", resume=False
+        ).config.train
+        assert (train.n_updates, train.rounds) == expected

@@ -147,7 +147,7 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
 
     group, device = distributed.join(config.device)
     try:
-        with Progress(config.train.n_updates) as progress:
+        with Progress() as progress:
             learn(
                 config,
                 folder,

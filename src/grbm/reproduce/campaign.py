@@ -51,7 +51,7 @@ def train_missing(
     if at_once == 1 and threads is None:
         for run in planned:
             print(run.name, flush=True)
-            with Progress(run.config.train.n_updates) as progress:
+            with Progress() as progress:
                 try:
                     text = _train(run.config, folder / run.name, on_start=progress.start, on_update=progress.update)
                 except StoppedError as error:

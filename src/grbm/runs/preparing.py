@@ -18,7 +18,7 @@ from grbm.errors import UserError
 from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Objective
-from grbm.options import sees_clusters
+from grbm.options import FEWEST_FOR_ROUNDS, sees_clusters
 from grbm.quasi_newton import REMEMBERED
 from grbm.recipe import held_out
 from grbm.reference import Reference
@@ -26,7 +26,7 @@ from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
-from grbm.runs.presets import for_wide
+from grbm.runs.presets import for_few, for_wide
 from grbm.training import TrainState
 
 WHITENED_ROWS = 20_000  # that coordinates are found from
@@ -51,8 +51,8 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     """Data, model and objective of a run; raises UserError for what cannot be read, built or shared."""
     dataset = group.on_leader(config.load_data) or config.load_data()  # the leader first: a download happens once
     config = with_rows(config, len(dataset.train))
-    if config.preset == "array" and not resume and not (config.dataset.standardise == "whiten" and _is_narrow(dataset)):
-        config = for_wide(config)
+    if config.preset == "array" and not resume:
+        config = _for_table(config, dataset)
     where = str(config.data or config.dataset.name)
     measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
     known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
@@ -69,6 +69,13 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
         raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
     state = TrainState(model, config.train.build(model), seed=config.seed)
     return Prepared(config, dataset, scale, base, reference, validation, data, state, objective, measured.fingerprint)
+
+
+def _for_table(config: RunConfig, dataset: Dataset) -> RunConfig:
+    """The preset array as it suits these rows and columns."""
+    if not (config.dataset.standardise == "whiten" and _is_narrow(dataset)):
+        return for_wide(config)
+    return for_few(config) if len(dataset.train) < FEWEST_FOR_ROUNDS else config
 
 
 def _is_narrow(dataset: Dataset) -> bool:

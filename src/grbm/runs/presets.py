@@ -113,6 +113,14 @@ def for_wide(config: RunConfig) -> RunConfig:
     return replace(config, **parts)
 
 
+def for_few(config: RunConfig) -> RunConfig:
+    """The preset array for tables of few rows: without rounds, where neither these nor updates were asked for."""
+    usual, train = PRESETS["array"].config.train, config.train
+    if (train.rounds, train.n_updates) != (usual.rounds, usual.n_updates):
+        return config
+    return replace(config, train=replace(train, rounds=0, n_updates=train.n_updates - train.rounds))
+
+
 def _unchanged(mine: Any, usual: Any, other: Any) -> Any:
     """``mine`` with the values of ``other`` where it has those that are ``usual``."""
     values = {f.name: getattr(mine, f.name) for f in fields(mine)}

@@ -11,8 +11,8 @@ from rich.progress import Progress as Bar
 class Progress:
     """A bar on a terminal, a plain line now and then elsewhere."""
 
-    def __init__(self, n_updates: int) -> None:
-        self.n_updates, self.seconds, self.note, self.nats = n_updates, 0.0, "", ""
+    def __init__(self) -> None:
+        self.n_updates, self.seconds, self.note, self.nats = 0, 0.0, "", ""
         self.console = Console(highlight=False)
         columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Bar(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
@@ -26,8 +26,8 @@ class Progress:
         if self.bar.live.is_started:
             self.bar.stop()
 
-    def start(self, data: Any, model: Any, update: int) -> None:
-        n, N = data.shape
+    def start(self, data: Any, model: Any, update: int, n_updates: int) -> None:
+        (n, N), self.n_updates = data.shape, n_updates
         size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
         print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))
         self.started, self.first = time.perf_counter(), update

@@ -21,7 +21,7 @@ from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
 from grbm.runs.preparing import Prepared, fingerprint_of_0_1, prepare
-from grbm.runs.presets import for_wide
+from grbm.runs.presets import for_few, for_wide
 from grbm.runs.recorder import Notes, Recorder
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
@@ -40,7 +40,7 @@ def train(
     resume: bool = False,
     group: ProcessGroup = ALONE,
     device: str | None = None,
-    on_start: Callable[[Tensor | Standardised, GRBM, int], None] = lambda data, model, update: None,
+    on_start: Callable[[Tensor | Standardised, GRBM, int, int], None] = lambda data, model, update, n_updates: None,
     on_update: Callable[[int, Record | None], None] = lambda update, record: None,
     warn: Callable[[str], None] = _warn,
 ) -> None:
@@ -59,7 +59,8 @@ def train(
         The processes that share the run and this one's device, from `grbm.distributed.join`; all must make the same
         call.
     on_start, on_update : callable
-        Called with the data, model and update at the start, and with every update and the record where one was logged.
+        Called with the data, the model, the update and the number of updates at the start, and with every update and
+        the record where one was logged.
     warn : callable
         Called with what the user should know, such as a damaged checkpoint.
 
@@ -132,13 +133,13 @@ def _learn(
     run: Prepared,
     recorder: Recorder,
     folder: Path,
-    on_start: Callable[[Tensor | Standardised, GRBM, int], None],
+    on_start: Callable[[Tensor | Standardised, GRBM, int, int], None],
     on_update: Callable[[int, Record | None], None],
 ) -> None:
     """Update after update, until all are made, a signal asks for a stop, or the numbers leave the finite world."""
     state, options, group = run.state, run.config.train, recorder.group
     if group.is_leader:
-        on_start(run.data, state.model, state.update)
+        on_start(run.data, state.model, state.update, run.config.train.n_updates)
     learning = fit(state, run.data, run.objective, options, precision=run.config.precision, group=group)
 
     def stop(number: int) -> None:
@@ -190,8 +191,8 @@ def _is_finished(folder: Path, config: RunConfig) -> bool:
         return False
     there = RunConfig.read(folder / CONFIG)
     other = there.difference(config)
-    if other is not None and config.preset == "array" and there.difference(for_wide(config)) is None:
-        other = None  # what became of it when its table turned out to be wide
+    if config.preset == "array" and any(there.difference(suited(config)) is None for suited in (for_wide, for_few)):
+        other = None  # what became of it when its table turned out to be wide, or to have few rows
     if other is not None:
         raise UserError(
             f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."

@@ -12,7 +12,7 @@ from grbm.data.whitening import whiten
 from grbm.errors import DivergenceError
 from grbm.evaluate import exact
 from grbm.evaluate.bridging import ratio
-from grbm.evaluate.watching import Watch, gaussian_nats, log_z_of
+from grbm.evaluate.watching import Watch, gaussian_nats, log_z_of, score
 from grbm.initialise import gaussian_, matched_
 from grbm.options import recipe_for
 from grbm.randomness import Blocks, Philox, generator
@@ -114,6 +114,16 @@ def test_log_z_from_a_reference_and_along_a_ladder_is_the_exact_one():
     for name, scores in z.items():
         assert max(map(abs, scores)) < 4, name
         assert 0.6 < float(np.std(scores)) < 1.6, name
+
+
+def test_a_look_is_the_log_likelihood_of_the_rows():
+    """Within 4 errors of log Z, whatever the rows; the error has those of both."""
+    model = random_model(2, 5, 1, strength=0.6, dtype=torch.float32)
+    rows = 3 * torch.randn(50, 2, generator=generator(0, "rows"))
+    found = score(model, GlobalMoves(reference(torch.float32)), rows, seed=1)
+    log_p = -model.free_energy(rows).double().detach() - exact.log_z(model.double())
+    assert abs(found.mean - float(log_p.mean())) < 4 * found.log_z.error < 0.4
+    assert found.error == pytest.approx(math.hypot(float(log_p.std()) / 50**0.5, found.log_z.error))
 
 
 def clusters(n: int, seed: int) -> torch.Tensor:

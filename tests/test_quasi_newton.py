@@ -19,6 +19,7 @@ from grbm.randomness import Blocks, generator
 from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.samplers import GlobalMoves
+from grbm.training import FRESH, train_round, train_step
 from tests.conftest import random_model
 
 
@@ -227,3 +228,21 @@ def test_what_rounds_cannot_do_is_refused():
         fit(state, clusters(50), PCD(Gibbs(), 2), FitOptions(2, 20, rounds=3))
     with pytest.raises(ValueError, match="rounds must be at least 0"):
         fit(state, clusters(50), PCD(Gibbs(), 2), FitOptions(2, 20, rounds=-1))
+
+
+def test_the_average_goes_on_over_rounds():
+    """The first round begins at it, and each moves it by its share towards where the round ended."""
+    data, options = clusters(500), FitOptions(n_updates=3, rounds=3, average_decay=0.9, min_var=1e-4)
+    model, average = (matched_(GRBM(2, 16), data, seed=k) for k in (0, 1))
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1), average=average)
+    expected = {name: p.detach().clone() for name, p in average.named_parameters()}
+    for k in range(2):
+        train_round(state, MOVES, data, options)
+        for name, p in state.model.named_parameters():
+            expected[name].lerp_(p.detach(), FRESH)
+        assert k > 0 or not torch.equal(state.model.W, average.W)
+        for name, p in average.named_parameters():
+            torch.testing.assert_close(p.detach(), expected[name])
+    assert state.memory is not None
+    train_step(state, MOVES, data[:100], options)
+    assert state.memory is None  # of rounds that follow one another

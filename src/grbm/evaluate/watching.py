@@ -17,7 +17,7 @@ from grbm.training import TrainState
 
 BURN_IN = 4  # steps from learning's own chains to the model that is looked at
 STATES = 8  # of every chain at a look
-CHAINS = 256  # but for those that learning left
+CHAINS = 256  # annealed ones, and of a ladder where learning left none
 DRAWS = 2048  # of the reference
 
 

@@ -6,11 +6,11 @@ All threads; settings of the presets mnist-small and digits and of the 2-D mixtu
 """
 
 import statistics
-import time
 from collections.abc import Iterator
 
 import torch
 
+from benchmarks.interleaved import update_times
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit
 from grbm.training import StepMetrics
 
@@ -28,15 +28,7 @@ def training(N: int, M: int, batch: int, blocks: int) -> Iterator[StepMetrics]:
 
 def main() -> None:
     for name, (N, M, batch, n) in SETTINGS.items():
-        runs = {blocks: training(N, M, batch, blocks) for blocks in BLOCKS}
-        times: dict[int, list[float]] = {blocks: [] for blocks in BLOCKS}
-        for k in range(ROUNDS + 1):
-            for blocks, updates in runs.items():
-                began = time.perf_counter()
-                for _ in range(n):
-                    next(updates)
-                if k > 0:  # the first round warms up
-                    times[blocks].append((time.perf_counter() - began) / n)
+        times = update_times({blocks: training(N, M, batch, blocks) for blocks in BLOCKS}, n, ROUNDS)
         ratios = {b: statistics.median(x / one for x, one in zip(times[b], times[1], strict=True)) for b in BLOCKS}
         alone = 1e3 * statistics.median(times[1])
         print(

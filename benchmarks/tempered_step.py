@@ -8,13 +8,13 @@ whitening. All threads; interleaved, medians.
 """
 
 import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from benchmarks.interleaved import update_times
 from grbm import GRBM, PCD, Base, FitOptions, ParallelTempering, TrainState, fit
 from grbm.training import StepMetrics
 
@@ -43,19 +43,11 @@ def training(
 def main() -> None:
     for name, sizes in SETTINGS.items():
         runs = {kind: training(kind, *sizes) for kind in (StepByStep, ParallelTempering)}
-        times: dict[type[ParallelTempering], list[float]] = {kind: [] for kind in runs}
-        for k in range(ROUNDS + 1):
-            for kind, updates in runs.items():
-                began = time.perf_counter()
-                for _ in range(UPDATES):
-                    next(updates)
-                if k > 0:  # the first round warms up
-                    times[kind].append(1e3 * (time.perf_counter() - began) / UPDATES)
-        one_by_one, whole = times.values()
+        one_by_one, whole = update_times(runs, UPDATES, ROUNDS).values()
         ratio = statistics.median(a / b for a, b in zip(one_by_one, whole, strict=True))
         print(
-            f"{name:<22} {statistics.median(one_by_one):7.2f} ms an update step by step, "
-            f"{statistics.median(whole):6.2f} ms in one call: {ratio:.2f} times as fast"
+            f"{name:<22} {1e3 * statistics.median(one_by_one):7.2f} ms an update step by step, "
+            f"{1e3 * statistics.median(whole):6.2f} ms in one call: {ratio:.2f} times as fast"
         )
 
 

@@ -180,11 +180,7 @@ class FittedState:
         is_whitened = "weights" in self._coordinates_
         known = len(self.components_) if self.__sklearn_is_fitted__() else None
         chosen = recipe_for(n_rows, known or (None if self.n_components == "auto" else int(self.n_components)))
-        plain = (
-            {}
-            if is_whitened
-            else {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0, "n_updates": 2000, "rounds": 0}
-        )
+        plain = {} if is_whitened else dict(PLAIN)
         if not is_whitened and known is None and self.n_components == "auto":
             plain["n_hidden"] = 256
         said = {"learning_rate": self.learning_rate, "n_chains": self.n_chains, "min_var": self.min_variance}

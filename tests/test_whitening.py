@@ -14,6 +14,7 @@ from grbm.evaluate.watching import gaussian_nats
 from grbm.options import recipe_for
 from grbm.runs.preparing import prepare
 from grbm.runs.presets import PRESETS
+from grbm.runs.training import train
 
 
 def table(n: int = 800) -> np.ndarray:
@@ -100,7 +101,32 @@ def test_tables_of_few_rows_have_no_rounds(tmp_path):
     asked = replace(usual, train=replace(usual.train, rounds=7))
     for n, config, expected in ((100, usual, (1500, 0)), (300, usual, (1560, 60)), (100, asked, (1560, 7))):
         np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(n, 3)))
-        train = prepare(
+        chosen = prepare(
             replace(config, data=tmp_path / "x.npy"), tmp_path / "run", ALONE, "cpu", resume=False
         ).config.train
-        assert (train.n_updates, train.rounds) == expected
+        assert (chosen.n_updates, chosen.rounds) == expected
+
+
+class Left(Exception):
+    """A run was left in the middle."""
+
+
+def leave(*_: object) -> None:
+    raise Left
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((100, 3), 1500), ((300, 3), 1560), ((90, 60), 2000)])
+def test_a_resumed_run_goes_on_as_its_table_asked(tmp_path, shape, expected):
+    """Few rows, the usual table, and a wide one: `grbm train array --resume` says nothing of what came of the preset."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=shape))
+    config, seen = replace(PRESETS["array"].config, data=tmp_path / "x.npy"), []
+    for resume in (False, True):
+        with pytest.raises(Left):
+            train(
+                config,
+                tmp_path / "run",
+                resume=resume,
+                on_start=lambda data, model, update, n_updates: seen.append(n_updates),
+                on_update=leave,
+            )
+    assert seen == [expected, expected]

@@ -78,9 +78,11 @@ def train(
     group.on_leader(config.check)
     group.on_leader(lambda: check_log(config))
     resume = group.broadcast(resume or claiming.is_claimed(folder))
-    if resume and group.broadcast(group.on_leader(lambda: _is_finished(folder, config))):
-        return
     resume = group.broadcast(resume and (folder / CONFIG).is_file())
+    if resume:
+        config = group.broadcast(group.on_leader(lambda: _as_begun(folder, config)))
+        if group.broadcast(group.on_leader(lambda: _is_finished(folder))):
+            return
     if not resume:
         group.on_leader(lambda: claiming.refuse_taken(folder, config, overwrite=overwrite))  # before anything is read
     run = prepare(config, folder, group, device, resume=resume)
@@ -185,18 +187,21 @@ def _name_of(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _is_finished(folder: Path, config: RunConfig) -> bool:
-    """Whether there is nothing left to resume; raises UserError where the run cannot be, or is not, this one."""
-    if not (folder / CONFIG).is_file():
-        return False
+def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
+    """The configuration as the run was begun with it; raises UserError where that was another."""
     there = RunConfig.read(folder / CONFIG)
     other = there.difference(config)
-    if config.preset == "array" and any(there.difference(suited(config)) is None for suited in (for_wide, for_few)):
-        other = None  # what became of it when its table turned out to be wide, or to have few rows
-    if other is not None:
+    if config.preset == "array":  # what becomes of it when its table turns out to be wide, or to have few rows
+        config = next((c for c in (config, for_wide(config), for_few(config)) if there.difference(c) is None), config)
+    if there.difference(config) is not None:
         raise UserError(
             f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."
         )
+    return config
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether there is nothing left to resume; raises UserError where the run cannot be."""
     status = run_folder.read_status(folder)
     if status.ended == "diverged":
         raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")

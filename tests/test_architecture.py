@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path(grbm.__file__).parent
 ROOMS = [
     *("lazy", "errors", "typed", "options", "randomness", "schedules", "files", "devices", "distributed", "rows"),
+    *("energy", "contrasts"),
     *(
         "model",
         "moments",

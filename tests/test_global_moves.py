@@ -153,7 +153,7 @@ def test_online_log_z_follows_the_exact_one_while_learning():
     rows = clusters(1000, 0)
     whitened = whiten(rows.numpy())
     z, recipe = whitened.scale(rows), replace(recipe_for(1000, 64), n_updates=500, rounds=10)
-    state, goal = begin(z, recipe, 0), objective(whitened, recipe)
+    state, goal = begin(z, whitened, recipe, 0), objective(whitened, recipe)
     watch, scores = Watch(goal.sampler, z[:100], seed=0), []
     for _ in fit(state, z, goal, recipe.options()):
         if state.update % 25 == 0 or state.update > 500:
@@ -179,9 +179,9 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong():
 
     def run(recipe, **options):
         watch = Watch(goal.sampler, z[scored], seed=0)
-        return learn(begin(z[from_rows], recipe, 0), z[from_rows], goal, recipe, watch=watch, **options)
+        return learn(begin(z[from_rows], whitened, recipe, 0), z[from_rows], goal, recipe, watch=watch, **options)
 
-    found = run(recipe, base=whitened.base, callback=heard.append)
+    found = run(recipe, fallback=whitened, callback=heard.append)
     assert found.ended == "finished"
     assert len(heard) == 43 == len(found.looks)
     assert found.best.mean == max(nats.mean for nats in found.looks) > gaussian_nats(whitened.base, z[scored]) + 1
@@ -201,7 +201,7 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong():
     assert taken_back.state.optimizer.param_groups[0]["initial_lr"] < 20.0
     far = replace(recipe, learning_rate=1e30)
     with pytest.raises(DivergenceError):
-        learn(begin(z, far, 0), z, goal, far)
+        learn(begin(z, whitened, far, 0), z, goal, far)
 
 
 def test_one_gaussian_is_kept_where_nothing_is_better():
@@ -211,7 +211,7 @@ def test_one_gaussian_is_kept_where_nothing_is_better():
     z, recipe = whitened.scale(rows), replace(recipe_for(400, 16), n_updates=3, rounds=0)
     goal = objective(whitened, recipe)
     watch = Watch(goal.sampler, z[:100])
-    found = learn(begin(z, recipe, 0), z, goal, recipe, watch=watch, base=whitened.base)
+    found = learn(begin(z, whitened, recipe, 0), z, goal, recipe, watch=watch, fallback=whitened)
     assert found.is_gaussian
     log_p = found.model.log_prob(z[:100], exact.log_z(found.model))
     assert float(log_p.mean()) == pytest.approx(gaussian_nats(whitened.base, z[:100]), abs=1e-5)
@@ -224,7 +224,7 @@ def test_learning_with_global_moves_is_the_same_in_every_run():
     z, recipe = whitened.scale(rows), recipe_for(300)
     goal, ends = objective(whitened, recipe), []
     for _ in range(2):
-        state = begin(z, recipe, 3)
+        state = begin(z, whitened, recipe, 3)
         for _ in fit(state, z, goal, FitOptions(5, 100)):
             pass
         ends.append(state.model.W.detach().clone())

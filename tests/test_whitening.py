@@ -117,7 +117,7 @@ def leave(*_: object) -> None:
 
 @pytest.mark.parametrize(("shape", "expected"), [((100, 3), 1500), ((300, 3), 1560), ((90, 60), 2000)])
 def test_a_resumed_run_goes_on_as_its_table_asked(tmp_path, shape, expected):
-    """Few rows, the usual table, and a wide one: `grbm train array --resume` says nothing of what came of the preset."""
+    """Few rows, the usual table, and a wide one: `grbm train array --resume` does not say what came of the preset."""
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=shape))
     config, seen = replace(PRESETS["array"].config, data=tmp_path / "x.npy"), []
     for resume in (False, True):

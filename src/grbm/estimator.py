@@ -109,7 +109,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Features that do not vary, and those that follow from others; the machine does without them, and samples,
         imputed rows and means have them as they must be. Densities are of the other features.
     is_gaussian_ : bool
-        Whether one Gaussian did better on held-out rows than anything learned, and is what is kept: W = 0. Only where
+        Whether one Gaussian did as well on held-out rows as anything learned, and is what is kept: W = 0. Only where
         ``n_iter`` is None, so that learning was as long as it should be.
     validation_scores_ : list of float
         Mean log-likelihood of the held-out rows along `fit`, in nats, as `score` gives it.
@@ -243,8 +243,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         watch = None
         if whitened is not None and len(scored):
             watch = Watch(objective(whitened, recipe).sampler, scored, seed=self._learned_with)
-        first = state.update
-        log_det, start, told = self._coordinates().scale.log_det, time.perf_counter(), [0]
+        first, log_det, start, told = state.update, self._coordinates().scale.log_det, time.perf_counter(), [0]
 
         def tell(progress: Progress) -> object:
             tenth = (progress.update - first) * 10 // max(1, progress.n_updates - first)
@@ -260,7 +259,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
                 goal,
                 recipe,
                 watch=watch,
-                base=whitened.base if whitened is not None and self.n_iter is None else None,
+                fallback=whitened if self.n_iter is None else None,
                 patience=self.n_iter_no_change if self.early_stopping else None,
                 tol=self.tol,
                 callback=tell,
@@ -336,9 +335,10 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         reference = self._reference()
         with self._threads():
             if reference is not None:
-                start = annealed(model.freeze(), n_samples, Blocks(seed_of(seed, "annealed"), 1, device=model.W.device))
-                chains = sample(model, reference, v0=start, n_steps=-(-n_steps // 5), seed=seed)
-                return self._array(chains.v)
+                energy = model.freeze()
+                start = annealed(energy, n_samples, Blocks(seed_of(seed, "annealed"), 1, device=model.W.device))
+                v = sample(energy, reference, v0=start, n_steps=-(-n_steps // 5), seed=seed).v
+                return self._array(model.at_any_contrast(v, generator(seed, "contrasts", device=v.device)))
             drawn = sample(model, Annealed(self._base_here()), n_chains=n_chains, n_steps=n_steps, seed=seed).v
             some = torch.randperm(n_chains, generator=generator(seed, "some"))[:n_samples]
             # Chains that resampling has copied part again.

@@ -118,7 +118,8 @@ class FittedState:
         self.collinear_ = [] if found.whitened is None else list(found.whitened.collinear)
         recipe = self._recipe(len(X))
         if is_whitened:
-            return begin(self._to_units(X), recipe, self._learned_with)
+            assert found.whitened is not None
+            return begin(self._to_units(X), found.whitened, recipe, self._learned_with)
         check_scale(X, getattr(self, "feature_names_in_", None), whole=whole)
         model = GRBM(X.shape[1], recipe.n_hidden)
         length = min(0.3, 1.5 * (X.shape[1] / recipe.n_hidden) ** 0.5)  # so that all units together vary as X does
@@ -155,7 +156,7 @@ class FittedState:
 
     def _keep(self, state: TrainState, dtype: Any, model: GRBM) -> None:
         """The state as arrays: what learning goes on from, and the model that everything else uses."""
-        self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.named_parameters()}
+        self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.state_dict().items()}
         inside = self._coordinates().in_features(model)
         self.components_ = np.ascontiguousarray(inside.components, dtype=dtype)
         self.intercept_hidden_ = self._best["b"].astype(dtype)
@@ -163,7 +164,8 @@ class FittedState:
         self.variances_ = inside.variances.astype(dtype)
         average = state.average or state.model
         self._raw, self._average = (
-            {name: p.detach().cpu().numpy().copy() for name, p in m.named_parameters()} for m in (state.model, average)
+            {name: p.detach().cpu().numpy().copy() for name, p in m.state_dict().items()}
+            for m in (state.model, average)
         )
         chains = state.persistent
         if chains is None:  # no update was made
@@ -248,6 +250,6 @@ def sentence(progress: Progress, log_det: float, rows: torch.Tensor, seconds: fl
     else:
         model, some = progress.state.model, rows[:1000]
         with torch.no_grad():
-            error = (model.visible_mean(model(some)) - some).square().mean()
+            error = (model.reconstruction(some) - some).square().mean()
         what = f"mean squared reconstruction error {error:.4g}"
     return f"[GaussianBernoulliRBM] Update {progress.update:,} of {progress.n_updates:,}, {what}, {seconds:.1f} s"

@@ -13,7 +13,8 @@ from grbm.randomness import generator
 @torch.no_grad()
 def paper_(model: GRBM, *, seed: int = 0) -> GRBM:
     """W ~ N(0, 1/(N + M)), b = mu = 0, σ² = 1 (Appendix B); `GRBM` starts so by itself."""
-    model.load_state_dict(GRBM(model.n_visible, model.n_hidden, seed=seed, dtype=model.W.dtype).state_dict())
+    start = GRBM(model.n_visible, model.n_hidden, seed=seed, dtype=model.W.dtype).state_dict()
+    model.load_state_dict(start, strict=False)  # contrasts stay
     return model
 
 

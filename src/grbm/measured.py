@@ -3,7 +3,9 @@
 With x = c + z A and z | h ~ N(m, D), measurements y of some columns, with noise of variance R, leave z | h, y Gaussian:
 z = z₀ + G (y − c − z₀ A − e), z₀ ~ N(m, D), e ~ N(0, R), G = D Aᵀ(A Dᵀ A + R)⁻¹ (Matheron's rule; in rows, as vectors
 are here). Chains jump between the ways to fill a gap by draws of the reference under the same measurements: there too
-log A = F(v) − F(v') + log q(v) − log q(v'), since what was measured counts alike for both.
+log A = F(v) − F(v') + log q(v) − log q(v'), since what was measured counts alike for both. Where the machine stands at
+several contrasts (`grbm.contrasts`), chains are of unit contrast, see the measurements so, and draw k from p(k | x) and
+with each proposal.
 """
 
 import copy
@@ -13,8 +15,9 @@ import torch
 from torch import Tensor
 
 from grbm.conditional import Imputed
+from grbm.contrasts import Contrasts
 from grbm.data.standardise import Standardizer
-from grbm.model import GRBM
+from grbm.model import GRBM, Energy
 from grbm.randomness import Blocks, normal, seed_of, uniform
 from grbm.reference import Reference
 from grbm.samplers.updates import accept, hidden_update
@@ -26,9 +29,8 @@ JITTER = 1e-9  # of a standardised variance of 1: columns may be linear function
 class _Gain(NamedTuple):
     """How measurements move a Gaussian z ~ N(mean, covariance), by row."""
 
-    mean: Tensor  # (K,)
     gain: Tensor  # (n, N, K)
-    log_evidence: Tensor  # (n,), log density of what was measured
+    log_evidence: Tensor  # (n, S), log density of what was measured
 
 
 class _Rows(NamedTuple):
@@ -38,8 +40,8 @@ class _Rows(NamedTuple):
     known: Tensor  # (n, N), 1 or 0
     noise_var: Tensor  # (n, N)
 
-    def condition(self, mean: Tensor, covariance: Tensor, A: Tensor) -> _Gain:
-        """z ~ N(mean (K,), covariance (K, K)) given the measurements; x = z A, A (K, N)."""
+    def condition(self, mean: Tensor, covariance: Tensor, A: Tensor, ys: Tensor) -> _Gain:
+        """z ~ N(mean (K,), covariance (K, K)) given measurements as exact as these, any of ys (n, S, N); x = z A."""
         across = covariance @ A  # (K, N): covariance of z and x
         inside = A.T @ across  # (N, N)
         pairs = self.known[:, :, None] * self.known[:, None, :]
@@ -47,10 +49,10 @@ class _Rows(NamedTuple):
         factor = torch.linalg.cholesky(system)
         right = self.known[:, :, None] * across.T  # (n, N, K)
         gain = torch.cholesky_solve(right, factor)
-        left = (self.known * (self.y - mean @ A))[:, :, None]
-        squares = torch.linalg.solve_triangular(factor, left, upper=False).square().sum((1, 2))
+        left = (self.known[:, None] * (ys - mean @ A)).mT
+        squares = torch.linalg.solve_triangular(factor, left, upper=False).square().sum(1)
         log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-        return _Gain(mean, gain, -0.5 * (squares + log_det))
+        return _Gain(gain, -0.5 * (squares + log_det[:, None]))
 
     def correct(self, z: Tensor, x: Tensor, gain: Tensor) -> Tensor:
         """z moved by how far x, what it says of the columns, is from what was measured."""
@@ -79,7 +81,8 @@ def impute(
     mean, std = observed.double().clone(), torch.zeros_like(y)
     open_rows = (y.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]
     K, N = model.n_visible, y.shape[1]
-    size = max(1, NUMBERS // (n_chains * N * K * (len(reference.weights) + 1)))
+    n_gains = 1 if model.contrasts is None or not (noise_var > 0).any() else len(model.contrasts.log_scales)
+    size = max(1, NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains))
     for first in range(0, len(open_rows), size):
         here = open_rows[first : first + size]
         rng = Blocks(seed_of(seed, "impute", first), 1)
@@ -100,44 +103,100 @@ def _rows(
     n_chains: int,
     rng: Blocks,
 ) -> tuple[Tensor, Tensor]:
-    energy = copy.deepcopy(model).cpu().double().freeze()
+    model = copy.deepcopy(model).cpu().double()
+    energy, contrasts = model.freeze(), model.contrasts
     q = reference.to(energy.mu)
     A = torch.eye(len(energy.mu)).double() if scale.to_x is None else scale.to_x
     y, known, noise_var = some
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
-    rows = _Rows(y.nan_to_num(), known, noise_var)
+    at = _contrasts(_Rows(y.nan_to_num(), known, noise_var), A, contrasts)
     D = energy.var.diag()
-    under_model = rows.condition(torch.zeros_like(energy.mu), D, A).gain
-    parts = [rows.condition(m, L @ L.T, A) for m, L in zip(q.means, q.factors, strict=True)]
-    evidence = torch.stack([p.log_evidence for p in parts], 1) + q.weights.log()  # (n, components)
-    gains = torch.stack([p.gain for p in parts], 1).repeat_interleave(n_chains, 0)  # (chains, components, N, K)
-    edges = evidence.softmax(1).cumsum(1).repeat_interleave(n_chains, 0)
+    seen_ys = torch.stack([r.y for r in at.rows], 1)  # (n, contrasts, N)
+    is_noisy = bool((noise_var > 0).any())
+    # how exact a measurement is hangs on contrast, and else nothing does but where it lies
+    groups = [(r, seen_ys[:, [k]]) for k, r in enumerate(at.rows)] if is_noisy else [(at.rows[0], seen_ys)]
+    zero = torch.zeros_like(energy.mu)
+    under_model = torch.stack([r.condition(zero, D, A, ys).gain for r, ys in groups], 1)
+    parts = [[r.condition(m, L @ L.T, A, ys) for m, L in zip(q.means, q.factors, strict=True)] for r, ys in groups]
+    evidence = torch.cat([torch.stack([p.log_evidence for p in own], 2) for own in parts], 1) + q.weights.log()
+    evidence = evidence + (at.log_weights - known.sum(1, keepdim=True) * at.scales.log())[:, :, None]
+    edges = evidence.flatten(1).softmax(1).cumsum(1).repeat_interleave(n_chains, 0)  # (chains, contrasts x components)
+    gains = torch.stack([torch.stack([p.gain for p in own], 1) for own in parts], 1)
+    gains = gains.repeat_interleave(n_chains, 0)  # (chains, contrasts that differ, components, N, K)
     under_model = under_model.repeat_interleave(n_chains, 0)
-    rows = _Rows(*(x.repeat_interleave(n_chains, 0) for x in rows))
-    noise_std, every = rows.noise_var.sqrt(), torch.arange(len(rows.y))
+    rows = [_Rows(*(x.repeat_interleave(n_chains, 0) for x in r)) for r in at.rows]
+    ys, noise_stds = torch.stack([r.y for r in rows], 1), torch.stack([r.noise_var.sqrt() for r in rows], 1)
+    every, v_shape = torch.arange(len(edges)), (len(edges), len(energy.mu))
 
-    def propose() -> Tensor:
-        which = (uniform((len(edges), 1), edges, rng) > edges).sum(1).clamp_max(len(parts) - 1)
-        z = q.means[which] + torch.einsum("ckl,cl->ck", q.factors[which], normal(v_shape, edges, rng))
-        return rows.correct(z, z @ A + noise_std * normal(rows.y.shape, edges, rng), gains[every, which])
+    def seen(k: Tensor) -> tuple[_Rows, Tensor, Tensor]:
+        """What was measured, as chains of contrasts k (chains,) see it; the noise's deviation; which gains apply."""
+        own, noise_std = k.clamp_max(len(groups) - 1), noise_stds[every, k]
+        return _Rows(ys[every, k], rows[0].known, noise_std.square()), noise_std, own
 
-    v_shape = (len(rows.y), len(energy.mu))
-    v = propose()
-    left = D - torch.einsum("kl,nlc->nkc", D @ A, under_model)  # (chains, K, K): covariance of z given h and y
-    inside = torch.einsum("ki,ckl,li->ci", A, left, A).clamp_min(0)
-    total, squares = torch.zeros_like(rows.y), torch.zeros_like(rows.y)
+    def propose() -> tuple[Tensor, Tensor]:
+        which = (uniform((len(edges), 1), edges, rng) > edges).sum(1).clamp_max(edges.shape[1] - 1)
+        k, part = which // len(q.weights), which % len(q.weights)
+        z = q.means[part] + torch.einsum("ckl,cl->ck", q.factors[part], normal(v_shape, edges, rng))
+        there, noise_std, own = seen(k)
+        x = z @ A + noise_std * normal(there.y.shape, edges, rng)
+        return there.correct(z, x, gains[every, own, part]), k[:, None]
+
+    v, k = propose()
+    left = D - torch.einsum("kl,nslc->nskc", D @ A, under_model)  # (chains, ., K, K): covariance of z given h and y
+    inside = torch.einsum("ki,cskl,li->csi", A, left, A).clamp_min(0)
+    total, squares, width = torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0])
     for t in range(n_steps):
+        if contrasts is not None:
+            k, v = _another(contrasts, at.scales, energy, v, k, rng)
+        there, noise_std, own = seen(k[:, 0])
+        gain = under_model[:, 0] if len(groups) == 1 else under_model[every, own]
         h, _ = hidden_update(energy.hidden_logits(v), rng=rng)
         mean = energy.visible_mean(h)
         if t >= burn_in:
-            x = rows.correct(mean, mean @ A, under_model) @ A
+            x = at.seen(there.correct(mean, mean @ A, gain), at.scales[k]) @ A
             total += x
             squares += x.square()
+            width += at.scales[k].square() * inside[every, own]
         z = mean + energy.var.sqrt() * normal(v_shape, v, rng)
-        v = rows.correct(z, z @ A + noise_std * normal(rows.y.shape, v, rng), under_model)
-        new = propose()
+        v = there.correct(z, z @ A + noise_std * normal(there.y.shape, v, rng), gain)
+        new, new_k = propose()
         log_ratio = energy.free_energy(v) - energy.free_energy(new) + q.log_prob(v) - q.log_prob(new)
-        v = accept(log_ratio, rng).select(new, v)
-    mean, second = (x.view(-1, n_chains, x.shape[1]).mean(1) / (n_steps - burn_in) for x in (total, squares))
-    spread = (second - mean.square()).clamp_min(0) + inside[::n_chains]
+        decision = accept(log_ratio, rng)
+        v, k = decision.select(new, v), decision.select(new_k, k)
+    mean, second, width = (
+        x.view(-1, n_chains, x.shape[1]).mean(1) / (n_steps - burn_in) for x in (total, squares, width)
+    )
+    spread = (second - mean.square()).clamp_min(0) + width
     return mean, spread.sqrt()
+
+
+class _AtContrasts(NamedTuple):
+    """Measurements as they are at unit contrast, for every contrast that a row could have."""
+
+    rows: list[_Rows]
+    log_weights: Tensor  # (contrasts,)
+    scales: Tensor  # (contrasts,)
+    centre: Tensor  # (K,)
+
+    def seen(self, u: Tensor, scale: Tensor) -> Tensor:
+        """States of unit contrast at ``scale`` (chains, 1)."""
+        return self.centre + scale * (u - self.centre)
+
+
+def _contrasts(rows: _Rows, A: Tensor, contrasts: Contrasts | None) -> _AtContrasts:
+    if contrasts is None:
+        one = torch.ones(1).double()
+        return _AtContrasts([rows], one.log(), one, torch.zeros(len(A)).double())
+    scales, c = contrasts.log_scales.exp(), contrasts.centre @ A
+    seen = [rows._replace(y=rows.known * (c + (rows.y - c) / s), noise_var=rows.noise_var / s**2) for s in scales]
+    return _AtContrasts(seen, contrasts.log_weights, scales, contrasts.centre)
+
+
+def _another(
+    contrasts: Contrasts, scales: Tensor, energy: Energy, u: Tensor, k: Tensor, rng: Blocks
+) -> tuple[Tensor, Tensor]:
+    """Contrasts (chains, 1) drawn anew, given the rows that states u have at contrasts k; and u at those."""
+    z = contrasts.centre + scales[k] * (u - contrasts.centre)
+    edges = contrasts.log_joint(z, energy.free_energy).softmax(1).cumsum(1)[:, :-1]
+    k = (uniform((len(u), 1), u, rng) > edges).sum(1, keepdim=True)
+    return k, contrasts.at(z, scales[k])

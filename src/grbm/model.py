@@ -1,4 +1,4 @@
-"""The Gaussian-Bernoulli RBM: its energy, conditionals and free energy (Eqs. 1-5, 21), and its tempered path.
+"""The Gaussian-Bernoulli RBM as a PyTorch module: parameters, and what is differentiable in them; files.
 
 Shapes: visible units v (..., N) real, hidden units h (..., M) in {0, 1}; energies are per sample, (...).
 Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without Tears" (arXiv:2210.10318).
@@ -7,190 +7,22 @@ Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from grbm.contrasts import Contrasts
+from grbm.energy import Base, Energy, Tempering, base_for, softplus
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
 from grbm.options import Precision
-from grbm.randomness import Rng, generator, normal
+from grbm.randomness import Rng, generator
+
+__all__ = ["GRBM", "Base", "Energy", "Tempering", "base_for", "softplus"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
-
-
-def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)); PyTorch's default threshold of 20 would cost 2e-9, which float64 can see."""
-    return functional.softplus(x, threshold=40.0)
-
-
-class Base(NamedTuple):
-    """A Gaussian with independent units, where every tempered path starts; its hidden units are fair coins.
-
-    It is itself a GRBM with W = 0, b = 0, so E_0(v, h) = ½ Σ (v − mean)²/var. ``mean`` and ``var`` are (N,).
-    """
-
-    mean: Tensor
-    var: Tensor
-
-    @classmethod
-    def fit(cls, data: Tensor, floor: float = 1e-4) -> "Base":
-        """Match the mean and variance of each column of ``data`` (n, N); constant columns get the floor."""
-        return cls(data.mean(0), data.var(0, correction=0).clamp_min(floor))
-
-    def sample(self, shape: tuple[int, ...], rng: Rng) -> Tensor:
-        """Draws ``(*shape, N)``; the last axis of ``shape`` is that of the chains."""
-        return self.mean + self.var.sqrt() * normal((*shape, len(self.mean)), self.mean, rng)
-
-    def energy(self, v: Tensor) -> Tensor:
-        """E_0(v) = ½ Σ (v − mean)²/var, per sample: (..., N) -> (...)."""
-        return 0.5 * ((v - self.mean).square() / self.var).sum(-1)
-
-    def log_z(self, n_hidden: int) -> Tensor:
-        """log Z_0 = ½ Σ log 2πvar + M log 2, a float64 scalar."""
-        return 0.5 * (2 * math.pi * self.var.double()).log().sum() + n_hidden * math.log(2)
-
-
-class Energy:
-    """The energy function as plain tensors, with what every step of a chain needs computed once.
-
-    Untempered this is Eq. 1. Tempered, it is E_β = (1 − β) E_0 + β E_1 for a :class:`Base` E_0, again a GRBM:
-    var_β = 1/((1 − β)/var_0 + β/var), W_β = (β var_β/var) ∘ W by rows and b_β = βb. All its inverse temperatures
-    share W: β enters as a factor of the logits and of the drive W h, so replicas share each matrix product.
-
-    Parameters
-    ----------
-    W, b, mu, var : Tensor
-        (N, M), (M,), (N,), (N,); tempered: b (R, 1, M), mu and var (R, 1, N), one entry per inverse temperature.
-    precision : {"highest", "high", "fast"}
-        What the operands of products in chains may be: float32; TF32; half precision, centred and in units of σ.
-        Sums, logits and statistics are float32 in any case, and so is all outside of chains.
-    tempering : Tempering, optional
-        What makes it a tempered version of another energy, whose W it has; `temper` gives it.
-
-    Attributes
-    ----------
-    projection : Tensor
-        (W/σ²)ᵀ of the untempered energy, (M, N): maps v to the hidden logits.
-    beta, gain, offset
-        Of a tempered energy, as in `Tempering`; None, None and 0 where it is not tempered.
-    """
-
-    _untempered: "Energy | None" = None  # pickles of version 0.1 do not have it
-
-    def __init__(
-        self,
-        W: Tensor,
-        b: Tensor,
-        mu: Tensor,
-        var: Tensor,
-        precision: Precision = "highest",
-        *,
-        tempering: "Tempering | None" = None,
-    ) -> None:
-        self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
-        self.projection: Tensor = (W / var[:, None]).T if tempering is None else tempering.untempered.projection
-        self._untempered = None if tempering is None else tempering.untempered
-        self._at: dict[Precision, Energy] = {}  # what `at` has made
-        self.beta = None if tempering is None else tempering.beta
-        self.gain = None if tempering is None else tempering.gain
-        self.offset = 0.0 if tempering is None else tempering.offset
-
-    @property
-    def n_visible(self) -> int:
-        """N, the number of visible units."""
-        return self.W.shape[0]
-
-    @property
-    def n_hidden(self) -> int:
-        """M, the number of hidden units."""
-        return self.W.shape[1]
-
-    @property
-    def untempered(self) -> "Energy":
-        """The energy at β = 1, with which a tempered one shares W; itself where it is not tempered."""
-        return self._untempered or self
-
-    def temper(self, beta: Tensor, base: Base) -> "Energy":
-        """(1 − β) E_0 + β E_1 for a scalar ``beta`` or a ladder (R,), for states (R, C, ·)."""
-        beta = beta.to(self.W)
-        if beta.ndim:
-            beta = beta[:, None, None]
-        inverse_var = (1 - beta) / base.var + beta / self.var
-        var = 1 / inverse_var
-        mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
-        squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * inverse_var
-        tempering = Tempering(self.untempered, beta, beta * var / self.var, 0.5 * squares.sum(-1))
-        return Energy(self.W, beta * self.b, mu, var, self.precision, tempering=tempering)
-
-    def at(self, precision: Precision) -> "Energy":
-        """This untempered energy with products of another precision; itself where it has that already."""
-        if precision == self.precision:
-            return self
-        made = self.__dict__.setdefault("_at", {})
-        if precision not in made:
-            made[precision] = Energy(self.W, self.b, self.mu, self.var, precision)
-        other: Energy = made[precision]
-        return other
-
-    def to(self, like: Tensor) -> "Energy":
-        """An untempered energy on the device of ``like``, in its dtype."""
-        return Energy(self.W.to(like), self.b.to(like), self.mu.to(like), self.var.to(like), self.precision)
-
-    def plain(self) -> "Energy":
-        """A tempered energy, of one inverse temperature, as one of its own; a constant is lost."""
-        gain = 1.0 if self.gain is None else self.gain[:, None]
-        return Energy(gain * self.W, self.b, self.mu, self.var, self.precision)
-
-    def hidden_logits(self, v: Tensor) -> Tensor:
-        """ℓ = Wᵀ(v/σ²) + b, the log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M)."""
-        if self.beta is None:
-            return functional.linear(v, self.projection, self.b)
-        return functional.linear(self.beta * v, self.projection) + self.b
-
-    def visible_mean(self, h: Tensor) -> Tensor:
-        """μ + W h, the mean of p(v | h) (Eq. 3): (..., M) -> (..., N)."""
-        if self.gain is None:
-            return functional.linear(h, self.W, self.mu)
-        return self.mu + self.gain * functional.linear(h, self.W)
-
-    def energy(self, v: Tensor, h: Tensor) -> Tensor:
-        """E(v, h) (Eq. 1), per sample."""
-        return self._quadratic(v) - (h * self.hidden_logits(v)).sum(-1)
-
-    def free_energy(self, v: Tensor, logits: Tensor | None = None) -> Tensor:
-        """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5; the paper's marginal energy). Pass ``logits`` where already known."""
-        logits = self.hidden_logits(v) if logits is None else logits
-        return self._quadratic(v) - softplus(logits).sum(-1)
-
-    def energy_grad(self, v: Tensor, h: Tensor) -> Tensor:
-        """∂E/∂v = (v − μ − W h)/σ²."""
-        return (v - self.visible_mean(h)) / self.var
-
-    def free_energy_grad(self, v: Tensor) -> Tensor:
-        """∂F/∂v = (v − μ − W sigmoid(ℓ))/σ² (Eq. 21)."""
-        return self.energy_grad(v, self.hidden_logits(v).sigmoid())
-
-    def _quadratic(self, v: Tensor) -> Tensor:
-        return 0.5 * ((v - self.mu).square() / self.var).sum(-1) + self.offset
-
-
-class Tempering(NamedTuple):
-    """The factors that a tempered energy has beside parameters of its own."""
-
-    untempered: Energy
-    beta: Tensor  # multiplies v in the logits
-    gain: Tensor  # β var_β/var: scales the drive W h
-    offset: Tensor  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
-
-
-def base_for(base: Base | None, energy: Energy) -> Base:
-    """The base on the energy's device, in its dtype; N(0, I), which fits standardised data, where it is None."""
-    if base is None:
-        return Base(torch.zeros_like(energy.W[:, 0]), torch.ones_like(energy.W[:, 0]))
-    return Base(base.mean.to(energy.W), base.var.to(energy.W))
+CONTRASTS = ("contrast_log_weights", "contrast_log_scales", "contrast_centre")  # in its state, where it has several
 
 
 class GRBM(nn.Module):
@@ -204,6 +36,8 @@ class GRBM(nn.Module):
         N real visible units and M binary hidden units.
     seed : int
         Seed of the weights W ~ N(0, 1/(N + M)); b = mu = 0 and σ² = 1, as in the paper.
+    n_contrasts : int
+        K scales at which the machine stands, from a third to three times its own at first; 1 is the machine itself.
     device, dtype
         As everywhere in PyTorch; float32 or float64.
 
@@ -211,6 +45,9 @@ class GRBM(nn.Module):
     ----------
     W, b, mu, log_var : nn.Parameter
         (N, M), (M,), (N,), (N,).
+    contrasts : Contrasts, optional
+        The scales, their weights and their centre, where there are several (`grbm.contrasts`): the density is then that
+        of the machine at a contrast that is not known, and what `freeze` gives is the machine at unit contrast.
 
     Raises
     ------
@@ -224,11 +61,12 @@ class GRBM(nn.Module):
         n_hidden: int,
         *,
         seed: int = 0,
+        n_contrasts: int = 1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("n_visible", n_visible), ("n_hidden", n_hidden)):
+        for name, size in (("n_visible", n_visible), ("n_hidden", n_hidden), ("n_contrasts", n_contrasts)):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}.")
         dtype = dtype or torch.float32
@@ -238,6 +76,27 @@ class GRBM(nn.Module):
         self.b = nn.Parameter(torch.zeros(n_hidden, device=device, dtype=dtype))
         self.mu = nn.Parameter(torch.zeros(n_visible, device=device, dtype=dtype))
         self.log_var = nn.Parameter(torch.zeros(n_visible, device=device, dtype=dtype))
+        if n_contrasts > 1:
+            weights = torch.full((n_contrasts,), -math.log(n_contrasts), dtype=dtype)
+            scales = torch.linspace(-math.log(3), math.log(3), n_contrasts, dtype=dtype)
+            self.contrasts = Contrasts(weights, scales, torch.zeros(n_visible, dtype=dtype)).to(self.W.data)
+
+    @property
+    def contrasts(self) -> Contrasts | None:
+        """The scales that the machine stands at; None for its own alone."""
+        known = [self._buffers.get(name) for name in CONTRASTS]
+        return None if known[0] is None else Contrasts(*known)  # type: ignore[arg-type]
+
+    @contrasts.setter
+    def contrasts(self, contrasts: Contrasts | None) -> None:
+        for name, x in zip(CONTRASTS, contrasts or (None, None, None), strict=True):
+            self.register_buffer(name, None if x is None else x.detach().to(self.W.data).clone())
+
+    def like(self) -> "GRBM":
+        """A machine of the same sizes, dtype and device, with the paper's start for its parameters."""
+        n_contrasts = 1 if self.contrasts is None else len(self.contrasts.log_weights)
+        sizes = self.n_visible, self.n_hidden
+        return GRBM(*sizes, n_contrasts=n_contrasts, device=self.W.device, dtype=self.W.dtype)
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Tensor], source: str = "The dictionary") -> Self:
@@ -252,6 +111,12 @@ class GRBM(nn.Module):
         if W.ndim != 2 or 0 in W.shape or W.dtype not in (torch.float32, torch.float64):
             raise UserError(f"{source} holds W of shape {tuple(W.shape)} and type {W.dtype}; it must be a real (N, M).")
         model = cls(*W.shape, dtype=W.dtype)
+        if any(name in parameters for name in CONTRASTS):
+            known = [parameters.get(name, W.new_empty(0)) for name in CONTRASTS]
+            K, sizes = known[0].numel(), [tuple(x.shape) for x in known]
+            if sizes != [(K,), (K,), (len(W),)] or K < 2 or not all(x.isfinite().all() for x in known):
+                raise UserError(f"{source} holds contrasts that are not whole; restore the file, or train again.")
+            model.contrasts = Contrasts(*known)
         for name in names:
             expected, given = model.get_parameter(name).shape, parameters[name]
             if given.numel() != expected.numel():
@@ -308,6 +173,9 @@ class GRBM(nn.Module):
         mean, scale = mean.expand_as(mu), scale.expand_as(mu)
         moved = {"W": scale[:, None] * W, "b": b - W.T @ (mean / (scale * log_var.exp()))}
         moved |= {"mu": mean + scale * mu, "log_var": log_var + 2 * scale.log()}
+        if self.contrasts is not None:  # the scales are no unit's
+            moved |= dict(zip(CONTRASTS, (x.double().cpu() for x in self.contrasts), strict=True))
+            moved["contrast_centre"] = mean + scale * moved["contrast_centre"]
         parameters = {name: x.to(self.W.dtype) for name, x in moved.items()}
         return self.from_parameters(parameters, "The rescaled machine").to(self.W.device)
 
@@ -328,7 +196,8 @@ class GRBM(nn.Module):
 
     def extra_repr(self) -> str:
         """The sizes, for PyTorch's own representation of a module."""
-        return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}"
+        more = "" if self.contrasts is None else f", n_contrasts={len(self.contrasts.log_weights)}"
+        return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}{more}"
 
     def freeze(self, precision: Precision = "highest") -> Energy:
         """A copy of the energy at the present parameters, without gradients: what samplers move under."""
@@ -339,12 +208,14 @@ class GRBM(nn.Module):
         """E(v, h) (Eq. 1) of v (..., N) and h (..., M), per sample: (...). Differentiable."""
         self._check(v, self.n_visible, "visible")
         self._check(h, self.n_hidden, "hidden")
-        return self._live().energy(v, h)
+        energy, contrasts = self._live(), self.contrasts
+        return energy.energy(v, h) if contrasts is None else contrasts.free_energy(v, lambda u: energy.energy(u, h))
 
     def free_energy(self, v: Tensor) -> Tensor:
         """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5), per sample: (..., N) -> (...). Differentiable."""
         self._check(v, self.n_visible, "visible")
-        return self._live().free_energy(v)
+        energy, contrasts = self._live(), self.contrasts
+        return energy.free_energy(v) if contrasts is None else contrasts.free_energy(v, energy.free_energy)
 
     def log_prob(self, v: Tensor, log_z: float) -> Tensor:
         """log p(v) = −F(v) − log Z in nats, per sample: (..., N) -> (...). Differentiable but for ``log_z``.
@@ -356,27 +227,66 @@ class GRBM(nn.Module):
     def hidden_logits(self, v: Tensor) -> Tensor:
         """Log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M). Differentiable."""
         self._check(v, self.n_visible, "visible")
-        return self._live().hidden_logits(v)
+        return self._live().hidden_logits(v) if self.contrasts is None else self(v).logit()
 
     def visible_mean(self, h: Tensor) -> Tensor:
         """Mean of p(v | h) (Eq. 3): (..., M) -> (..., N). Differentiable."""
         self._check(h, self.n_hidden, "hidden")
-        return self._live().visible_mean(h)
+        mean, contrasts = self._live().visible_mean(h), self.contrasts
+        if contrasts is None:
+            return mean
+        usual = (contrasts.log_weights + contrasts.log_scales).exp().sum()
+        return contrasts.centre + usual * (mean - contrasts.centre)
+
+    def reconstruction(self, v: Tensor) -> Tensor:
+        """The mean of v given p(h | v), at v's own contrast: (..., N) -> (..., N). Differentiable."""
+        self._check(v, self.n_visible, "visible")
+        energy, contrasts = self._live(), self.contrasts
+        if contrasts is None:
+            return energy.visible_mean(energy.hidden_logits(v).sigmoid())
+        c = contrasts.centre
+        return contrasts.mean(
+            v,
+            energy.free_energy,
+            lambda u, s: c + s * (energy.visible_mean(energy.hidden_logits(u).sigmoid()) - c),
+        )
 
     def energy_grad(self, v: Tensor, h: Tensor) -> Tensor:
         """∂E/∂v at fixed h: (..., N)."""
         self._check(v, self.n_visible, "visible")
         self._check(h, self.n_hidden, "hidden")
-        return self._live().energy_grad(v, h)
+        energy, contrasts = self._live(), self.contrasts
+        if contrasts is None:
+            return energy.energy_grad(v, h)
+        return contrasts.mean(v, lambda u: energy.energy(u, h), lambda u, s: energy.energy_grad(u, h) / s)
 
     def free_energy_grad(self, v: Tensor) -> Tensor:
         """∂F/∂v (Eq. 21): (..., N)."""
         self._check(v, self.n_visible, "visible")
-        return self._live().free_energy_grad(v)
+        energy, contrasts = self._live(), self.contrasts
+        if contrasts is None:
+            return energy.free_energy_grad(v)
+        return contrasts.mean(v, energy.free_energy, lambda u, s: energy.free_energy_grad(u) / s)
 
     def forward(self, v: Tensor) -> Tensor:
         """Hidden probabilities p(h = 1 | v): the binary code's mean, (..., N) -> (..., M)."""
-        return self.hidden_logits(v).sigmoid()
+        self._check(v, self.n_visible, "visible")
+        energy, contrasts = self._live(), self.contrasts
+        if contrasts is None:
+            return energy.hidden_logits(v).sigmoid()
+        return contrasts.mean(v, energy.free_energy, lambda u, s: energy.hidden_logits(u).sigmoid())
+
+    @torch.no_grad()
+    def at_unit_contrast(self, v: Tensor, rng: Rng) -> Tensor:
+        """Rows v (n, N) as they are at unit contrast, theirs drawn from p(k | v): what chains and learning see."""
+        contrasts = self.contrasts
+        return v if contrasts is None else contrasts.removed(v, self.freeze().free_energy, rng)
+
+    @torch.no_grad()
+    def at_any_contrast(self, v: Tensor, rng: Rng) -> Tensor:
+        """States (..., C, N) of chains, which have unit contrast, as draws of the model: at contrasts of their own."""
+        contrasts = self.contrasts
+        return v if contrasts is None else contrasts.applied(v, rng)
 
     def _live(self) -> Energy:
         return Energy(self.W, self.b, self.mu, self.var)

@@ -16,10 +16,10 @@ from torch import Tensor
 from grbm.data.tables import spread
 from grbm.data.whitening import Whitened
 from grbm.errors import DivergenceError
-from grbm.evaluate.watching import Nats, Watch, gaussian_nats
+from grbm.evaluate.watching import Nats, Watch, gaussian_nats, is_gaussian_enough
 from grbm.guard import Guard
 from grbm.initialise import gaussian_, matched_
-from grbm.model import GRBM, Base
+from grbm.model import GRBM
 from grbm.objectives import PCD
 from grbm.options import Recipe
 from grbm.randomness import generator
@@ -61,10 +61,13 @@ def held_out(n_rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     return order[n:].sort().values, order[:n].sort().values
 
 
-def begin(rows: Tensor, recipe: Recipe, seed: int) -> TrainState:
+def begin(rows: Tensor, whitened: Whitened, recipe: Recipe, seed: int) -> TrainState:
     """The state of training before the first update, for whitened rows (n, N)."""
-    some = rows[spread(len(rows), ANCHORS)].cpu()  # tables may be sorted
+    some, contrasts = rows[spread(len(rows), ANCHORS)].cpu(), whitened.contrasts  # tables may be sorted
+    if contrasts is not None:
+        some = contrasts.removed(some, whitened.base.energy, generator(seed, "contrasts"))
     model = matched_(GRBM(rows.shape[1], recipe.n_hidden), some, seed=seed)
+    model.contrasts = contrasts
     model.to(rows.device)
     return TrainState(model, optimizer(model, recipe), seed=seed)
 
@@ -90,7 +93,7 @@ def learn(
     recipe: Recipe,
     *,
     watch: Watch | None = None,
-    base: Base | None = None,
+    fallback: Whitened | None = None,
     patience: int | None = None,
     tol: float = 0.0,
     callback: Callable[[Progress], object] = lambda progress: None,
@@ -105,8 +108,8 @@ def learn(
         From `begin`, or where learning ended before.
     watch : Watch, optional
         With the held-out rows; without, the last model is the result.
-    base : Base, optional
-        One Gaussian, which is the result where no look did better.
+    fallback : Whitened, optional
+        Whose one Gaussian, at its contrasts, is the result where no look did better.
     patience, tol
         Stop after so many looks in a row that were better than the best before by less than ``tol`` nats; where rounds
         follow, only they are cut short.
@@ -154,19 +157,23 @@ def learn(
     if watch is None or watch.best is None:
         return Learned(state.average or state.model, state, looks, None, ended, False)  # type: ignore[arg-type]
     model = watch.best_model()
-    is_gaussian = base is not None and _is_below(base, model, watch, rows)
-    if base is not None and is_gaussian:
-        gaussian_(model, base.mean.to(model.W), base.var.to(model.W))
+    is_gaussian = fallback is not None and _is_below(fallback, model, watch, rows)
+    if fallback is not None and is_gaussian:
+        gaussian_(model, *(x.to(model.W) for x in fallback.base))
+        model.contrasts = fallback.contrasts
     return Learned(model, state, looks, watch.best, ended, is_gaussian)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
-def _is_below(base: Base, model: GRBM, watch: Watch, rows: Tensor) -> bool:
+def _is_below(fallback: Whitened, model: GRBM, watch: Watch, rows: Tensor) -> bool:
     """Whether one Gaussian is better on the held-out rows, or on all: the few may lack what is rare in the many."""
     assert watch.best is not None
     both = torch.cat([rows[spread(len(rows), ANCHORS)], watch.rows])
     ours = float((-model.free_energy(both)).double().mean()) - watch.best.log_z.log_z
-    return watch.best.mean < gaussian_nats(base, watch.rows) or ours < gaussian_nats(base, both)
+    if ours < gaussian_nats(fallback.base, both, fallback.contrasts):
+        return True
+    _, base, reference, *_, contrasts = fallback
+    return is_gaussian_enough(model, watch.best.mean, watch.rows, base, reference, contrasts)
 
 
 class _FellError(Exception):

@@ -21,6 +21,7 @@ from grbm.rows import Rows, rows_of
 from grbm.samplers.chains import Swaps
 from grbm.schedules import cosine
 
+WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
 FRESH = 0.3  # weight of a round's parameters in their average, which evens out what its own draws brought in
 
 
@@ -74,6 +75,7 @@ def train_step(
     n_blocks = options.n_blocks(len(v_data) * group.world_size, adapted)
     rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
+    v_data = model.at_unit_contrast(v_data, rng)
     data = positive(energy, v_data, rng, probabilities=adapted.probabilities)  # ⟨−∂E/∂θ⟩ at the data,
     chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
     pooled = _pool(data, chains, group)
@@ -116,6 +118,7 @@ def train_round(
         model.load_state_dict(state.average.state_dict())
     seed, device = seed_of(state.seed, "round", state.update), model.W.device
     rows = data[torch.randperm(len(data), generator=generator(seed, "rows"))[:ROWS].to(_device_of(data))]
+    rows = model.at_unit_contrast(rows, generator(seed, "contrasts", device=rows.device))
     chains = state.persistent
     if chains is None:
         chains = sampler.noise(model.freeze(), getattr(objective, "n_chains", None) or len(rows), generator(seed))
@@ -234,10 +237,25 @@ def _fit(
         for parameters in state.optimizer.param_groups:
             parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
         now = _with_step_size(objective, left) if options.anneal_step_size else objective
+        if state.update % WEIGH_EVERY == 0:
+            _weigh_contrasts(state, data)
         yield train_step(state, now, data[rows], options, precision=precision, group=group)
     state.settle()
     while state.update < options.n_updates:
+        _weigh_contrasts(state, data)
         yield train_round(state, objective, data, options, group=group)
+
+
+@torch.no_grad()
+def _weigh_contrasts(state: TrainState, data: Tensor | Rows) -> None:
+    """Move the weights of the contrasts, where there are some, towards their mean responsibilities for the data."""
+    if state.model.contrasts is None or state.update == 0:  # a machine that has learned nothing tells nothing
+        return
+    rows = data[torch.linspace(0, len(data) - 1, min(ROWS, len(data))).long().to(_device_of(data))]
+    for model in (state.model, state.average):
+        if model is not None and model.contrasts is not None:
+            found = model.contrasts.followed(rows, model.freeze().free_energy)
+            model.contrasts = model.contrasts._replace(log_weights=found)
 
 
 class _Pooled(NamedTuple):
@@ -296,7 +314,7 @@ def _update_average(state: TrainState, decay: float) -> None:
     """θ_avg ← d θ_avg + (1 − d) θ, with d growing to ``decay`` so that the start is forgotten."""
     if state.average is None:
         model = state.model
-        state.average = GRBM(model.n_visible, model.n_hidden, device=model.W.device, dtype=model.W.dtype)
+        state.average = model.like()
         state.average.load_state_dict(model.state_dict())
     weight = 1 - min(decay, (1 + state.update) / (10 + state.update))
     for average, parameter in zip(state.average.parameters(), state.model.parameters(), strict=True):

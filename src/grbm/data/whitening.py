@@ -4,7 +4,8 @@ A GRBM is a mixture of Gaussians that share one diagonal covariance. So coordina
 and what is left within their clusters are both uncorrelated (those of linear discriminants; Hastie & Tibshirani 1996).
 Their unit is the narrowest width of a cluster; for a machine of few hidden units, which cannot see clusters so finely,
 it is the deviation of the whole table. Wherever there are no clusters these are principal components, and a
-machine without hidden units at work is one Gaussian with the data's full covariance.
+machine without hidden units at work is one Gaussian with the data's full covariance. Where rows lie near and far as
+those of no such mixture do, it is seen at several contrasts (`grbm.contrasts`), and all else is found of rows at one.
 """
 
 import math
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from grbm.contrasts import NUMBER, Contrasts, ask_for_contrasts, scaled_gaussians
 from grbm.data.standardise import Standardizer
 from grbm.model import Base
+from grbm.randomness import generator
 from grbm.reference import Reference
 
 EXACT = 1e-10  # share of a column's variance, below which what other columns leave of it is rounding
@@ -38,28 +41,33 @@ class Whitened(NamedTuple):
     reference: Reference  # the mixture of Gaussians that describes the table best, in the new coordinates
     constant: tuple[int, ...]  # columns that do not vary
     collinear: tuple[int, ...]  # columns that are linear functions of the others
+    contrasts: Contrasts | None = None  # at which the machine is seen; base and reference are of unit contrast
 
 
-def whiten(x: Array, *, fine: bool = True, seed: int = 0) -> Whitened:
-    """Find coordinates for rows x (n, N), float64; columns of any units. ``fine`` ones have clusters for their unit."""
+def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed: int = 0) -> Whitened:
+    """Find coordinates for rows x (n, N), float64; columns of any units. ``fine`` ones have clusters for their unit.
+
+    There are ``n_contrasts``, by default as many as describe the rows best.
+    """
     mean, varies, scale, standard = _standard(x)
     covariance = standard.T @ standard / len(x)
     kept = independent(x)
     if not kept.any() or len(x) < 2:
         raise ValueError("Whitening needs two rows or more, and a column that varies.")
     inside = standard[:, kept]
-    shrunk = _shrunk(inside)
-    values, vectors = np.linalg.eigh(shrunk)
+    values, vectors = np.linalg.eigh(_shrunk(inside))
     coordinates = vectors / np.sqrt(np.maximum(values, 1e-12))
-    rows = inside[np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)]
-    tied = best_mixture(rows @ coordinates, ("tied",), seed)
-    if tied.n_components > 1:
-        coordinates = coordinates @ np.linalg.eigh(tied.covariances_)[1]
+    some = np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)
+    white = inside @ coordinates
+    tied = best_mixture(white[some], ("tied",), seed)
+    contrasts, white, tied = _contrasts(white, some, tied, n_contrasts, seed)
+    turn = np.eye(len(values)) if tied.n_components == 1 else np.linalg.eigh(tied.covariances_)[1]
     if fine:
-        clusters = best_mixture(rows @ coordinates, ("diag",), seed)
-        whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(rows), SMALLEST))
+        clusters = best_mixture(white[some] @ turn, ("diag",), seed)
+        whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(some), SMALLEST))
         narrow = clusters.covariances_[whole].min(0)
-        coordinates = coordinates / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
+        turn = turn / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
+    coordinates = coordinates @ turn
 
     to_z = np.zeros((x.shape[1], coordinates.shape[1]))
     to_z[kept] = coordinates
@@ -69,18 +77,39 @@ def whiten(x: Array, *, fine: bool = True, seed: int = 0) -> Whitened:
     if follows.any():
         weights = np.linalg.solve(covariance[np.ix_(kept, kept)], covariance[np.ix_(kept, follows)])
         to_x[:, follows] = to_x[:, kept] @ weights
-    z = inside @ coordinates
+    z = white @ turn
     # of few rows some direction hardly varies, and a Gaussian as narrow as it would be far too sure
-    widths = z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", coordinates, shrunk, coordinates)
+    widths = z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
     types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
-    mixture = best_mixture(rows @ coordinates, types, seed)
+    mixture = best_mixture(z[some], types, seed)
     return Whitened(
         Standardizer(*(torch.from_numpy(a) for a in (mean, scale, to_z, to_x))),
         Base(*(torch.from_numpy(a).float() for a in (z.mean(0), np.maximum(widths, 1e-9)))),
         as_reference(mixture),
         tuple(np.flatnonzero(~varies).tolist()),
         tuple(np.flatnonzero(follows).tolist()),
+        None if contrasts is None else contrasts.to(torch.zeros(1)),
     )
+
+
+def _contrasts(
+    white: Array, some: Array, tied: Any, n_contrasts: int | None, seed: int
+) -> tuple[Contrasts | None, Array, Any]:
+    """The contrasts that whitened rows (n, K) ask for, the rows at one contrast, and their mixture with one covariance.
+
+    They are asked for where ``tied``, the mixture without them, is better with them: a GRBM is one with one covariance.
+    """
+    rows = torch.from_numpy(white)
+    if n_contrasts is None:
+        density = lambda z: torch.from_numpy(-tied.score_samples(z.numpy()))  # noqa: E731
+        n_contrasts = NUMBER if ask_for_contrasts(rows[some], density) else 1
+    if n_contrasts == 1:
+        return None, white, tied
+    squares = rows.square().sum(1)
+    log_weights, log_scales, _ = scaled_gaussians(squares, white.shape[1], n_contrasts)
+    contrasts = Contrasts(log_weights, log_scales, torch.zeros(white.shape[1]).double())
+    unit = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(1), generator(seed, "contrasts")).numpy()
+    return contrasts, unit, best_mixture(unit[some], ("tied",), seed)
 
 
 def is_narrow(x: Array) -> bool:

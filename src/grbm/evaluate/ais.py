@@ -9,6 +9,7 @@ Both can miss a mode where no data are, since above 20 hidden units the way back
 units with v integrated out (`grbm.samplers.collapsed`) know nothing of the data, and find it.
 """
 
+import copy
 import math
 from typing import Literal, NamedTuple
 
@@ -182,7 +183,9 @@ def log_z(
     lower, lower_error, ess = mean_weight(forth)
     lower += start
     if energy.n_hidden <= exact.MAX_HIDDEN:
-        v = exact.sample(model, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
+        machine = copy.deepcopy(model)
+        machine.contrasts = None  # which have no part in log Z
+        v = exact.sample(machine, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
     elif data is not None:
         rows = torch.arange(n_chains, device=device) * len(data) // n_chains
         v = run_chains(energy, Gibbs(), data[rows], settling, rng).chains.v

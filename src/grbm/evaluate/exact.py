@@ -46,8 +46,9 @@ def log_z(model: GRBM) -> float:
 @torch.no_grad()
 def log_prob(model: GRBM, v: Tensor) -> Tensor:
     """log p(v) in nats, per sample: (..., N) -> (...), float64, by enumeration."""
-    minus_free_energy: Tensor = -_energy(model).free_energy(v.double())
-    return minus_free_energy - log_z(model)
+    energy, contrasts, v = _energy(model), model.contrasts, v.double()
+    found = energy.free_energy(v) if contrasts is None else contrasts.to(energy.W).free_energy(v, energy.free_energy)
+    return -found - log_z(model)
 
 
 @torch.no_grad()
@@ -76,8 +77,9 @@ def sample(model: GRBM, n_samples: int, *, seed: int = 0) -> tuple[Tensor, Tenso
     uniform = torch.rand(n_samples, generator=rng, dtype=torch.float64, device=energy.W.device)
     index = torch.searchsorted(mass.cumsum(0), uniform).clamp_max(len(mass) - 1)
     h = torch.cat(states)[index]
-    mean = energy.visible_mean(h)
-    return mean + energy.var.sqrt() * normal(mean.shape, mean, rng), h
+    mean, contrasts = energy.visible_mean(h), model.contrasts
+    v = mean + energy.var.sqrt() * normal(mean.shape, mean, rng)
+    return (v if contrasts is None else contrasts.to(v).applied(v, rng)), h
 
 
 class GaussianMixture(NamedTuple):
@@ -105,8 +107,10 @@ class GaussianMixture(NamedTuple):
 def mixture(model: GRBM) -> GaussianMixture:
     """The Gaussian mixture that p(v) is: weights ∝ exp(b·h + ½ Σ (m_i² − μ_i²)/σ_i²), means m = μ + W h, variances σ².
 
-    Raises ValueError above 20 hidden units; memory grows as 2^M N.
+    Raises ValueError above 20 hidden units, and for several contrasts; memory grows as 2^M N.
     """
+    if model.contrasts is not None:
+        raise ValueError("A machine of several contrasts is no mixture of Gaussians of one covariance.")
     energy = _energy(model)
     states = torch.cat(list(_hidden_states(model.n_hidden, energy.W)))
     return GaussianMixture(_log_weights(energy, states).log_softmax(0), energy.visible_mean(states), energy.var)
@@ -132,9 +136,17 @@ def posterior(model: GRBM, observed: Tensor, noise_var: float = 0.0) -> tuple[Te
 @torch.no_grad()
 def log_likelihood_gradient(model: GRBM, data: Tensor) -> dict[str, Tensor]:
     """Exact gradient of the mean log-likelihood of ``data`` (n, N), by parameter name."""
-    energy = _energy(model)
-    v = data.double()
-    return gradient(energy, Moments.of(v, energy.hidden_logits(v).sigmoid()), moments(model))
+    energy, contrasts, v = _energy(model), model.contrasts, data.double()
+    if contrasts is None:
+        return gradient(energy, Moments.of(v, energy.hidden_logits(v).sigmoid()), moments(model))
+    contrasts = contrasts.to(v)
+    share = contrasts.log_joint(v, energy.free_energy).softmax(1).T / len(v)  # (K, n)
+    parts = []
+    for weight, scale in zip(share, contrasts.log_scales.exp(), strict=True):
+        u = contrasts.at(v, scale)
+        h = energy.hidden_logits(u).sigmoid()
+        parts.append((weight @ u, weight @ u.square(), weight @ h, (u * weight[:, None]).T @ h))
+    return gradient(energy, Moments(*(torch.stack(x).sum(0) for x in zip(*parts, strict=True))), moments(model))
 
 
 class Grid(NamedTuple):
@@ -168,9 +180,18 @@ def quadrature(model: GRBM, *, max_spacing: float = torch.inf, max_points: int =
     if model.n_visible > 2:
         raise ValueError(f"Quadrature needs n_visible <= 2, got {model.n_visible}; use enumeration or AIS.")
     energy = _energy(model)
-    std = energy.var.sqrt()
+    std, contrasts = energy.var.sqrt(), model.contrasts
     low = energy.mu + energy.W.clamp_max(0).sum(1) - 10 * std
     high = energy.mu + energy.W.clamp_min(0).sum(1) + 10 * std
+    if contrasts is not None:
+        contrasts = contrasts.to(std)
+        scales, centre = contrasts.log_scales.exp()[:, None], contrasts.centre
+        low, high = (centre + scales * (low - centre)).amin(0), (centre + scales * (high - centre)).amax(0)
+        std = std * scales.min().clamp_max(1.0)
+
+    def minus_log_mass(v: Tensor) -> Tensor:
+        return energy.free_energy(v) if contrasts is None else contrasts.free_energy(v, energy.free_energy)
+
     for spacing in (2 * std, (std / 1.5).clamp_max(max_spacing)):
         counts = ((high - low) / spacing).ceil().long() + 1
         if counts.prod() > max_points or not torch.isfinite(high - low).all():
@@ -180,7 +201,7 @@ def quadrature(model: GRBM, *, max_spacing: float = torch.inf, max_points: int =
             )
         axes = [a + s * torch.arange(int(n)).to(a) for a, s, n in zip(low, spacing, counts, strict=True)]
         points = torch.cartesian_prod(*axes).reshape(-1, len(axes))
-        log_p = -torch.cat([energy.free_energy(block) for block in torch.split(points, 1 << 14)])
+        log_p = -torch.cat([minus_log_mass(block) for block in torch.split(points, 1 << 14)])
         inhabited = points[log_p > log_p.max() - 36]
         low, high = inhabited.amin(0) - 10 * std, inhabited.amax(0) + 10 * std
     cell = float(spacing.prod())

@@ -7,10 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.contrasts import Contrasts
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.model import GRBM, Base, base_for
 from grbm.randomness import Blocks, seed_of
+from grbm.reference import Reference
 from grbm.samplers import GlobalMoves, ParallelTempering, Sampler, persistent, run_chains
 from grbm.samplers.collapsed import annealed
 from grbm.training import TrainState
@@ -19,6 +21,7 @@ BURN_IN = 4  # steps from learning's own chains to the model that is looked at
 STATES = 8  # of every chain at a look
 CHAINS = 256  # annealed ones, and of a ladder where learning left none
 DRAWS = 2048  # of the reference
+LITTLE = 0.01  # nats that a machine must be better by than one Gaussian, of data without clusters
 
 
 class Nats(NamedTuple):
@@ -122,7 +125,29 @@ def score(model: GRBM, sampler: Sampler, rows: Tensor, start: Tensor | None = No
 
 
 @torch.no_grad()
-def gaussian_nats(base: Base, rows: Tensor) -> float:
-    """The mean log-likelihood of ``rows`` (n, N) under one Gaussian with independent units."""
-    mean, var, rows = (x.double().cpu() for x in (*base, rows))
-    return float((-0.5 * ((rows - mean).square() / var + (2 * math.pi * var).log()).sum(-1)).mean())
+def gaussian_nats(base: Base, rows: Tensor, contrasts: Contrasts | None = None) -> float:
+    """The mean log-likelihood of ``rows`` (n, N) under one Gaussian with independent units, or at several contrasts."""
+    return float(_gaussian(base, rows, contrasts).mean())
+
+
+@torch.no_grad()
+def is_gaussian_enough(
+    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference, contrasts: Contrasts | None = None
+) -> bool:
+    """Whether one Gaussian describes held-out ``rows`` (n, N) as well as the model, to which they have ``mean`` nats.
+
+    That is, better; or, where the reference has found no clusters, no worse by more than two standard errors of the
+    difference, or 0.01 nats: the best of many looks is a little too good, and a machine that learns noise is worse than
+    none.
+    """
+    ours = -model.free_energy(rows).double().cpu()
+    apart = ours - ours.mean() + mean - _gaussian(base, rows, contrasts)
+    found_nothing = len(reference.weights) == 1 and len(rows) > 1
+    doubt = max(LITTLE, 2 * float(apart.std()) / len(rows) ** 0.5) if found_nothing else 0.0
+    return float(apart.mean()) < doubt
+
+
+def _gaussian(base: Base, rows: Tensor, contrasts: Contrasts | None) -> Tensor:
+    base, rows = Base(*(x.double().cpu() for x in base)), rows.double().cpu()
+    found = base.energy(rows) if contrasts is None else contrasts.to(rows).free_energy(rows, base.energy)
+    return -found - base.log_z(0)

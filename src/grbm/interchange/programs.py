@@ -1,6 +1,7 @@
 """The encoder of a machine for programs that know nothing of this one: ONNX, and torch.export."""
 
 import contextlib
+import copy
 import io
 import json
 import warnings
@@ -16,7 +17,10 @@ from grbm.model import GRBM
 
 
 class Encoder(nn.Module):
-    """x (n, N) in the data's own units -> hidden probabilities (n, M): standardisation and Eq. 4 in one, float32."""
+    """x (n, N) in the data's own units -> hidden probabilities (n, M): standardisation and Eq. 4 in one, float32.
+
+    Of a machine at several contrasts it is the mean over p(k | x).
+    """
 
     def __init__(
         self, model: GRBM, mean: Tensor | None = None, scale: Tensor | None = None, to_z: Tensor | None = None
@@ -37,9 +41,15 @@ class Encoder(nn.Module):
         }
         for name, tensor in parts.items():
             self.register_buffer(name, tensor.detach().float().cpu().contiguous())
+        self.machine = None if model.contrasts is None else copy.deepcopy(model).float().cpu().requires_grad_(False)
+        self.to_z = None if to_z is None else nn.Buffer(to_z.detach().float().cpu())
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear((x - self.mean) / self.scale, self.projection, self.b).sigmoid()
+        z = (x - self.mean) / self.scale
+        if self.machine is None:
+            return functional.linear(z, self.projection, self.b).sigmoid()
+        probabilities: Tensor = self.machine(z if self.to_z is None else z @ self.to_z)
+        return probabilities
 
 
 def write_program(encoder: Encoder, path: Path) -> None:

@@ -102,7 +102,7 @@ def _training(run: Run) -> Iterator[Finding]:
 def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
     """σ² should be what is left of the data around their reconstructions, which tells a floor from a collapse."""
     var, floor = run.model.var.detach(), run.config.train.min_var
-    left = var if rows is None else (rows - run.model.visible_mean(run.model(rows))).square().mean(0)
+    left = var if rows is None else (rows - run.model.reconstruction(rows)).square().mean(0)
     at_floor, collapsed, share = var <= floor * 1.0001, var < left / 20, 1 / len(var)
     span = f"σ² between {float(var.min()):.3g} and {float(var.max()):.3g} (standardised units)"
     if collapsed.any():

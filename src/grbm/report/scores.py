@@ -57,7 +57,7 @@ def evaluate(
             if len(rows) == 0:
                 continue
             z = scale(rows[:10_000])
-            mean = model.visible_mean(model(z))
+            mean = model.reconstruction(z)
             free_energy = model.free_energy(z).double()
             scores[f"free_energy_{name}"] = float(free_energy.mean())
             scores[f"log_likelihood_{name}"] = -scores[f"free_energy_{name}"] - log_z - log_scale

@@ -24,7 +24,6 @@ from grbm.distributed import ALONE, ProcessGroup
 from grbm.errors import UserError
 from grbm.files import encode, flush_folder
 from grbm.guard import Guard
-from grbm.model import GRBM
 from grbm.objectives import Adaptation
 from grbm.quasi_newton import Memory
 from grbm.training import TrainState
@@ -276,7 +275,7 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
     state.memory = Memory(**curvature) if curvature else None
     state.average = None
     if average := part("average"):
-        state.average = GRBM(model.n_visible, model.n_hidden, device=device, dtype=model.W.dtype)
+        state.average = model.like()
         state.average.load_state_dict(average)
     state.persistent = None
     if "persistent" in tensors:

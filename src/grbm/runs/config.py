@@ -59,6 +59,8 @@ class ModelConfig:
     """anchored: initial variance of all visible units, near the narrowest in the data."""
     anchor_length: float = 0.3
     """anchored: length of each hidden unit's weight vector."""
+    contrasts: int | None = 1
+    """Scales that the machine is seen at (`grbm.contrasts`); None: as many as whitened data ask for."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,7 @@ class RunConfig:
         """Raise UserError for what no run can mean."""
         positive: dict[str, float] = {
             "model.n_hidden": self.model.n_hidden,
+            "model.contrasts": 1 if self.model.contrasts is None else self.model.contrasts,
             "model.anchor_var": self.model.anchor_var,
             "model.anchor_length": self.model.anchor_length,
             "dataset.n_points": self.dataset.n_points,

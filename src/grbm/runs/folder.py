@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.contrasts import Contrasts
 from grbm.data.loading import Dataset
 from grbm.data.standardise import Standardizer
 from grbm.errors import Divergence, UserError, unreadable
@@ -92,12 +93,15 @@ def save_data(
     base: Base,
     image_shape: tuple[int, int, int] | None = None,
     reference: Reference | None = None,
+    contrasts: Contrasts | None = None,
 ) -> None:
     """What turns numbers into the model's units and back, where tempered paths start, and the shape of images."""
     tensors = {name: x for name, x in standardizer._asdict().items() if x is not None}
     tensors |= {"base_mean": base.mean, "base_var": base.var}
     if reference is not None:
         tensors |= {f"reference_{name}": getattr(reference, name) for name in REFERENCE}
+    if contrasts is not None:
+        tensors |= {f"contrast_{name}": x for name, x in contrasts._asdict().items()}
     write_tensors(folder / DATA, tensors | ({"image_shape": torch.tensor(image_shape)} if image_shape else {}))
 
 
@@ -153,7 +157,7 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     except UserError as error:
         raise UserError(f"{folder / CONFIG} is not what `grbm train` wrote: {error}") from error
     model, where = _read_model(folder, which, warn)
-    standardizer, base, reference, image_shape = read_data(folder)
+    standardizer, base, reference, _, image_shape = read_data(folder)
     if standardizer.n_units != model.n_visible:
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
@@ -193,7 +197,9 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
     return GRBM.from_parameters(read_tensors(path), str(path)), path
 
 
-def read_data(folder: Path) -> tuple[Standardizer, Base, Reference | None, tuple[int, int, int] | None]:
+def read_data(
+    folder: Path,
+) -> tuple[Standardizer, Base, Reference | None, Contrasts | None, tuple[int, int, int] | None]:
     """What `save_data` wrote; raises UserError where it is missing or damaged."""
     data = read_tensors(folder / DATA)
     shape, whole = (
@@ -203,6 +209,7 @@ def read_data(folder: Path) -> tuple[Standardizer, Base, Reference | None, tuple
     if not all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values()):
         raise whole
     parts = [data.pop(f"reference_{name}", None) for name in REFERENCE]
+    scales = [data.pop(f"contrast_{name}") for name in Contrasts._fields if f"contrast_{name}" in data]
     to_z, to_x = data.pop("to_z", None), data.pop("to_x", None)
     if set(data) != {"mean", "scale", "base_mean", "base_var"}:
         raise whole
@@ -234,6 +241,9 @@ def read_data(folder: Path) -> tuple[Standardizer, Base, Reference | None, tuple
         reference = Reference(weights, means, factors)
     elif any(part is not None for part in parts):
         raise whole
+    if scales and [tuple(x.shape) for x in scales] != [(len(scales[0]),), (len(scales[0]),), (K,)]:
+        raise whole
+    contrasts = Contrasts(*scales) if scales else None
     image_shape = None
     if shape is not None:
         good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)
@@ -241,7 +251,7 @@ def read_data(folder: Path) -> tuple[Standardizer, Base, Reference | None, tuple
             raise whole
         channels, height, width = shape.tolist()
         image_shape = channels, height, width
-    return standardizer, Base(data["base_mean"], data["base_var"]), reference, image_shape
+    return standardizer, Base(data["base_mean"], data["base_var"]), reference, contrasts, image_shape
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -303,6 +313,6 @@ def _status_of_0_1(update: int, message: str, machine: str) -> Status:
 def model_digest(model: GRBM) -> str:
     """A digest of the weights, by which scores know to which weights they belong."""
     digest = hashlib.blake2b(digest_size=16)
-    for parameter in model.parameters():
+    for parameter in model.state_dict().values():
         digest.update(parameter.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.contrasts import Contrasts, scaled_gaussians
 from grbm.coordinates import FEWEST_ROWS
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.standardise import Standardised, Standardizer
@@ -20,6 +21,7 @@ from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Objective
 from grbm.options import FEWEST_FOR_ROUNDS, sees_clusters
 from grbm.quasi_newton import REMEMBERED
+from grbm.randomness import generator
 from grbm.recipe import held_out
 from grbm.reference import Reference
 from grbm.runs import checkpoint
@@ -40,6 +42,7 @@ class Prepared(NamedTuple):
     scale: Standardizer
     base: Base
     reference: Reference | None  # of whitened data
+    contrasts: Contrasts | None  # that the machine begins with
     validation: Tensor  # rows of the training data that are not learned from, as the model sees them; may be empty
     data: Tensor | Standardised  # the training rows as the model sees them
     state: TrainState
@@ -56,7 +59,7 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     where = str(config.data or config.dataset.name)
     measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
     known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
-    scale, base, reference = known
+    scale, base, reference, contrasts = known
     torch_device = pick_device(device or config.device)
     learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed)
     validation = scale(dataset.train[held[:10_000]]).to(torch_device)
@@ -64,11 +67,13 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     objective = group.on_leader(lambda: _objective(config, len(data), base, reference, group))
     objective = objective or _objective(config, len(data), base, reference, group)
     group.on_leader(lambda: _require_memory(config, data.shape[1], objective, torch_device))
-    model = _start(config, data).to(torch_device)
+    model = _start(config, data, base, contrasts).to(torch_device)
     if group.broadcast(measured.fingerprint) != measured.fingerprint:
         raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
     state = TrainState(model, config.train.build(model), seed=config.seed)
-    return Prepared(config, dataset, scale, base, reference, validation, data, state, objective, measured.fingerprint)
+    fingerprint = measured.fingerprint
+    found = (scale, base, reference, contrasts, validation, data, state, objective, fingerprint)
+    return Prepared(config, dataset, *found)
 
 
 def _for_table(config: RunConfig, dataset: Dataset) -> RunConfig:
@@ -88,20 +93,27 @@ def _is_narrow(dataset: Dataset) -> bool:
 
 def _scale(
     config: RunConfig, dataset: Dataset, measured: Measured, folder: Path, resume: bool
-) -> tuple[Standardizer, Base, Reference | None]:
-    """The standardisation, the base and the reference: of the run where it has them, else of the data."""
+) -> tuple[Standardizer, Base, Reference | None, Contrasts | None]:
+    """The standardisation, base, reference and contrasts: of the run where it has them, else of the data."""
+    n_contrasts, where = config.model.contrasts, str(config.data or config.dataset.name)
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
-        return read_data(folder)[:3]  # what the checkpoints were learned with; their fingerprint guards the data
+        return read_data(folder)[:4]  # what the checkpoints were learned with; their fingerprint guards the data
     if config.dataset.standardise == "whiten":
         learned_from = held_out(len(dataset.train), config.train.validation, config.seed)[0]
         rows = dataset.train[learned_from[spread(len(learned_from), WHITENED_ROWS)]]
-        whitened = whiten(rows.double().numpy(), fine=sees_clusters(config.model.n_hidden), seed=config.seed)
+        fine = sees_clusters(config.model.n_hidden)
+        whitened = whiten(rows.double().numpy(), fine=fine, n_contrasts=n_contrasts, seed=config.seed)
         if whitened.scale.n_units == 0:
             raise UserError("No column is left that is not constant; check the input.")
-        return whitened.scale, whitened.base, whitened.reference
+        return whitened.scale, whitened.base, whitened.reference, whitened.contrasts
     scale = standardizer(config.dataset, dataset, measured.train)
-    measured.refuse_extreme(scale, str(config.data or config.dataset.name))
-    return scale, scale.base(measured.train), None
+    measured.refuse_extreme(scale, where)
+    base = scale.base(measured.train)
+    if n_contrasts is None or n_contrasts == 1:
+        return scale, base, None, None
+    rows = scale(dataset.train[spread(len(dataset.train), WHITENED_ROWS)])
+    log_weights, log_scales, _ = scaled_gaussians(2 * base.energy(rows), scale.n_units, n_contrasts)
+    return scale, base, None, Contrasts(log_weights, log_scales, base.mean.clone()).to(base.mean)
 
 
 def _require_memory(config: RunConfig, n_visible: int, objective: Objective | None, device: torch.device) -> None:
@@ -158,17 +170,22 @@ def _objective(
     return objective
 
 
-def _start(config: RunConfig, data: Tensor | Standardised) -> GRBM:
+def _start(config: RunConfig, data: Tensor | Standardised, base: Base, contrasts: Contrasts | None) -> GRBM:
     """The machine with the parameters that learning starts from."""
     model, start = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed), config.model
-    if start.start == "paper":
-        return model
-    some = data[spread(len(data), 10_000)].cpu()
-    if start.start == "matched":
-        return matched_(model, some, seed=config.seed)
-    if start.start == "sparse":
-        return sparse_(model, some, seed=config.seed)
-    return anchored_(model, some, var=start.anchor_var, length=start.anchor_length, seed=config.seed)
+    if start.start != "paper":
+        some = data[spread(len(data), 10_000)].cpu()
+        if contrasts is not None:
+            some = contrasts.removed(some, base.energy, generator(config.seed, "contrasts"))
+        match start.start:
+            case "matched":
+                matched_(model, some, seed=config.seed)
+            case "sparse":
+                sparse_(model, some, seed=config.seed)
+            case "anchored":
+                anchored_(model, some, var=start.anchor_var, length=start.anchor_length, seed=config.seed)
+    model.contrasts = contrasts
+    return model
 
 
 def fingerprint_of_0_1(dataset: Dataset) -> str:

@@ -79,7 +79,7 @@ def _table() -> RunConfig:
     sampler, recipe = SamplerConfig("global-moves", n_moves=5), recipe_for(1000, 128)
     return RunConfig(
         dataset=DatasetConfig("array", standardise="whiten"),
-        model=ModelConfig(recipe.n_hidden, start="matched"),
+        model=ModelConfig(recipe.n_hidden, start="matched", contrasts=None),
         sampler=sampler,
         objective=ObjectiveConfig("pcd", n_steps=1, n_chains=recipe.n_chains, probabilities=True),
         train=TrainConfig(

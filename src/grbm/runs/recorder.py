@@ -16,10 +16,11 @@ from grbm.data.tables import spread
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.evaluate.distance import energy_distance
-from grbm.evaluate.watching import Nats, Watch, can_watch, gaussian_nats
+from grbm.evaluate.watching import Nats, Watch, can_watch, gaussian_nats, is_gaussian_enough
 from grbm.files import read_tensors, write_tensors
 from grbm.initialise import gaussian_
 from grbm.model import GRBM
+from grbm.randomness import generator
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
 from grbm.runs.folder import BEST_WEIGHTS, CHECKPOINTS, Status
@@ -110,7 +111,7 @@ class Recorder:
                 else "nothing is held out that could be scored"
             )
             warn(f"No best model is kept, and training does not stop early: {why}.")
-        self.base = run.base
+        self.base, self.reference, self.contrasts = run.base, run.reference, run.contrasts
 
     def after(self, metrics: StepMetrics) -> Record | None:
         """What follows an update: perhaps a record, a picture, a checkpoint. All processes come here together."""
@@ -203,10 +204,15 @@ class Recorder:
         if self.watch is None or self.notes.best is None or not path.is_file():
             return None
         model = GRBM.from_parameters(read_tensors(path), str(path)).to(self.state.model.W.device)
-        if self.notes.best < gaussian_nats(self.base, self.watch.rows.cpu()):
+        rows, reference = self.watch.rows, self.reference
+        enough = self.notes.best < gaussian_nats(self.base, rows, self.contrasts)
+        if reference is not None:
+            enough = is_gaussian_enough(model, self.notes.best, rows, self.base, reference, self.contrasts)
+        if enough:
             gaussian_(model, self.base.mean.to(model.W), self.base.var.to(model.W))
+            model.contrasts = self.contrasts
             print(
-                "One Gaussian describes the validation rows better than any machine on the way, and is what is "
+                "One Gaussian describes the validation rows as well as any machine on the way, and is what is "
                 "kept (W = 0: hidden units tell nothing; the last machine is --weights raw).",
                 flush=True,
             )
@@ -296,8 +302,9 @@ def record_of(
     state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
 ) -> Record:
     """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
-    energy = state.model.freeze()
-    reconstruction = energy.visible_mean(energy.hidden_logits(data).sigmoid())
+    model, energy = state.model, state.model.freeze()
+    shown = model.at_any_contrast(chains, generator(state.seed, "shown", state.update, device=chains.device))
+    reconstruction = model.reconstruction(data)
     log_var, mean_h = state.model.log_var, metrics.data_mean_h
     numbers = {
         "update": state.update,
@@ -311,10 +318,10 @@ def record_of(
         "at_floor": float((log_var <= math.log(min_var) + 1e-6).double().mean()),
         "hidden_off": float((mean_h < 0.01).double().mean()),
         "hidden_on": float((mean_h > 0.99).double().mean()),
-        "free_energy_data": float(energy.free_energy(data).mean()),
-        "free_energy_test": float(energy.free_energy(test).mean()) if len(test) else None,
+        "free_energy_data": float(model.free_energy(data).mean()),
+        "free_energy_test": float(model.free_energy(test).mean()) if len(test) else None,
         "free_energy_chains": float(energy.free_energy(chains).mean()),
-        "energy_distance": float(energy_distance(chains, data)),
+        "energy_distance": float(energy_distance(shown, data)),
         "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
         "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
         "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,

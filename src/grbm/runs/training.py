@@ -175,7 +175,7 @@ def _learn(
 def _open(run: Prepared, folder: Path) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
-    run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape, run.reference)
+    run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape, run.reference, run.contrasts)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update)
 

@@ -82,7 +82,8 @@ def sample(
     Parameters
     ----------
     model, sampler
-        What to sample and how, e.g. ``sample(model, Gibbs(), n_chains=64)``.
+        What to sample and how, e.g. ``sample(model, Gibbs(), n_chains=64)``. A model of several contrasts loses that of
+        ``v0`` by a draw, and what is returned has contrasts of its own; an `Energy` stays at unit contrast.
     n_steps : int
         Steps of every chain; 0 returns the start.
     n_chains : int, optional
@@ -129,6 +130,8 @@ def sample(
         v0 = sampler.noise(energy, n_chains, rng)
     elif v0.shape[-1] != energy.n_visible:
         raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
+    elif isinstance(model, GRBM):
+        v0 = model.at_unit_contrast(v0.to(energy.W), rng)
     stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
     if keep_at is not None:
         stops = list(keep_at)
@@ -140,11 +143,9 @@ def sample(
         chains._replace(v=energy.visible_mean(chains.h)) if mean else chains
         for chains in _states_after(stops, energy, sampler, v0.to(energy.W), n_steps, rng)
     ]
-    return (
-        Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3]))
-        if keep_every or keep_at is not None
-        else kept[0]
-    )
+    whole = keep_every or keep_at is not None
+    found = Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3])) if whole else kept[0]
+    return found._replace(v=model.at_any_contrast(found.v, rng)) if isinstance(model, GRBM) else found
 
 
 def _states_after(

@@ -1,0 +1,114 @@
+"""Contrasts: the mixture of one machine at several scales, as heavy tails, outliers and natural images ask for.
+
+p(v) = Σ_k π_k s_k^{−N} p₁(c + (v − c)/s_k), with one machine p₁, at unit contrast, and one log Z for all. Its own
+covariance is the same everywhere; the contrasts s_k about the centre c let it vary (scale mixtures of Gaussians;
+Wainwright & Simoncelli 2000). Given its contrast a row is an ordinary one of the machine: learning draws k from
+p(k | v) and moves on as ever, and π follows the mean of p(k | v), as in expectation maximisation.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.randomness import Rng, uniform
+
+NUMBER = 8  # of contrasts, where rows ask for some
+GRID = 9  # of scales that tell whether they do
+ITERATIONS = 200
+RAREST = 1e-6  # weight of a contrast, so that none is lost for good
+KEPT = 0.5  # share of the weights that a step of expectation maximisation keeps
+
+FreeEnergy = Callable[[Tensor], Tensor]  # of the machine at unit contrast: (..., N) -> (...)
+
+
+class Contrasts(NamedTuple):
+    """K scales about a centre, and their weights."""
+
+    log_weights: Tensor  # log π (K,)
+    log_scales: Tensor  # log s (K,)
+    centre: Tensor  # c (N,)
+
+    def at(self, v: Tensor, scale: Tensor) -> Tensor:
+        """Rows v as they are at unit contrast, where their own is ``scale``."""
+        return self.centre + (v - self.centre) / scale
+
+    def log_joint(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
+        """log p(v, k) + log Z: (..., N) -> (..., K)."""
+        log_weights = self.log_weights - v.shape[-1] * self.log_scales
+        scales = self.log_scales.exp()
+        return torch.stack([w - free_energy(self.at(v, s)) for w, s in zip(log_weights, scales, strict=True)], -1)
+
+    def free_energy(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
+        """−log Σ_k π_k s_k^{−N} exp(−F(v at unit contrast)): (..., N) -> (...)."""
+        return -self.log_joint(v, free_energy).logsumexp(-1)
+
+    def mean(self, v: Tensor, free_energy: FreeEnergy, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The mean of ``of``(v at unit contrast, s) over p(k | v)."""
+        share = self.log_joint(v, free_energy).softmax(-1)
+        parts = [of(self.at(v, s), s) * share[..., k, None] for k, s in enumerate(self.log_scales.exp())]
+        return torch.stack(parts).sum(0)
+
+    def removed(self, v: Tensor, free_energy: FreeEnergy, rng: Rng) -> Tensor:
+        """Rows v (n, N) at unit contrast, by draws of p(k | v)."""
+        return self.at(v, _drawn(self.log_scales.exp(), self.log_joint(v, free_energy).softmax(-1), v, rng))
+
+    def applied(self, v: Tensor, rng: Rng) -> Tensor:
+        """Rows of the machine at unit contrast (..., C, N), each at a contrast drawn from π."""
+        scale = _drawn(self.log_scales.exp(), self.log_weights.exp().expand(*v.shape[:-1], -1), v, rng)
+        return self.centre + scale * (v - self.centre)
+
+    def followed(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
+        """log π after a damped step of expectation maximisation on rows v (n, N)."""
+        share = self.log_joint(v, free_energy).softmax(-1).mean(0)
+        weights = (KEPT * self.log_weights.exp() + (1 - KEPT) * share).clamp_min(RAREST)
+        return (weights / weights.sum()).log()
+
+    def to(self, like: Tensor) -> "Contrasts":
+        """On the device of ``like``, in its dtype."""
+        return Contrasts(*(x.to(like) for x in self))
+
+
+def _drawn(scales: Tensor, share: Tensor, v: Tensor, rng: Rng) -> Tensor:
+    """A scale for each row, drawn by its share (..., K): (..., 1)."""
+    edges = share.cumsum(-1)[..., :-1]
+    which = (uniform((*v.shape[:-1], 1), v, rng) > edges).sum(-1, keepdim=True)
+    return scales[which]
+
+
+def scaled_gaussians(squares: Tensor, n_columns: int, n_contrasts: int) -> tuple[Tensor, Tensor, float]:
+    """The mixture of n_contrasts scaled Gaussians that fits rows of which ``squares`` (n,) is (v − c)ᵀ Σ⁻¹ (v − c).
+
+    Returns log π and log s (K,), float64, and the mean log-likelihood in nats, of one Gaussian's above; by expectation
+    maximisation.
+    """
+    squares, N = squares.double(), n_columns
+    spread = torch.quantile((squares / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
+    log_scales, log_weights = spread.clamp_min(1e-3).log(), torch.full((n_contrasts,), -math.log(n_contrasts)).double()
+    joint = torch.empty(0)
+    for _ in range(ITERATIONS):
+        joint = log_weights - N * log_scales - 0.5 * squares[:, None] * (-2 * log_scales).exp()
+        share = joint.softmax(1)
+        total = share.sum(0)
+        log_weights = (total / len(squares)).clamp_min(RAREST).log()
+        found = (share * squares[:, None]).sum(0) / (N * total.clamp_min(1e-9))
+        log_scales = torch.where(total > 1, 0.5 * found.clamp_min(1e-6).log(), log_scales)
+    return log_weights, log_scales, float((joint.logsumexp(1) + 0.5 * squares).mean())
+
+
+def ask_for_contrasts(rows: Tensor, free_energy: FreeEnergy) -> bool:
+    """Whether a density e^(−F) describes rows (n, N), centred on 0, better at several contrasts, by what BIC asks for.
+
+    It is given scales from 1/e to e, and their weights alone are fitted: where rows lie near and far since clusters do,
+    all weight stays at 1.
+    """
+    n, N = rows.shape
+    log_scales = torch.linspace(-1, 1, GRID).double()
+    joint = torch.stack([-free_energy(rows / s.exp()) - N * s for s in log_scales], 1)
+    log_weights = torch.full((GRID,), -math.log(GRID)).double()
+    for _ in range(ITERATIONS):
+        log_weights = (joint + log_weights).softmax(1).mean(0).clamp_min(RAREST).log()
+    gain = float((joint + log_weights).logsumexp(1).sum() - joint[:, GRID // 2].sum())
+    return gain > 0.5 * GRID * math.log(n)

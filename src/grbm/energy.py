@@ -1,0 +1,187 @@
+"""The energy function as plain tensors (Eqs. 1-5, 21), and its tempered path.
+
+Shapes: visible units v (..., N) real, hidden units h (..., M) in {0, 1}; energies are per sample, (...).
+Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without Tears" (arXiv:2210.10318).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from grbm.options import Precision
+from grbm.randomness import Rng, normal
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)); PyTorch's default threshold of 20 would cost 2e-9, which float64 can see."""
+    return functional.softplus(x, threshold=40.0)
+
+
+class Base(NamedTuple):
+    """A Gaussian with independent units, where every tempered path starts; its hidden units are fair coins.
+
+    It is itself a GRBM with W = 0, b = 0, so E_0(v, h) = ½ Σ (v − mean)²/var. ``mean`` and ``var`` are (N,).
+    """
+
+    mean: Tensor
+    var: Tensor
+
+    @classmethod
+    def fit(cls, data: Tensor, floor: float = 1e-4) -> "Base":
+        """Match the mean and variance of each column of ``data`` (n, N); constant columns get the floor."""
+        return cls(data.mean(0), data.var(0, correction=0).clamp_min(floor))
+
+    def sample(self, shape: tuple[int, ...], rng: Rng) -> Tensor:
+        """Draws ``(*shape, N)``; the last axis of ``shape`` is that of the chains."""
+        return self.mean + self.var.sqrt() * normal((*shape, len(self.mean)), self.mean, rng)
+
+    def energy(self, v: Tensor) -> Tensor:
+        """E_0(v) = ½ Σ (v − mean)²/var, per sample: (..., N) -> (...)."""
+        return 0.5 * ((v - self.mean).square() / self.var).sum(-1)
+
+    def log_z(self, n_hidden: int) -> Tensor:
+        """log Z_0 = ½ Σ log 2πvar + M log 2, a float64 scalar."""
+        return 0.5 * (2 * math.pi * self.var.double()).log().sum() + n_hidden * math.log(2)
+
+
+class Energy:
+    """The energy function as plain tensors, with what every step of a chain needs computed once.
+
+    Untempered this is Eq. 1. Tempered, it is E_β = (1 − β) E_0 + β E_1 for a :class:`Base` E_0, again a GRBM:
+    var_β = 1/((1 − β)/var_0 + β/var), W_β = (β var_β/var) ∘ W by rows and b_β = βb. All its inverse temperatures
+    share W: β enters as a factor of the logits and of the drive W h, so replicas share each matrix product.
+
+    Parameters
+    ----------
+    W, b, mu, var : Tensor
+        (N, M), (M,), (N,), (N,); tempered: b (R, 1, M), mu and var (R, 1, N), one entry per inverse temperature.
+    precision : {"highest", "high", "fast"}
+        What the operands of products in chains may be: float32; TF32; half precision, centred and in units of σ.
+        Sums, logits and statistics are float32 in any case, and so is all outside of chains.
+    tempering : Tempering, optional
+        What makes it a tempered version of another energy, whose W it has; `temper` gives it.
+
+    Attributes
+    ----------
+    projection : Tensor
+        (W/σ²)ᵀ of the untempered energy, (M, N): maps v to the hidden logits.
+    beta, gain, offset
+        Of a tempered energy, as in `Tempering`; None, None and 0 where it is not tempered.
+    """
+
+    _untempered: "Energy | None" = None  # pickles of version 0.1 do not have it
+
+    def __init__(
+        self,
+        W: Tensor,
+        b: Tensor,
+        mu: Tensor,
+        var: Tensor,
+        precision: Precision = "highest",
+        *,
+        tempering: "Tempering | None" = None,
+    ) -> None:
+        self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
+        self.projection: Tensor = (W / var[:, None]).T if tempering is None else tempering.untempered.projection
+        self._untempered = None if tempering is None else tempering.untempered
+        self._at: dict[Precision, Energy] = {}  # what `at` has made
+        self.beta = None if tempering is None else tempering.beta
+        self.gain = None if tempering is None else tempering.gain
+        self.offset = 0.0 if tempering is None else tempering.offset
+
+    @property
+    def n_visible(self) -> int:
+        """N, the number of visible units."""
+        return self.W.shape[0]
+
+    @property
+    def n_hidden(self) -> int:
+        """M, the number of hidden units."""
+        return self.W.shape[1]
+
+    @property
+    def untempered(self) -> "Energy":
+        """The energy at β = 1, with which a tempered one shares W; itself where it is not tempered."""
+        return self._untempered or self
+
+    def temper(self, beta: Tensor, base: Base) -> "Energy":
+        """(1 − β) E_0 + β E_1 for a scalar ``beta`` or a ladder (R,), for states (R, C, ·)."""
+        beta = beta.to(self.W)
+        if beta.ndim:
+            beta = beta[:, None, None]
+        inverse_var = (1 - beta) / base.var + beta / self.var
+        var = 1 / inverse_var
+        mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
+        squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * inverse_var
+        tempering = Tempering(self.untempered, beta, beta * var / self.var, 0.5 * squares.sum(-1))
+        return Energy(self.W, beta * self.b, mu, var, self.precision, tempering=tempering)
+
+    def at(self, precision: Precision) -> "Energy":
+        """This untempered energy with products of another precision; itself where it has that already."""
+        if precision == self.precision:
+            return self
+        made = self.__dict__.setdefault("_at", {})
+        if precision not in made:
+            made[precision] = Energy(self.W, self.b, self.mu, self.var, precision)
+        other: Energy = made[precision]
+        return other
+
+    def to(self, like: Tensor) -> "Energy":
+        """An untempered energy on the device of ``like``, in its dtype."""
+        return Energy(self.W.to(like), self.b.to(like), self.mu.to(like), self.var.to(like), self.precision)
+
+    def plain(self) -> "Energy":
+        """A tempered energy, of one inverse temperature, as one of its own; a constant is lost."""
+        gain = 1.0 if self.gain is None else self.gain[:, None]
+        return Energy(gain * self.W, self.b, self.mu, self.var, self.precision)
+
+    def hidden_logits(self, v: Tensor) -> Tensor:
+        """ℓ = Wᵀ(v/σ²) + b, the log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M)."""
+        if self.beta is None:
+            return functional.linear(v, self.projection, self.b)
+        return functional.linear(self.beta * v, self.projection) + self.b
+
+    def visible_mean(self, h: Tensor) -> Tensor:
+        """μ + W h, the mean of p(v | h) (Eq. 3): (..., M) -> (..., N)."""
+        if self.gain is None:
+            return functional.linear(h, self.W, self.mu)
+        return self.mu + self.gain * functional.linear(h, self.W)
+
+    def energy(self, v: Tensor, h: Tensor) -> Tensor:
+        """E(v, h) (Eq. 1), per sample."""
+        return self._quadratic(v) - (h * self.hidden_logits(v)).sum(-1)
+
+    def free_energy(self, v: Tensor, logits: Tensor | None = None) -> Tensor:
+        """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5; the paper's marginal energy). Pass ``logits`` where already known."""
+        logits = self.hidden_logits(v) if logits is None else logits
+        return self._quadratic(v) - softplus(logits).sum(-1)
+
+    def energy_grad(self, v: Tensor, h: Tensor) -> Tensor:
+        """∂E/∂v = (v − μ − W h)/σ²."""
+        return (v - self.visible_mean(h)) / self.var
+
+    def free_energy_grad(self, v: Tensor) -> Tensor:
+        """∂F/∂v = (v − μ − W sigmoid(ℓ))/σ² (Eq. 21)."""
+        return self.energy_grad(v, self.hidden_logits(v).sigmoid())
+
+    def _quadratic(self, v: Tensor) -> Tensor:
+        return 0.5 * ((v - self.mu).square() / self.var).sum(-1) + self.offset
+
+
+class Tempering(NamedTuple):
+    """The factors that a tempered energy has beside parameters of its own."""
+
+    untempered: Energy
+    beta: Tensor  # multiplies v in the logits
+    gain: Tensor  # β var_β/var: scales the drive W h
+    offset: Tensor  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
+
+
+def base_for(base: Base | None, energy: Energy) -> Base:
+    """The base on the energy's device, in its dtype; N(0, I), which fits standardised data, where it is None."""
+    if base is None:
+        return Base(torch.zeros_like(energy.W[:, 0]), torch.ones_like(energy.W[:, 0]))
+    return Base(base.mean.to(energy.W), base.var.to(energy.W))

@@ -1,0 +1,305 @@
+"""One machine at several scales: density, codes, gradients, chains, conditionals, files, against exact answers."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, Gibbs, TrainState, fit, measured, sample
+from grbm.contrasts import Contrasts, ask_for_contrasts, scaled_gaussians
+from grbm.data import whitening
+from grbm.data.standardise import Standardizer
+from grbm.data.whitening import whiten
+from grbm.errors import UserError
+from grbm.evaluate import exact
+from grbm.interchange.programs import Encoder
+from grbm.model import Base
+from grbm.moments import Moments, gradient
+from grbm.randomness import generator
+from grbm.reference import Reference
+from grbm.runs import read
+from grbm.runs.presets import PRESETS
+from grbm.runs.training import train
+
+
+def machine(n_visible: int = 2, n_hidden: int = 3) -> GRBM:
+    """A float64 machine at three contrasts, about a centre that is no mean of its own."""
+    model = GRBM(n_visible, n_hidden, n_contrasts=3, dtype=torch.float64, seed=1)
+    rng = generator(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.7 * torch.randn(parameter.shape, generator=rng, dtype=torch.float64))
+    centre = torch.linspace(-0.4, 0.5, n_visible).double()
+    scales = torch.tensor([0.4, 1.0, 2.5]).double()
+    model.contrasts = Contrasts(torch.tensor([0.5, 0.2, 0.3]).double().log(), scales.log(), centre)
+    return model
+
+
+def test_the_density_integrates_to_one_and_is_that_of_the_sum():
+    model = machine()
+    grid = exact.quadrature(model)
+    assert grid.log_z == pytest.approx(exact.log_z(model), abs=1e-5)  # one log Z for all contrasts
+    assert float(grid.log_density.exp().sum()) * grid.cell == pytest.approx(1, abs=1e-6)
+    v = torch.randn(20, 2, generator=generator(0)).double()
+    contrasts, bare = model.contrasts, machine()
+    bare.contrasts = None
+    parts = [
+        w.log() - 2 * s.log() + exact.log_prob(bare, contrasts.centre + (v - contrasts.centre) / s)
+        for w, s in zip(contrasts.log_weights.exp(), contrasts.log_scales.exp(), strict=True)
+    ]
+    torch.testing.assert_close(exact.log_prob(model, v), torch.stack(parts).logsumexp(0))
+    torch.testing.assert_close(model.log_prob(v, exact.log_z(model)).detach(), exact.log_prob(model, v))
+
+
+def test_gradients_are_autograds():
+    model = machine()
+    v = torch.randn(10, 2, generator=generator(0)).double().requires_grad_()
+    h = (torch.rand(10, 3, generator=generator(1)) > 0.5).double()
+    for energy, found in (
+        (model.free_energy(v), model.free_energy_grad(v)),
+        (model.energy(v, h), model.energy_grad(v, h)),
+    ):
+        torch.testing.assert_close(torch.autograd.grad(energy.sum(), v)[0], found)
+
+
+def test_codes_and_reconstructions_are_means_over_the_contrast():
+    model, v = machine(), torch.randn(6, 2, generator=generator(0)).double()
+    contrasts, energy = model.contrasts, model.freeze()
+    joint = torch.stack(
+        [
+            w - 2 * s - energy.free_energy(contrasts.centre + (v - contrasts.centre) / s.exp())
+            for w, s in zip(contrasts.log_weights, contrasts.log_scales, strict=True)
+        ]
+    ).softmax(0)
+    code, back = torch.zeros(6, 3).double(), torch.zeros(6, 2).double()
+    for share, s in zip(joint, contrasts.log_scales.exp(), strict=True):
+        h = energy.hidden_logits(contrasts.centre + (v - contrasts.centre) / s).sigmoid()
+        code += share[:, None] * h
+        back += share[:, None] * (contrasts.centre + s * (energy.visible_mean(h) - contrasts.centre))
+    torch.testing.assert_close(model(v).detach(), code)
+    torch.testing.assert_close(model.hidden_logits(v).sigmoid().detach(), code)
+    torch.testing.assert_close(model.reconstruction(v).detach(), back)
+
+
+def test_the_gradient_of_the_likelihood_is_autograds_and_draws_of_the_contrast_give_it():
+    """Within 4 standard errors of the draws; without removing the contrasts it is hundreds away."""
+    model, data = machine(), 2 * torch.randn(50, 2, generator=generator(5)).double()
+    found = exact.log_likelihood_gradient(model, data)
+    bare = machine()
+    bare.contrasts = None
+    grid = exact.quadrature(bare)  # log Z as a function of the parameters
+    value = -model.free_energy(data).mean() - (-bare.free_energy(grid.points)).logsumexp(0)
+    by_autograd = torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+    with_z = torch.autograd.grad(-(-bare.free_energy(grid.points)).logsumexp(0), list(bare.parameters()))
+    for (name, _), at_data, at_model in zip(model.named_parameters(), by_autograd, with_z, strict=True):
+        torch.testing.assert_close(found[name], at_data + at_model, atol=1e-5, rtol=1e-5)
+    energy, negative, rng = model.freeze(), exact.moments(model), generator(0)
+    drawn = []
+    for _ in range(300):
+        u = model.at_unit_contrast(data, rng)
+        positive = Moments.of(u, energy.hidden_logits(u).sigmoid())
+        drawn.append(torch.cat([x.flatten() for x in gradient(energy, positive, negative).values()]))
+    draws, expected = torch.stack(drawn), torch.cat([x.flatten() for x in found.values()])
+    z = (draws.mean(0) - expected) / (draws.std(0) / 300**0.5)
+    assert z.abs().max() < 4
+    plain = gradient(energy, Moments.of(data, energy.hidden_logits(data).sigmoid()), negative)
+    assert ((torch.cat([x.flatten() for x in plain.values()]) - expected) / (draws.std(0) / 300**0.5)).abs().max() > 50
+
+
+def test_chains_from_rows_and_from_noise_leave_the_density_as_it_is():
+    """Moments of v of 20,000 chains after one step from exact draws, and after 200 from noise: 4 standard errors."""
+    model = machine()
+    grid = exact.quadrature(model)
+    exactly = [grid.mean(grid.points), grid.mean(grid.points.square()), grid.mean((grid.points**2).prod(1))]
+    start = exact.sample(model, 20_000, seed=1)[0]
+    stepped = sample(model, Gibbs(), v0=start, n_steps=1, seed=2).v
+    noise = sample(model, Gibbs(), n_chains=20_000, n_steps=200, seed=3).v
+    for v in (start, stepped, noise):
+        for of, expected in zip((v, v.square(), (v**2).prod(1)), exactly, strict=True):
+            assert ((of.mean(0) - expected) / (of.std(0) / len(v) ** 0.5)).abs().max() < 4
+    unit = sample(model.freeze(), Gibbs(), n_chains=20_000, n_steps=200, seed=3).v
+    assert ((unit.square().mean(0) - exactly[1]) / (unit.square().std(0) / 20_000**0.5)).abs().max() > 10
+
+
+@pytest.mark.parametrize("noise_var", [0.0, 0.3])
+def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var):
+    """By quadrature over what is missing, of two-dimensional rows; 4 standard errors of 40 sets of chains."""
+    model = machine()
+    y = torch.tensor([[0.8, math.nan], [math.nan, -2.5], [4.0, math.nan]]).double()
+    grid = exact.quadrature(model)
+    axis = [grid.points[:, k].unique() for k in range(2)]
+    q = Reference(torch.tensor([0.4, 0.6]), torch.tensor([[0.0, 0.0], [1.0, -1.0]]), torch.eye(2).expand(2, 2, 2) * 1.5)
+    scale = Standardizer(torch.zeros(2).double(), torch.ones(2).double())
+    drawn = [
+        measured.impute(model, scale, q, y, noise_var, n_steps=200, burn_in=50, n_chains=4, seed=k) for k in range(40)
+    ]
+    for row, known, missing in ((0, 0, 1), (1, 1, 0), (2, 0, 1)):
+        if noise_var == 0:
+            line = torch.empty(len(axis[missing]), 2).double()
+            line[:, known], line[:, missing] = y[row, known], axis[missing]
+            weight = exact.log_prob(model, line)
+            of = axis[missing]
+        else:
+            weight = grid.log_density - 0.5 * (grid.points[:, known] - y[row, known]).square() / noise_var
+            of = grid.points[:, missing]
+        weight = weight.softmax(0)
+        mean = float(weight @ of)
+        std = float((weight @ of.square() - mean**2).sqrt())
+        means = torch.stack([x.mean[row, missing] for x in drawn])
+        assert abs(float(means.mean()) - mean) < 4 * float(means.std()) / 40**0.5 + 1e-3
+        variances = torch.stack([x.std[row, missing].square() for x in drawn])
+        within = float(variances.mean()) + float(means.var())  # of all chains together
+        assert within == pytest.approx(std**2, rel=0.05)
+
+
+def test_files_units_and_encoders_know_the_contrasts(tmp_path):
+    model, v = machine(), torch.randn(7, 2, generator=generator(0)).double()
+    model.save_pretrained(tmp_path / "m")
+    again = GRBM.from_pretrained(tmp_path / "m")
+    assert torch.equal(again.free_energy(v), model.free_energy(v))
+    assert "n_contrasts=3" in repr(again)
+    moved = model.rescaled([1.0, -2.0], [3.0, 0.5])
+    x = torch.tensor([1.0, -2.0]) + v * torch.tensor([3.0, 0.5])
+    expected = exact.log_prob(model, v) - math.log(1.5)
+    torch.testing.assert_close(exact.log_prob(moved, x), expected)
+    torch.testing.assert_close(Encoder(model)(v.float()), model(v).detach().float(), atol=1e-5, rtol=1e-4)
+    known = dict(model.state_dict())
+    with pytest.raises(UserError, match="contrasts that are not whole"):
+        GRBM.from_parameters(known | {"contrast_centre": torch.zeros(5)})
+    with pytest.raises(ValueError, match="no mixture"):
+        exact.mixture(model)
+
+
+def test_scaled_gaussians_are_found_and_not_where_there_is_one():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 6)) * rng.choice([0.5, 2.0], (20_000, 1), p=[0.7, 0.3])
+    log_weights, log_scales, gain = scaled_gaussians(torch.from_numpy((x**2).sum(1)), 6, 2)
+    assert log_scales.exp().tolist() == pytest.approx([0.5, 2.0], rel=0.03)
+    assert log_weights.exp().tolist() == pytest.approx([0.7, 0.3], abs=0.02)
+    assert gain > 1
+
+    def normal(z: torch.Tensor) -> torch.Tensor:
+        return 0.5 * z.square().sum(1)
+
+    assert ask_for_contrasts(torch.from_numpy(x[:2000]), normal)
+    assert not ask_for_contrasts(torch.from_numpy(rng.normal(size=(2000, 6))), normal)
+
+
+def heavy(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_t(3, size=(n, 1)) * np.random.default_rng(seed + 1).normal(size=(n, 4))
+
+
+def test_heavy_tails_have_contrasts_by_default_and_clusters_have_none():
+    assert whiten(heavy(1000, 0)).contrasts is not None
+    rng = np.random.default_rng(0)
+    clusters = 4 * rng.normal(size=(5, 3))[rng.integers(0, 5, 1000)] + 0.5 * rng.normal(size=(1000, 3))
+    ring = rng.normal(size=(1000, 2))
+    for x in (clusters, ring, ring / np.linalg.norm(ring, axis=1, keepdims=True) * 3 + 0.1 * ring):
+        assert whiten(x).contrasts is None
+    assert len(whiten(clusters, n_contrasts=4).contrasts.log_scales) == 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does():
+    """Held-out nats of 4,000 rows, paired: far more than 4 standard errors; and its samples have those tails."""
+    x, test = heavy(1000, 0), heavy(4000, 7)
+    rbm = GaussianBernoulliRBM(32, n_iter=60, random_state=0).fit(x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whitening, "NUMBER", 1)
+        plain = GaussianBernoulliRBM(32, n_iter=60, random_state=0).fit(x)
+    assert plain.to_model().contrasts is None
+    apart = rbm.score_samples(test) - plain.score_samples(test)
+    assert apart.mean() > 4 * apart.std() / len(apart) ** 0.5 + 0.1
+    drawn = rbm.sample(4000, random_state=1)
+    kurtosis = [float(np.mean((r / r.std(0)) ** 4)) for r in (drawn, plain.sample(4000, random_state=1))]
+    assert kurtosis[0] > kurtosis[1] + 2 > 4
+    codes = rbm.transform(test[:10])
+    assert codes.shape == (10, 32)
+    gappy = test[:50].copy()
+    gappy[:, 1] = np.nan
+    assert np.isfinite(rbm.impute(gappy)).all()
+    again = rbm.set_params(warm_start=True, n_iter=5).fit(x)
+    assert again.to_model().contrasts is not None
+
+
+def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path):
+    class Left(Exception):
+        pass
+
+    def leave(update: int, record: object) -> None:
+        if update == 45:
+            raise Left
+
+    np.save(tmp_path / "x.npy", heavy(600, 0))
+    usual = PRESETS["array"].config
+    config = replace(
+        usual,
+        data=tmp_path / "x.npy",
+        train=replace(usual.train, n_updates=62, rounds=2),
+        model=replace(usual.model, n_hidden=12),
+        checkpoint=replace(usual.checkpoint, updates=20),
+    )
+    train(config, tmp_path / "whole")
+    with pytest.raises(Left):
+        train(config, tmp_path / "parts", on_update=leave)
+    train(config, tmp_path / "parts", resume=True)
+    whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert whole == parts
+    model = read(tmp_path / "whole").model
+    assert model.contrasts is not None
+    assert abs(float(model.contrasts.log_weights.exp().sum()) - 1) < 1e-5
+
+
+def test_one_contrast_is_the_machine_itself_and_any_number_can_be_asked_for(tmp_path):
+    plain = GRBM(3, 4)
+    assert plain.contrasts is None
+    assert set(plain.state_dict()) == {"W", "b", "mu", "log_var"}
+    v = torch.randn(5, 3, generator=generator(0))
+    assert plain.at_unit_contrast(v, generator(0)) is v
+    np.save(tmp_path / "x.npy", heavy(300, 0))
+    config = PRESETS["array"].config
+    config = replace(
+        config,
+        data=tmp_path / "x.npy",
+        dataset=replace(config.dataset, standardise="pixel"),
+        model=replace(config.model, n_hidden=8, contrasts=5),
+        train=replace(config.train, n_updates=40, rounds=0),
+    )
+    train(config, tmp_path / "run")
+    contrasts = read(tmp_path / "run").model.contrasts
+    assert contrasts is not None
+    assert len(contrasts.log_weights) == 5
+
+
+def test_learned_weights_come_near_the_true_ones():
+    """Rows of one machine at two contrasts, learned with those scales: weights within 0.05."""
+    truth = machine(3, 4)
+    truth.contrasts = Contrasts(
+        torch.tensor([0.8, 0.2]).double().log(), torch.tensor([0.5, 3.0]).double().log(), torch.zeros(3).double()
+    )
+    data = exact.sample(truth, 4000, seed=1)[0].float()
+    model = GRBM(3, 4)
+    model.load_state_dict({name: p for name, p in truth.float().state_dict().items() if "contrast" not in name})
+    half = torch.full((2,), -math.log(2))
+    model.contrasts = truth.contrasts._replace(log_weights=half)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), 1e-3))
+    for _ in fit(state, data, PCD(Gibbs(), 5, probabilities=True), FitOptions(300, average_decay=0.9)):
+        pass
+    for each in (state.model, state.average):
+        assert each.contrasts.log_weights.exp().tolist() == pytest.approx([0.8, 0.2], abs=0.05)
+
+
+def test_a_base_of_several_contrasts_scores_as_its_sum():
+    from grbm.evaluate.watching import gaussian_nats
+
+    base = Base(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 2.0]))
+    rows = torch.randn(30, 2, generator=generator(0))
+    contrasts = Contrasts(torch.tensor([0.3, 0.7]).log(), torch.tensor([0.5, 2.0]).log(), base.mean)
+    normal = [
+        torch.distributions.Normal(base.mean.double(), s * base.var.double().sqrt()).log_prob(rows.double()).sum(1)
+        for s in (0.5, 2.0)
+    ]
+    expected = torch.logsumexp(torch.stack([math.log(0.3) + normal[0], math.log(0.7) + normal[1]]), 0).mean()
+    assert gaussian_nats(base, rows, contrasts) == pytest.approx(float(expected), abs=1e-5)

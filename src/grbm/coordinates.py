@@ -39,12 +39,12 @@ class Coordinates:
         self.scale, self.whitened = scale, whitened
 
     @classmethod
-    def find(cls, X: Array, *, is_whitened: bool, fine: bool, seed: int) -> Self:
-        """Of the rows to learn from; ``fine`` as in `whiten`."""
+    def find(cls, X: Array, *, is_whitened: bool, fine: bool, n_contrasts: int | None = None, seed: int) -> Self:
+        """Of the rows to learn from; ``fine`` and ``n_contrasts`` as in `whiten`."""
         if not is_whitened:
             n = X.shape[1]
             return cls(Standardizer(torch.zeros(n).double(), torch.ones(n).double()))
-        whitened = whiten(X.astype(np.float64), fine=fine, seed=seed)
+        whitened = whiten(X.astype(np.float64), fine=fine, n_contrasts=n_contrasts, seed=seed)
         return cls(whitened.scale, whitened)
 
     def to_units(self, X: Array) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from grbm import measured
 from grbm.conditional import impute
@@ -20,16 +20,15 @@ from grbm.coordinates import are_whitened
 from grbm.devices import pick_device
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import Watch, log_z_of
-from grbm.fitted import FittedState, LogPartition, explained, sentence
+from grbm.fitted import FLOATS, FittedState, LogPartition, explained, sentence
 from grbm.model import GRBM
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.recipe import Progress, held_out, learn, objective
 from grbm.samplers import Annealed, Gibbs, GlobalMoves, sample
 from grbm.samplers.collapsed import annealed
-from grbm.table_checks import Array, check_distance, refuse_datasets, refuse_gaps, warn_user
+from grbm.table_checks import Array, warn_user
 from grbm.training import train_step
 
-FLOATS = (np.float64, np.float32)
 FEWEST_ANNEALED, PARTING = 256, 50
 LOG_Z_DRAWS = 20  # of the reference, for each of the chains that AIS would have
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
@@ -50,7 +49,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        Binary hidden units; "auto" is 64 to 256, by the number of rows (256 without whitening).
+        Binary hidden units; "auto" is 64 to 256, by the numbers of rows and columns (256 without whitening).
     learning_rate : float, default=None
         Of plain gradient ascent; `fit` lets it fall to 0 by a cosine, `partial_fit` keeps it. None is 0.05. Where the
         held-out likelihood collapses, updates are taken back and the rate is halved.
@@ -70,6 +69,9 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     whiten : bool or "auto", default="auto"
         Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose
         features, but for collinear ones, are at most 40. What is reported is in the units of the features in any case.
+    n_contrasts : int or "auto", default="auto"
+        Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 8 where X asks
+        for some, else 1. Only where X is whitened.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.
@@ -108,6 +110,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     constant_, collinear_ : list of int
         Features that do not vary, and those that follow from others; the machine does without them, and samples,
         imputed rows and means have them as they must be. Densities are of the other features.
+    contrasts_ : ndarray of shape (n_contrasts, 2)
+        Each scale and its weight; [[1, 1]] is the machine itself. Parameters are those at scale 1.
     is_gaussian_ : bool
         Whether one Gaussian did as well on held-out rows as anything learned, and is what is kept: W = 0. Only where
         ``n_iter`` is None, so that learning was as long as it should be.
@@ -149,6 +153,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         "n_chains": [Interval(Integral, 1, None, closed="left"), None],
         "n_replicas": [Interval(Integral, 1, None, closed="left"), None],
         "whiten": ["boolean", StrOptions({"auto"})],
+        "n_contrasts": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "restart": [Interval(Real, 0, 1, closed="both")],
         "min_variance": [Interval(Real, 0, None, closed="neither"), None],
         "early_stopping": ["boolean"],
@@ -174,6 +179,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         n_chains: int | None = None,
         n_replicas: int | None = None,
         whiten: bool | Literal["auto"] = "auto",
+        n_contrasts: int | Literal["auto"] = "auto",
         restart: float = 0.0,
         min_variance: float | None = None,
         early_stopping: bool = False,
@@ -195,6 +201,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         self.n_chains = n_chains
         self.n_replicas = n_replicas
         self.whiten = whiten
+        self.n_contrasts = n_contrasts
         self.restart = restart
         self.min_variance = min_variance
         self.early_stopping = early_stopping
@@ -495,25 +502,6 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-    def _complete(self, X: Any, *, reset: bool = True) -> Array:
-        """Rows to learn from, checked."""
-        refuse_datasets(X)
-        X = validate_data(self, X, dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
-        refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
-        return np.ascontiguousarray(X)
-
-    def _validated(self, X: Any, *, gaps: bool = False) -> Array:
-        """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
-        if not gaps:
-            refuse_gaps(X, "Fill the gaps of X first: impute(X).")
-        array: Array = np.ascontiguousarray(X)
-        n, mean, var = self._seen
-        whitened = self._coordinates().whitened is not None
-        check_distance(array, np.asarray(mean), np.asarray(var + (0 if whitened else 10 / (n + 10))))
-        return array
 
 
 def _torch_type(dtype: Any) -> torch.dtype:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grbm.coordinates import Coordinates
 from grbm.devices import pick_device, threads
@@ -21,9 +22,10 @@ from grbm.options import Recipe, recipe_for, sees_clusters
 from grbm.randomness import generator
 from grbm.recipe import Progress, begin, optimizer
 from grbm.samplers import Gibbs, GlobalMoves, ParallelTempering, Sampler
-from grbm.table_checks import Array, check_scale
+from grbm.table_checks import Array, check_distance, check_scale, refuse_datasets, refuse_gaps
 from grbm.training import TrainState
 
+FLOATS = (np.float64, np.float32)
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
 
@@ -63,6 +65,7 @@ class FittedState:
     n_steps: int
     n_chains: int | None
     n_replicas: int | None
+    n_contrasts: Any
     restart: float
     min_variance: float | None
     random_state: Any
@@ -72,6 +75,7 @@ class FittedState:
     constant_: list[int]
     collinear_: list[int]
     is_gaussian_: bool
+    n_features_in_: int
     validation_scores_: list[float]
     best_validation_score_: float | None
     n_updates_: int
@@ -98,6 +102,7 @@ class FittedState:
         ones = np.ones(len(mu))
         self._coordinates_ = {"mean": 0 * ones, "scale": ones}
         self.constant_, self.collinear_, self.is_gaussian_ = [], [], False
+        self.n_contrasts, self.contrasts_ = 1, np.ones((1, 2))
         self.validation_scores_, self.best_validation_score_ = [], None
 
     @abstractmethod
@@ -109,8 +114,11 @@ class FittedState:
         return hasattr(self, "components_")
 
     def _begin(self, X: Array, *, is_whitened: bool, whole: bool = True) -> TrainState:
-        n_hidden = recipe_for(len(X), None if self.n_components == "auto" else int(self.n_components)).n_hidden
-        found = Coordinates.find(X, is_whitened=is_whitened, fine=sees_clusters(n_hidden), seed=self._learned_with)
+        asked = None if self.n_components == "auto" else int(self.n_components)
+        n_hidden = recipe_for(len(X), asked, X.shape[1]).n_hidden
+        how: dict[str, Any] = {"fine": sees_clusters(n_hidden), "seed": self._learned_with}
+        how["n_contrasts"] = None if self.n_contrasts == "auto" else int(self.n_contrasts)
+        found = Coordinates.find(X, is_whitened=is_whitened, **how)
         self._coordinates_ = found.state()
         self._seen: list[Any] = [0, 0.0, 0.0]
         self._see(X)
@@ -154,6 +162,25 @@ class FittedState:
         spread = n * var + len(X) * X.var(0, dtype=np.float64) + n * len(X) / total * np.square(here - mean)
         self._seen = [total, mean + len(X) / total * (here - mean), spread / total]
 
+    def _complete(self, X: Any, *, reset: bool = True) -> Array:
+        """Rows to learn from, checked."""
+        refuse_datasets(X)
+        X = validate_data(self, X, dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
+        refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
+        return np.ascontiguousarray(X)
+
+    def _validated(self, X: Any, *, gaps: bool = False) -> Array:
+        """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
+        if not gaps:
+            refuse_gaps(X, "Fill the gaps of X first: impute(X).")
+        array: Array = np.ascontiguousarray(X)
+        n, mean, var = self._seen
+        whitened = self._coordinates().whitened is not None
+        check_distance(array, np.asarray(mean), np.asarray(var + (0 if whitened else 10 / (n + 10))))
+        return array
+
     def _keep(self, state: TrainState, dtype: Any, model: GRBM) -> None:
         """The state as arrays: what learning goes on from, and the model that everything else uses."""
         self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.state_dict().items()}
@@ -162,6 +189,9 @@ class FittedState:
         self.intercept_hidden_ = self._best["b"].astype(dtype)
         self.intercept_visible_ = inside.intercept.astype(dtype)
         self.variances_ = inside.variances.astype(dtype)
+        known = model.contrasts
+        pairs = [[1.0], [1.0]] if known is None else [known.log_scales.exp().tolist(), known.log_weights.exp().tolist()]
+        self.contrasts_ = np.array(pairs, dtype=dtype).T.copy()
         average = state.average or state.model
         self._raw, self._average = (
             {name: p.detach().cpu().numpy().copy() for name, p in m.state_dict().items()}
@@ -178,10 +208,11 @@ class FittedState:
         self._log_z, self._log_z_settings = None, []
 
     def _recipe(self, n_rows: int) -> Recipe:
-        """How `fit` and `partial_fit` learn: what the user said, and the rest by the number of rows."""
+        """How `fit` and `partial_fit` learn: what the user said, and the rest by the size of the table."""
         is_whitened = "weights" in self._coordinates_
         known = len(self.components_) if self.__sklearn_is_fitted__() else None
-        chosen = recipe_for(n_rows, known or (None if self.n_components == "auto" else int(self.n_components)))
+        asked = known or (None if self.n_components == "auto" else int(self.n_components))
+        chosen = recipe_for(n_rows, asked, self.n_features_in_)
         plain = {} if is_whitened else dict(PLAIN)
         if not is_whitened and known is None and self.n_components == "auto":
             plain["n_hidden"] = 256

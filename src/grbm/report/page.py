@@ -100,9 +100,11 @@ def _head(run: Run, dataset: Dataset | None) -> str:
 
 def _units(run: Run) -> str:
     """How many visible units there are, and columns where data are whitened."""
-    if run.standardizer.to_z is None:
-        return f"{run.model.n_visible:,} visible units"
-    return f"{run.standardizer.n_columns:,} columns, whitened to {run.model.n_visible:,} visible units"
+    n, contrasts, seen = f"{run.model.n_visible:,} visible units", run.model.contrasts, ""
+    if contrasts is not None:
+        low, high = (float(s.exp()) for s in (contrasts.log_scales.min(), contrasts.log_scales.max()))
+        seen = f" at {len(contrasts.log_scales)} contrasts from {low:.2g} to {high:.2g}"
+    return (n if run.standardizer.to_z is None else f"{run.standardizer.n_columns:,} columns, whitened to {n}") + seen
 
 
 def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) -> Iterator[str]:

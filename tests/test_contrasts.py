@@ -7,7 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, Gibbs, TrainState, fit, measured, sample
+from grbm import (
+    GRBM,
+    PCD,
+    Conditional,
+    FitOptions,
+    GaussianBernoulliRBM,
+    Gibbs,
+    ParallelTempering,
+    TrainState,
+    fit,
+    impute,
+    measured,
+    sample,
+)
 from grbm.contrasts import Contrasts, ask_for_contrasts, scaled_gaussians
 from grbm.data import whitening
 from grbm.data.standardise import Standardizer
@@ -20,6 +33,7 @@ from grbm.moments import Moments, gradient
 from grbm.randomness import generator
 from grbm.reference import Reference
 from grbm.runs import read
+from grbm.runs.imputing import impute_rows
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 
@@ -154,6 +168,38 @@ def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var):
         assert within == pytest.approx(std**2, rel=0.05)
 
 
+def test_columns_that_follow_from_others_say_nothing_of_the_contrast():
+    """A column three times over is known no better than once: 4 standard errors of 40 sets of chains, and exactly."""
+    model = machine()
+    model.contrasts = model.contrasts._replace(centre=torch.zeros(2).double())
+    q = Reference(torch.ones(1), torch.zeros(1, 2), 1.5 * torch.eye(2)[None])
+    to_x = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0]]).double()
+    to_z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]).double()
+    scale = Standardizer(torch.zeros(4).double(), torch.ones(4).double(), to_z, to_x)
+    y = torch.tensor([[0.0, math.nan, 0.0, 0.0]]).double()
+    line = torch.linspace(-40, 40, 20_001).double()
+    weight = exact.log_prob(model, torch.stack([torch.zeros_like(line), line], 1)).softmax(0)
+    drawn = torch.stack([measured.impute(model, scale, q, y, seed=k).mean[0, 1] for k in range(40)])
+    assert abs(float(drawn.mean() - weight @ line)) < 4 * float(drawn.std()) / 40**0.5
+
+
+def test_chains_give_back_their_start_and_the_last_of_a_trajectory_is_that_of_a_walk():
+    model = machine()
+    v0 = torch.randn(30, 2, generator=generator(0)).double()
+    assert torch.equal(sample(model, Gibbs(), v0=v0, n_steps=0).v, v0)
+    whole, parts = (sample(model, Gibbs(), v0=v0, n_steps=8, keep_at=at).v[-1] for at in ([8], [1, 3, 8]))
+    assert torch.equal(whole, parts)
+    observed = Conditional(torch.tensor([[1.0, math.nan]]))
+    for sampler in (observed, ParallelTempering(sampler=observed)):
+        with pytest.raises(ValueError, match=r"grbm\.measured\.impute"):
+            sample(model, sampler, n_chains=1)
+    with pytest.raises(ValueError, match=r"grbm\.measured\.impute"):
+        impute(model, observed.observed)
+    with torch.no_grad():
+        model.W.mul_(200)
+    assert model.hidden_logits(v0).isfinite().all()
+
+
 def test_files_units_and_encoders_know_the_contrasts(tmp_path):
     model, v = machine(), torch.randn(7, 2, generator=generator(0)).double()
     model.save_pretrained(tmp_path / "m")
@@ -221,15 +267,23 @@ def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does()
     gappy[:, 1] = np.nan
     assert np.isfinite(rbm.impute(gappy)).all()
     again = rbm.set_params(warm_start=True, n_iter=5).fit(x)
-    assert again.to_model().contrasts is not None
+    assert again.contrasts_.shape == (8, 2)
+    assert again.contrasts_[:, 1].sum() == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="8 are learned"):
+        rbm.set_params(n_contrasts=3).fit(x)
+    with pytest.raises(ValueError, match="needs whitened rows"):
+        GaussianBernoulliRBM(8, n_contrasts=3, whiten=False).fit(x)
+    assert GaussianBernoulliRBM(8, n_contrasts=3, n_iter=2).fit(x).contrasts_.shape == (3, 2)
 
 
 def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path):
+    """Left before the rounds, and again among them."""
+
     class Left(Exception):
         pass
 
-    def leave(update: int, record: object) -> None:
-        if update == 45:
+    def leave(at: int, update: int) -> None:
+        if update == at:
             raise Left
 
     np.save(tmp_path / "x.npy", heavy(600, 0))
@@ -237,14 +291,17 @@ def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path):
     config = replace(
         usual,
         data=tmp_path / "x.npy",
-        train=replace(usual.train, n_updates=62, rounds=2),
+        train=replace(usual.train, n_updates=65, rounds=6),
         model=replace(usual.model, n_hidden=12),
-        checkpoint=replace(usual.checkpoint, updates=20),
+        checkpoint=replace(usual.checkpoint, updates=20 + 1),
     )
     train(config, tmp_path / "whole")
-    with pytest.raises(Left):
-        train(config, tmp_path / "parts", on_update=leave)
-    train(config, tmp_path / "parts", resume=True)
+    for at in (45, 63):
+        with pytest.raises(Left):
+            train(config, tmp_path / "parts", on_update=lambda u, _, at=at: leave(at, u), resume=at == 63)
+    seen: list[int] = []
+    train(config, tmp_path / "parts", resume=True, on_start=lambda data, model, update, n_updates: seen.append(update))
+    assert seen == [63]
     whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert whole == parts
     model = read(tmp_path / "whole").model
@@ -271,6 +328,11 @@ def test_one_contrast_is_the_machine_itself_and_any_number_can_be_asked_for(tmp_
     contrasts = read(tmp_path / "run").model.contrasts
     assert contrasts is not None
     assert len(contrasts.log_weights) == 5
+    gappy = heavy(20, 5)
+    gappy[::2, 1] = np.nan
+    filled, std = impute_rows(read(tmp_path / "run"), gappy)
+    assert np.isfinite(filled).all()
+    assert (std[::2, 1] > 0).all()
 
 
 def test_learned_weights_come_near_the_true_ones():

@@ -39,9 +39,10 @@ objectives = {
     "modified": ModifiedCD(GibbsLangevin(0.05, adjust_from=0), 5),
     "modified-more": ModifiedCD(Langevin(0.05, adjust_from=1, per_unit=True), 5, n_chains=80),
     "cd": CD(PartialGibbs(0.5), 2),
+    "contrasts": PCD(Gibbs(), 3, n_chains=48, probabilities=True),
 }
 for name, objective in objectives.items():
-    model = GRBM(N, M, seed=1)
+    model = GRBM(N, M, seed=1, n_contrasts=3 if name == "contrasts" else 1)
     state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.01), seed=2)
     for metrics in fit(state, data, objective, options, group=group):
         pass
@@ -67,15 +68,16 @@ def learned(tmp_path_factory):
         command = [*TORCHRUN, str(world), str(script), str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         # what counts is what was learned: PyTorch 2.15 now and then aborts a process that has already finished
-        assert len(list(folder.glob(f"*-{world}.pt"))) == 6, done.stderr
+        assert len(list(folder.glob(f"*-{world}.pt"))) == 7, done.stderr
     return folder
 
 
-@pytest.mark.parametrize("name", ["pcd", "tempered", "trajectory", "modified", "modified-more", "cd"])
+@pytest.mark.parametrize("name", ["pcd", "tempered", "trajectory", "modified", "modified-more", "cd", "contrasts"])
 def test_any_number_of_processes_learns_the_same(learned, name):
     """The bar is 1e-5; blocks summed apart and added exactly give the same bits, chains included."""
     one, two, four = (torch.load(learned / f"{name}-{world}.pt", weights_only=True) for world in (1, 2, 4))
     assert ("ladder" in one) == (name == "tempered")
+    assert ("contrast_log_weights" in one) == (name == "contrasts")
     assert ("var" in one) == (name == "trajectory")
     assert ("accept_rate" in one) == name.startswith("modified")
     for key in one:

@@ -7,7 +7,7 @@ as it is. Block Gibbs between the two leaves p(v, h | y) unchanged: nothing to t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class Conditional(Sampler):
     observed: Tensor
     noise_var: Tensor | float = 0.0
     exact = True  # it leaves p(v, h | y) unchanged
+    conditions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (torch.as_tensor(self.noise_var) >= 0).all():

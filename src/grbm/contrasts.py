@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from grbm.randomness import Rng, uniform
 
 NUMBER = 8  # of contrasts, where rows ask for some
+QUANTILES = 100_000  # rows at most that they start from
 GRID = 9  # of scales that tell whether they do
 ITERATIONS = 200
 RAREST = 1e-6  # weight of a contrast, so that none is lost for good
@@ -51,6 +53,13 @@ class Contrasts(NamedTuple):
         parts = [of(self.at(v, s), s) * share[..., k, None] for k, s in enumerate(self.log_scales.exp())]
         return torch.stack(parts).sum(0)
 
+    def log_odds(self, v: Tensor, free_energy: FreeEnergy, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        """Log-odds of hidden units given v, whose ``logits`` at unit contrast are known: also of those near 0 or 1."""
+        joint = self.log_joint(v, free_energy)
+        parts = [(joint[..., k, None], logits(self.at(v, s))) for k, s in enumerate(self.log_scales.exp())]
+        on, off = (torch.stack([w + logsigmoid(side * x) for w, x in parts]).logsumexp(0) for side in (1, -1))
+        return on - off
+
     def removed(self, v: Tensor, free_energy: FreeEnergy, rng: Rng) -> Tensor:
         """Rows v (n, N) at unit contrast, by draws of p(k | v)."""
         return self.at(v, _drawn(self.log_scales.exp(), self.log_joint(v, free_energy).softmax(-1), v, rng))
@@ -85,14 +94,15 @@ def scaled_gaussians(squares: Tensor, n_columns: int, n_contrasts: int) -> tuple
     maximisation.
     """
     squares, N = squares.double(), n_columns
-    spread = torch.quantile((squares / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
+    some = squares[torch.arange(min(len(squares), QUANTILES)) * len(squares) // min(len(squares), QUANTILES)]
+    spread = torch.quantile((some / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
     log_scales, log_weights = spread.clamp_min(1e-3).log(), torch.full((n_contrasts,), -math.log(n_contrasts)).double()
     joint = torch.empty(0)
     for _ in range(ITERATIONS):
         joint = log_weights - N * log_scales - 0.5 * squares[:, None] * (-2 * log_scales).exp()
         share = joint.softmax(1)
         total = share.sum(0)
-        log_weights = (total / len(squares)).clamp_min(RAREST).log()
+        log_weights = (total / len(squares)).clamp_min(RAREST).log().log_softmax(0)
         found = (share * squares[:, None]).sum(0) / (N * total.clamp_min(1e-9))
         log_scales = torch.where(total > 1, 0.5 * found.clamp_min(1e-6).log(), log_scales)
     return log_weights, log_scales, float((joint.logsumexp(1) + 0.5 * squares).mean())

@@ -114,6 +114,10 @@ class FittedState:
         return hasattr(self, "components_")
 
     def _begin(self, X: Array, *, is_whitened: bool, whole: bool = True) -> TrainState:
+        if not is_whitened and self.n_contrasts not in ("auto", 1):
+            raise ValueError(
+                f"n_contrasts={self.n_contrasts} needs whitened rows: whiten=True, and fit, not partial_fit."
+            )
         asked = None if self.n_components == "auto" else int(self.n_components)
         n_hidden = recipe_for(len(X), asked, X.shape[1]).n_hidden
         how: dict[str, Any] = {"fine": sees_clusters(n_hidden), "seed": self._learned_with}
@@ -140,6 +144,11 @@ class FittedState:
             raise ValueError(
                 f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
                 f"goes on with those; set it back, or fit anew."
+            )
+        if self.n_contrasts not in ("auto", len(self.contrasts_)):
+            raise ValueError(
+                f"n_contrasts is {self.n_contrasts} now, but {len(self.contrasts_)} are learned; set it back, or "
+                "fit anew."
             )
         self._see(X)
         model, average = self._model_here(), self._model_here()
@@ -203,7 +212,9 @@ class FittedState:
             chains = torch.randn(shape, generator=generator(state.seed, "no chains"))
         self._chains = chains.cpu().numpy()
         self._memory = {name: x.cpu().numpy() for name, x in state.adaptation.state_dict.items()}
-        self.v_samples_ = self._array(chains[-1] if chains.ndim == 3 else chains, dtype)
+        v = chains[-1] if chains.ndim == 3 else chains
+        shown = average.at_any_contrast(v, generator(state.seed, "shown", device=v.device))
+        self.v_samples_ = self._array(shown, dtype)
         self.n_updates_ = state.update
         self._log_z, self._log_z_settings = None, []
 

@@ -119,7 +119,8 @@ def _rows(
     under_model = torch.stack([r.condition(zero, D, A, ys).gain for r, ys in groups], 1)
     parts = [[r.condition(m, L @ L.T, A, ys) for m, L in zip(q.means, q.factors, strict=True)] for r, ys in groups]
     evidence = torch.cat([torch.stack([p.log_evidence for p in own], 2) for own in parts], 1) + q.weights.log()
-    evidence = evidence + (at.log_weights - known.sum(1, keepdim=True) * at.scales.log())[:, :, None]
+    n_free = _rank(A, known * (noise_var == 0)) + (known * (noise_var > 0)).sum(1)
+    evidence = evidence + (at.log_weights - n_free[:, None] * at.scales.log())[:, :, None]
     edges = evidence.flatten(1).softmax(1).cumsum(1).repeat_interleave(n_chains, 0)  # (chains, contrasts x components)
     gains = torch.stack([torch.stack([p.gain for p in own], 1) for own in parts], 1)
     gains = gains.repeat_interleave(n_chains, 0)  # (chains, contrasts that differ, components, N, K)
@@ -168,6 +169,13 @@ def _rows(
     )
     spread = (second - mean.square()).clamp_min(0) + width
     return mean, spread.sqrt()
+
+
+def _rank(A: Tensor, exact: Tensor) -> Tensor:
+    """How many of the columns of x = z A that are known exactly, by row (n, N), do not follow from the others: (n,)."""
+    patterns, which = torch.unique(exact, dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
+    ranks: Tensor = torch.linalg.matrix_rank(A * patterns[:, None], rtol=1e-8)[which]
+    return ranks
 
 
 class _AtContrasts(NamedTuple):

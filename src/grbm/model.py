@@ -37,7 +37,7 @@ class GRBM(nn.Module):
     seed : int
         Seed of the weights W ~ N(0, 1/(N + M)); b = mu = 0 and σ² = 1, as in the paper.
     n_contrasts : int
-        K scales at which the machine stands, from a third to three times its own at first; 1 is the machine itself.
+        K scales at which the machine stands, from a third to three times its own; 1 is the machine itself.
     device, dtype
         As everywhere in PyTorch; float32 or float64.
 
@@ -141,7 +141,7 @@ class GRBM(nn.Module):
         return cls.from_parameters(read_tensors(path), str(path))
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``model.safetensors`` (W, b, mu, log_var) and ``config.json`` (sizes, dtype) into ``folder``.
+        """Write ``model.safetensors`` (all parameters) and ``config.json`` (sizes, dtype) into ``folder``.
 
         Each is written whole or not at all. What data were standardised by is not part of a machine; `rescaled` puts it
         in.
@@ -227,7 +227,10 @@ class GRBM(nn.Module):
     def hidden_logits(self, v: Tensor) -> Tensor:
         """Log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M). Differentiable."""
         self._check(v, self.n_visible, "visible")
-        return self._live().hidden_logits(v) if self.contrasts is None else self(v).logit()
+        energy, contrasts = self._live(), self.contrasts
+        if contrasts is None:
+            return energy.hidden_logits(v)
+        return contrasts.log_odds(v, energy.free_energy, energy.hidden_logits)
 
     def visible_mean(self, h: Tensor) -> Tensor:
         """Mean of p(v | h) (Eq. 3): (..., M) -> (..., N). Differentiable."""

@@ -103,8 +103,8 @@ FEWEST_FOR_ROUNDS = 256  # rows: of fewer, rounds learn the noise
 
 
 def recipe_for(n_rows: int, n_hidden: int | None = None, n_columns: int | None = None) -> Recipe:
-    """As many hidden units as rows can teach, more where columns are few, and rounds where there are enough rows."""
-    narrow = 0 if n_columns is None else min(200, 3 * n_rows // (10 * (n_columns + 1)))
+    """As many hidden units as rows can teach, more of them in the plane, and rounds where there are enough rows."""
+    narrow = 0 if n_columns is None or n_columns > 2 else min(200, n_rows // 10)
     chosen = n_hidden or min(256, max(64, min(128, n_rows // 4), n_rows // 40, narrow))
     rate = 0.1 if sees_clusters(chosen) else 1.0  # σ² has far to fall where it begins with the whole table
     return Recipe(chosen, variance_rate=rate, rounds=Recipe.rounds if n_rows >= FEWEST_FOR_ROUNDS else 0)

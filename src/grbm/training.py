@@ -251,7 +251,8 @@ def _weigh_contrasts(state: TrainState, data: Tensor | Rows) -> None:
     """Move the weights of the contrasts, where there are some, towards their mean responsibilities for the data."""
     if state.model.contrasts is None or state.update == 0:  # a machine that has learned nothing tells nothing
         return
-    rows = data[torch.linspace(0, len(data) - 1, min(ROWS, len(data))).long().to(_device_of(data))]
+    n = min(ROWS, len(data))
+    rows = data[(torch.arange(n) * len(data) // n).to(_device_of(data))]
     for model in (state.model, state.average):
         if model is not None and model.contrasts is not None:
             found = model.contrasts.followed(rows, model.freeze().free_energy)

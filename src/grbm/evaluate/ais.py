@@ -171,7 +171,7 @@ def log_z(
     size = 12.0 * n_chains * (energy.n_visible + energy.n_hidden)
     require_memory(size, f"Annealing {n_chains:,} chains", "anneal fewer", device)
     if data is not None:
-        data = data.to(energy.W)
+        data = model.at_unit_contrast(data.to(energy.W), Blocks(seed_of(seed, "contrasts"), 1, device=device))
     if base is None:
         zero = torch.zeros_like(energy.mu)
         base = Base(zero, zero + 1) if data is None else Base.fit(data)

@@ -53,7 +53,7 @@ def log_prob(model: GRBM, v: Tensor) -> Tensor:
 
 @torch.no_grad()
 def moments(model: GRBM) -> Moments:
-    """Exact means of v, v², h and v hᵀ under the model, by enumeration."""
+    """Exact means of v, v², h and v hᵀ under the model, at unit contrast, by enumeration."""
     energy = _energy(model)
     normaliser = log_z(model) - 0.5 * float((2 * math.pi * energy.var).log().sum())
     total: list[Tensor] | None = None

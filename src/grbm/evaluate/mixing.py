@@ -175,7 +175,8 @@ def record(
     n_from_data = n_chains // 2 if len(data) else 0
     if n_from_data:
         rows = torch.arange(n_from_data, device=data.device) * len(data) // n_from_data
-        start[..., :n_from_data, :] = data[rows].to(energy.W)
+        some = data[rows].to(energy.W)
+        start[..., :n_from_data, :] = model.at_unit_contrast(some, rng) if isinstance(model, GRBM) else some
     v, free_energies, accept_probs, swap_probs = [], [], [], []
     chains, step = sampler.start(energy, start, rng), sampler.bind(energy, every)
     for t in range(-burn_in, n_draws * every):

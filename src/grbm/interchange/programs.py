@@ -41,8 +41,10 @@ class Encoder(nn.Module):
         }
         for name, tensor in parts.items():
             self.register_buffer(name, tensor.detach().float().cpu().contiguous())
-        self.machine = None if model.contrasts is None else copy.deepcopy(model).float().cpu().requires_grad_(False)
-        self.to_z = None if to_z is None else nn.Buffer(to_z.detach().float().cpu())
+        self.machine, self.to_z = None, None
+        if model.contrasts is not None:
+            self.machine = copy.deepcopy(model).float().cpu().requires_grad_(False)
+            self.to_z = None if to_z is None else nn.Buffer(to_z.detach().float().cpu())
 
     def forward(self, x: Tensor) -> Tensor:
         z = (x - self.mean) / self.scale

@@ -204,7 +204,7 @@ def _swaps(run: Run) -> Iterator[Finding]:
 def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
     if not bool(run.model.W.any()):
         text = (
-            "One Gaussian described the validation rows better than any machine, and was kept: W = 0, and hidden units "
+            "One Gaussian described the validation rows as well as any machine, and was kept: W = 0, and hidden units "
         )
         yield Finding("note", "hidden units", f"{text}tell nothing. The last machine is --weights raw.")
         return

@@ -247,7 +247,7 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             good = index.isdigit() and int(index) < len(parameters)
             good = good and tensor.shape in ((), parameters[int(index)].shape)
         elif kind == "curvature":
-            good = rest in Memory._fields and tensor.shape[1:] == (sum(p.numel() for p in model.values()),)
+            good = rest in Memory._fields and tensor.shape[1:] == (sum(p.numel() for p in state.model.parameters()),)
         elif kind == "memory":  # of a ladder, or of several models
             good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
         else:

@@ -241,7 +241,8 @@ def read_data(
         reference = Reference(weights, means, factors)
     elif any(part is not None for part in parts):
         raise whole
-    if scales and [tuple(x.shape) for x in scales] != [(len(scales[0]),), (len(scales[0]),), (K,)]:
+    n = scales[0].numel() if scales else 0
+    if scales and [tuple(x.shape) for x in scales] != [(n,), (n,), (K,)]:
         raise whole
     contrasts = Contrasts(*scales) if scales else None
     image_shape = None

@@ -9,6 +9,7 @@ from grbm import measured
 from grbm.conditional import impute
 from grbm.devices import require_memory
 from grbm.errors import UserError
+from grbm.reference import Reference
 from grbm.runs.encoding import rows_to_encode
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
@@ -43,10 +44,12 @@ def impute_rows(
     model, scale = on_device(run), run.standardizer
     size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (model.n_visible + model.n_hidden)
     require_memory(size, f"Filling in {len(rows):,} rows with {n_chains:,} chains each", "use fewer chains, or rows")
-    if run.reference is not None:
+    reference = None if run.reference is None else run.reference.widened(run.base)
+    if model.contrasts is not None and reference is None:
+        reference = Reference(torch.ones(1), run.base.mean[None], run.base.var.sqrt().diag()[None])
+    if reference is not None:
         steps = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}
-        q, x = run.reference.widened(run.base), torch.from_numpy(rows)
-        filled = measured.impute(run.model, scale, q, x, noise_std**2, seed=seed, **steps)
+        filled = measured.impute(run.model, scale, reference, torch.from_numpy(rows), noise_std**2, seed=seed, **steps)
         return (
             np.where(np.isnan(rows), filled.mean, rows) if noise_std == 0 else filled.mean.numpy()
         ), filled.std.numpy()

@@ -154,7 +154,7 @@ class Recorder:
             return
         began = time.perf_counter()
         self.state.settle()
-        if not self.group.agree(list(self.state.model.parameters())):
+        if not self.group.agree(list(self.state.model.state_dict().values())):
             raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
         if self.log is not None:
             self._require_place()
@@ -279,8 +279,9 @@ class Recorder:
     def _picture(self, shape: tuple[int, int, int], chains: Tensor) -> None:
         """The chains' conditional means."""
         assert self.log is not None
-        energy = self.state.model.freeze()
-        mean = energy.visible_mean(energy.hidden_logits(chains[:64]).sigmoid())
+        model = self.state.model
+        rng = generator(self.state.seed, "shown", self.state.update, device=chains.device)
+        mean = model.reconstruction(model.at_any_contrast(chains[:64], rng))
         self.log.image("chains", tile(self.scale.inverse(mean.cpu()), shape, 16), self.state.update)
 
 
@@ -302,7 +303,7 @@ def record_of(
     state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
 ) -> Record:
     """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
-    model, energy = state.model, state.model.freeze()
+    model = state.model
     shown = model.at_any_contrast(chains, generator(state.seed, "shown", state.update, device=chains.device))
     reconstruction = model.reconstruction(data)
     log_var, mean_h = state.model.log_var, metrics.data_mean_h
@@ -320,7 +321,7 @@ def record_of(
         "hidden_on": float((mean_h > 0.99).double().mean()),
         "free_energy_data": float(model.free_energy(data).mean()),
         "free_energy_test": float(model.free_energy(test).mean()) if len(test) else None,
-        "free_energy_chains": float(energy.free_energy(chains).mean()),
+        "free_energy_chains": float(model.free_energy(shown).mean()),
         "energy_distance": float(energy_distance(shown, data)),
         "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
         "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),

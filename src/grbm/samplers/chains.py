@@ -68,6 +68,7 @@ class Sampler(Protocol):
     """
 
     anneals: ClassVar[bool] = False  # must start from its own noise, and only its last state is a draw from the model
+    conditions: ClassVar[bool] = False  # holds visible units to what was observed of them
 
     @property
     @abstractmethod

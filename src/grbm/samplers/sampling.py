@@ -130,8 +130,12 @@ def sample(
         v0 = sampler.noise(energy, n_chains, rng)
     elif v0.shape[-1] != energy.n_visible:
         raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
-    elif isinstance(model, GRBM):
-        v0 = model.at_unit_contrast(v0.to(energy.W), rng)
+    contrasts, given = model.contrasts if isinstance(model, GRBM) else None, v0
+    if contrasts is not None:
+        if any(getattr(s, "conditions", False) for s in (sampler, getattr(sampler, "sampler", None))):
+            raise ValueError("What was observed has a contrast that is not known: see grbm.measured.impute.")
+        if n_chains is None:
+            v0 = contrasts.removed(v0.to(energy.W), energy.free_energy, rng)
     stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
     if keep_at is not None:
         stops = list(keep_at)
@@ -139,13 +143,17 @@ def sample(
             raise ValueError(f"keep_at must rise from 0 or more to at most n_steps={n_steps}, got {stops}.")
     if not stops:
         raise ValueError(f"keep_every={keep_every} keeps nothing of {n_steps - burn_in} steps after burn-in.")
-    kept = [
-        chains._replace(v=energy.visible_mean(chains.h)) if mean else chains
-        for chains in _states_after(stops, energy, sampler, v0.to(energy.W), n_steps, rng)
-    ]
+    kept = []
+    states = _states_after(stops, energy, sampler, v0.to(energy.W), n_steps, rng)
+    for stop, chains in zip(stops, states, strict=True):
+        v = energy.visible_mean(chains.h) if mean else chains.v
+        if contrasts is not None and stop == 0 and n_chains is None and not mean:
+            v = given.to(v)
+        elif contrasts is not None:
+            v = contrasts.applied(v, Blocks(seed_of(seed, "contrasts", stop), 1, device=v.device))
+        kept.append(chains._replace(v=v))
     whole = keep_every or keep_at is not None
-    found = Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3])) if whole else kept[0]
-    return found._replace(v=model.at_any_contrast(found.v, rng)) if isinstance(model, GRBM) else found
+    return Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3])) if whole else kept[0]
 
 
 def _states_after(

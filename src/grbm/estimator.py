@@ -271,6 +271,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
                 tol=self.tol,
                 callback=tell,
             )
+        if learned.is_gaussian:  # which rows held out can improve
+            learned = self._gaussian_of(X, learned)
         self.is_gaussian_ = learned.is_gaussian
         self.validation_scores_ = [nats.mean + log_det for nats in learned.looks]
         self.best_validation_score_ = None if learned.best is None else learned.best.mean + log_det

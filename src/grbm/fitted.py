@@ -1,5 +1,6 @@
 """What a fitted estimator holds, arrays alone, and the state of training that they stand for."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,12 +16,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from grbm.coordinates import Coordinates
 from grbm.devices import pick_device, threads
 from grbm.errors import DivergenceError
-from grbm.initialise import anchored_
+from grbm.initialise import anchored_, gaussian_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Adaptation
 from grbm.options import Recipe, recipe_for, sees_clusters
 from grbm.randomness import generator
-from grbm.recipe import Progress, begin, optimizer
+from grbm.recipe import Learned, Progress, begin, optimizer
 from grbm.samplers import Gibbs, GlobalMoves, ParallelTempering, Sampler
 from grbm.table_checks import Array, check_distance, check_scale, refuse_datasets, refuse_gaps
 from grbm.training import TrainState
@@ -118,16 +119,9 @@ class FittedState:
             raise ValueError(
                 f"n_contrasts={self.n_contrasts} needs whitened rows: whiten=True, and fit, not partial_fit."
             )
-        asked = None if self.n_components == "auto" else int(self.n_components)
-        n_hidden = recipe_for(len(X), asked, X.shape[1]).n_hidden
-        how: dict[str, Any] = {"fine": sees_clusters(n_hidden), "seed": self._learned_with}
-        how["n_contrasts"] = None if self.n_contrasts == "auto" else int(self.n_contrasts)
-        found = Coordinates.find(X, is_whitened=is_whitened, **how)
-        self._coordinates_ = found.state()
+        found = self._find(X, is_whitened=is_whitened)
         self._seen: list[Any] = [0, 0.0, 0.0]
         self._see(X)
-        self.constant_ = [] if found.whitened is None else list(found.whitened.constant)
-        self.collinear_ = [] if found.whitened is None else list(found.whitened.collinear)
         recipe = self._recipe(len(X))
         if is_whitened:
             assert found.whitened is not None
@@ -138,6 +132,27 @@ class FittedState:
         anchored_(model, torch.tensor(X), length=length, seed=self._learned_with)
         model.to(pick_device(self.device))
         return TrainState(model, optimizer(model, recipe), seed=self._learned_with)
+
+    def _find(self, X: Array, *, is_whitened: bool) -> Coordinates:
+        """Coordinates of the rows X, which become those of the machine."""
+        asked = None if self.n_components == "auto" else int(self.n_components)
+        n_hidden = recipe_for(len(X), asked, X.shape[1]).n_hidden
+        how: dict[str, Any] = {"fine": sees_clusters(n_hidden), "seed": self._learned_with}
+        how["n_contrasts"] = None if self.n_contrasts == "auto" else int(self.n_contrasts)
+        found = Coordinates.find(X, is_whitened=is_whitened, **how)
+        self._coordinates_ = found.state()
+        self.constant_ = [] if found.whitened is None else list(found.whitened.constant)
+        self.collinear_ = [] if found.whitened is None else list(found.whitened.collinear)
+        return found
+
+    def _gaussian_of(self, X: Array, learned: Learned) -> Learned:
+        """The one Gaussian that is kept, of all rows, and the start of learning in its coordinates."""
+        whitened = self._find(X, is_whitened=True).whitened
+        assert whitened is not None
+        state = begin(self._to_units(X), whitened, self._recipe(len(X)), self._learned_with)
+        state.update = learned.state.update
+        model = gaussian_(copy.deepcopy(state.model), *(x.to(state.model.W) for x in whitened.base))
+        return learned._replace(model=model, state=state)
 
     def _resume(self, X: Array) -> TrainState:
         if self.n_components not in ("auto", len(self.components_)):

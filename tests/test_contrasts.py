@@ -27,10 +27,13 @@ from grbm.data.standardise import Standardizer
 from grbm.data.whitening import whiten
 from grbm.errors import UserError
 from grbm.evaluate import exact
+from grbm.evaluate.watching import gaussian_nats, is_gaussian_enough
 from grbm.interchange.programs import Encoder
 from grbm.model import Base
 from grbm.moments import Moments, gradient
+from grbm.options import recipe_for
 from grbm.randomness import generator
+from grbm.recipe import held_out
 from grbm.reference import Reference
 from grbm.runs import read
 from grbm.runs.imputing import impute_rows
@@ -354,8 +357,6 @@ def test_learned_weights_come_near_the_true_ones():
 
 
 def test_a_base_of_several_contrasts_scores_as_its_sum():
-    from grbm.evaluate.watching import gaussian_nats
-
     base = Base(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 2.0]))
     rows = torch.randn(30, 2, generator=generator(0))
     contrasts = Contrasts(torch.tensor([0.3, 0.7]).log(), torch.tensor([0.5, 2.0]).log(), base.mean)
@@ -365,3 +366,39 @@ def test_a_base_of_several_contrasts_scores_as_its_sum():
     ]
     expected = torch.logsumexp(torch.stack([math.log(0.3) + normal[0], math.log(0.7) + normal[1]]), 0).mean()
     assert gaussian_nats(base, rows, contrasts) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters_were_found():
+    base, rows = Base(torch.zeros(2), torch.ones(2)), torch.randn(400, 2, generator=generator(0))
+    model = GRBM(2, 3, seed=1)  # some density, whose differences from the Gaussian vary by row
+    one, two = (Reference(torch.ones(k) / k, torch.zeros(k, 2), torch.eye(2).expand(k, 2, 2)) for k in (1, 2))
+    plain = gaussian_nats(base, rows)
+    for reference, above, expected in (
+        (one, 0.005, True),
+        (one, 1.0, False),
+        (one, -0.1, True),
+        (two, 0.005, False),
+        (two, -0.005, True),
+    ):
+        assert is_gaussian_enough(model, plain + above, rows, base, reference) == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_gaussian_that_is_kept_is_that_of_all_rows():
+    """Its mean is theirs, to which that of the rows learned from comes no nearer than 0.001; so is its density."""
+    mix = np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 0.3], [0.0, 0.0, 0.5]])
+    x = np.random.default_rng(2).normal(size=(300, 3)) @ mix + [1.0, 2.0, 3.0]
+    rbm = GaussianBernoulliRBM(4, n_rounds=0, random_state=0).fit(x)
+    assert rbm.is_gaussian_
+    np.testing.assert_allclose(rbm.intercept_visible_, x.mean(0), atol=1e-5)
+    likeliest = -0.5 * np.linalg.slogdet(2 * np.pi * np.e * np.cov(x.T, bias=True))[1]
+    assert rbm.score(x) == pytest.approx(likeliest, abs=0.005)
+    learned_from = held_out(300, 0.1, rbm._learned_with)[0].numpy()
+    assert np.abs(x[learned_from].mean(0) - x.mean(0)).max() > 1e-3
+    assert rbm.set_params(warm_start=True, n_iter=2).fit(x).n_updates_ > 1500
+
+
+def test_more_hidden_units_in_the_plane_alone():
+    assert [recipe_for(2000, None, n).n_hidden for n in (1, 2, 3)] == [200, 200, 128]
+    assert recipe_for(300, None, 2).n_hidden == 75
+    assert recipe_for(2000, 17, 2).n_hidden == 17

@@ -48,7 +48,7 @@ class Contrasts(NamedTuple):
         return -self.log_joint(v, free_energy).logsumexp(-1)
 
     def mean(self, v: Tensor, free_energy: FreeEnergy, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """The mean of ``of``(v at unit contrast, s) over p(k | v)."""
+        """The mean over p(k | v) of what ``of`` makes of v at unit contrast, and of s."""
         share = self.log_joint(v, free_energy).softmax(-1)
         parts = [of(self.at(v, s), s) * share[..., k, None] for k, s in enumerate(self.log_scales.exp())]
         return torch.stack(parts).sum(0)

@@ -45,9 +45,6 @@ class GRBM(nn.Module):
     ----------
     W, b, mu, log_var : nn.Parameter
         (N, M), (M,), (N,), (N,).
-    contrasts : Contrasts, optional
-        The scales, their weights and their centre, where there are several (`grbm.contrasts`): the density is then that
-        of the machine at a contrast that is not known, and what `freeze` gives is the machine at unit contrast.
 
     Raises
     ------
@@ -83,7 +80,10 @@ class GRBM(nn.Module):
 
     @property
     def contrasts(self) -> Contrasts | None:
-        """The scales that the machine stands at; None for its own alone."""
+        """The scales that the machine stands at, with weights and centre (`grbm.contrasts`); None for its own alone.
+
+        The density is then that at a contrast that is not known; what `freeze` gives is the machine at unit contrast.
+        """
         known = [self._buffers.get(name) for name in CONTRASTS]
         return None if known[0] is None else Contrasts(*known)  # type: ignore[arg-type]
 

@@ -26,8 +26,9 @@ from grbm.data import whitening
 from grbm.data.standardise import Standardizer
 from grbm.data.whitening import whiten
 from grbm.errors import UserError
-from grbm.evaluate import exact
+from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import gaussian_nats, is_gaussian_enough
+from grbm.initialise import gaussian_
 from grbm.interchange.programs import Encoder
 from grbm.model import Base
 from grbm.moments import Moments, gradient
@@ -368,11 +369,36 @@ def test_a_base_of_several_contrasts_scores_as_its_sum():
     assert gaussian_nats(base, rows, contrasts) == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_learning_sees_rows_at_unit_contrast(rounds):
+    """All rows are at scale 10, so hidden units and gradients are those of rows a tenth as long."""
+    model = machine(3, 4).float()
+    model.contrasts = Contrasts(torch.tensor([1e-30, 1.0]).log(), torch.tensor([1.0, 10.0]).log(), torch.zeros(3))
+    rows = 10 * exact.sample(machine(3, 4), 64, seed=1)[0].float()
+    expected = model.freeze().hidden_logits(rows / 10).sigmoid().mean(0)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), 1e-3))
+    objective = PCD(Gibbs(), 5, n_chains=64, probabilities=True)
+    metrics = next(iter(fit(state, rows, objective, FitOptions(1, batch_size=64, rounds=rounds))))
+    torch.testing.assert_close(metrics.data_mean_h, expected, atol=1e-5, rtol=0)
+
+
+def test_annealing_from_both_ends_is_that_of_the_machine():
+    """Ends from exact draws and from rows of the model, at contrasts: log Z within 4 errors and 0.05 nats of it."""
+    model = machine().float()
+    truth = exact.log_z(model)
+    found = ais.log_z(model, n_steps=400, n_chains=400)
+    assert found.converged
+    assert abs(found.log_z - truth) < min(0.05, 4 * found.error + 0.005)
+
+
 def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters_were_found():
     base, rows = Base(torch.zeros(2), torch.ones(2)), torch.randn(400, 2, generator=generator(0))
     model = GRBM(2, 3, seed=1)  # some density, whose differences from the Gaussian vary by row
     one, two = (Reference(torch.ones(k) / k, torch.zeros(k, 2), torch.eye(2).expand(k, 2, 2)) for k in (1, 2))
     plain = gaussian_nats(base, rows)
+    bare = gaussian_(GRBM(2, 3), *base)  # no row differs, so that what is little alone decides
+    assert is_gaussian_enough(bare, plain + 0.005, rows, base, one)
+    assert not is_gaussian_enough(bare, plain + 0.02, rows, base, one)
     for reference, above, expected in (
         (one, 0.005, True),
         (one, 1.0, False),
@@ -391,6 +417,7 @@ def test_the_gaussian_that_is_kept_is_that_of_all_rows():
     rbm = GaussianBernoulliRBM(4, n_rounds=0, random_state=0).fit(x)
     assert rbm.is_gaussian_
     np.testing.assert_allclose(rbm.intercept_visible_, x.mean(0), atol=1e-5)
+    np.testing.assert_allclose(rbm.variances_, x.var(0), rtol=1e-4)
     likeliest = -0.5 * np.linalg.slogdet(2 * np.pi * np.e * np.cov(x.T, bias=True))[1]
     assert rbm.score(x) == pytest.approx(likeliest, abs=0.005)
     learned_from = held_out(300, 0.1, rbm._learned_with)[0].numpy()

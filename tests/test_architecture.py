@@ -156,7 +156,7 @@ list(grbm.fit(grbm.TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01
 
 def test_no_file_is_too_long():
     for path in SOURCE.rglob("*.py"):
-        limit = 520 if path.name == "estimator.py" else 400  # one class, and half of it is its users' documentation
+        limit = 510 if path.name == "estimator.py" else 400  # one class, and half of it is its users' documentation
         assert len(path.read_text().splitlines()) <= limit, path
 
 

@@ -37,6 +37,10 @@ class Contrasts(NamedTuple):
         """Rows v as they are at unit contrast, where their own is ``scale``."""
         return self.centre + (v - self.centre) / scale
 
+    def seen(self, u: Tensor, scale: Tensor) -> Tensor:
+        """Rows u of unit contrast as they are at ``scale``."""
+        return self.centre + scale * (u - self.centre)
+
     def log_joint(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
         """log p(v, k) + log Z: (..., N) -> (..., K)."""
         log_weights = self.log_weights - v.shape[-1] * self.log_scales
@@ -62,12 +66,15 @@ class Contrasts(NamedTuple):
 
     def removed(self, v: Tensor, free_energy: FreeEnergy, rng: Rng) -> Tensor:
         """Rows v (n, N) at unit contrast, by draws of p(k | v)."""
-        return self.at(v, _drawn(self.log_scales.exp(), self.log_joint(v, free_energy).softmax(-1), v, rng))
+        return self.at(v, self.log_scales.exp()[self.drawn(v, free_energy, rng)])
+
+    def drawn(self, v: Tensor, free_energy: FreeEnergy, rng: Rng) -> Tensor:
+        """k ~ p(k | v) for each of the rows v (n, N): (n, 1)."""
+        return _drawn(self.log_joint(v, free_energy).softmax(-1), v, rng)
 
     def applied(self, v: Tensor, rng: Rng) -> Tensor:
         """Rows of the machine at unit contrast (..., C, N), each at a contrast drawn from π."""
-        scale = _drawn(self.log_scales.exp(), self.log_weights.exp().expand(*v.shape[:-1], -1), v, rng)
-        return self.centre + scale * (v - self.centre)
+        return self.seen(v, self.log_scales.exp()[_drawn(self.log_weights.exp().expand(*v.shape[:-1], -1), v, rng)])
 
     def followed(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
         """log π after a damped step of expectation maximisation on rows v (n, N)."""
@@ -80,32 +87,28 @@ class Contrasts(NamedTuple):
         return Contrasts(*(x.to(like) for x in self))
 
 
-def _drawn(scales: Tensor, share: Tensor, v: Tensor, rng: Rng) -> Tensor:
-    """A scale for each row, drawn by its share (..., K): (..., 1)."""
+def _drawn(share: Tensor, v: Tensor, rng: Rng) -> Tensor:
+    """A contrast for each of the rows v (..., N), drawn by its share (..., K): (..., 1)."""
     edges = share.cumsum(-1)[..., :-1]
-    which = (uniform((*v.shape[:-1], 1), v, rng) > edges).sum(-1, keepdim=True)
-    return scales[which]
+    return (uniform((*v.shape[:-1], 1), v, rng) > edges).sum(-1, keepdim=True)
 
 
-def scaled_gaussians(squares: Tensor, n_columns: int, n_contrasts: int) -> tuple[Tensor, Tensor, float]:
-    """The mixture of n_contrasts scaled Gaussians that fits rows of which ``squares`` (n,) is (v − c)ᵀ Σ⁻¹ (v − c).
+def scaled_gaussians(squares: Tensor, centre: Tensor, n_contrasts: int) -> Contrasts:
+    """Of the mixture of scaled Gaussians about ``centre`` c (N,) that fits rows with ``squares`` (v − c)ᵀ Σ⁻¹ (v − c).
 
-    Returns log π and log s (K,), float64, and the mean log-likelihood in nats, of one Gaussian's above; by expectation
-    maximisation.
+    ``squares`` are (n,); by expectation maximisation. Weights and scales are float64.
     """
-    squares, N = squares.double(), n_columns
+    squares, N = squares.double(), len(centre)
     some = squares[torch.arange(min(len(squares), QUANTILES)) * len(squares) // min(len(squares), QUANTILES)]
     spread = torch.quantile((some / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
     log_scales, log_weights = spread.clamp_min(1e-3).log(), torch.full((n_contrasts,), -math.log(n_contrasts)).double()
-    joint = torch.empty(0)
     for _ in range(ITERATIONS):
-        joint = log_weights - N * log_scales - 0.5 * squares[:, None] * (-2 * log_scales).exp()
-        share = joint.softmax(1)
+        share = (log_weights - N * log_scales - 0.5 * squares[:, None] * (-2 * log_scales).exp()).softmax(1)
         total = share.sum(0)
         log_weights = (total / len(squares)).clamp_min(RAREST).log().log_softmax(0)
         found = (share * squares[:, None]).sum(0) / (N * total.clamp_min(1e-9))
         log_scales = torch.where(total > 1, 0.5 * found.clamp_min(1e-6).log(), log_scales)
-    return log_weights, log_scales, float((joint.logsumexp(1) + 0.5 * squares).mean())
+    return Contrasts(log_weights, log_scales, centre)
 
 
 def ask_for_contrasts(rows: Tensor, free_energy: FreeEnergy) -> bool:

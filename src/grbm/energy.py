@@ -47,7 +47,23 @@ class Base(NamedTuple):
         return 0.5 * (2 * math.pi * self.var.double()).log().sum() + n_hidden * math.log(2)
 
 
-class Energy:
+class Sized:
+    """What has weights W (N, M) has sizes."""
+
+    W: Tensor
+
+    @property
+    def n_visible(self) -> int:
+        """N, the number of visible units."""
+        return self.W.shape[0]
+
+    @property
+    def n_hidden(self) -> int:
+        """M, the number of hidden units."""
+        return self.W.shape[1]
+
+
+class Energy(Sized):
     """The energy function as plain tensors, with what every step of a chain needs computed once.
 
     Untempered this is Eq. 1. Tempered, it is E_β = (1 − β) E_0 + β E_1 for a :class:`Base` E_0, again a GRBM:
@@ -91,16 +107,6 @@ class Energy:
         self.beta = None if tempering is None else tempering.beta
         self.gain = None if tempering is None else tempering.gain
         self.offset = 0.0 if tempering is None else tempering.offset
-
-    @property
-    def n_visible(self) -> int:
-        """N, the number of visible units."""
-        return self.W.shape[0]
-
-    @property
-    def n_hidden(self) -> int:
-        """M, the number of hidden units."""
-        return self.W.shape[1]
 
     @property
     def untempered(self) -> "Energy":

@@ -17,7 +17,7 @@ from torch import Tensor
 from grbm.conditional import Imputed
 from grbm.contrasts import Contrasts
 from grbm.data.standardise import Standardizer
-from grbm.model import GRBM, Energy
+from grbm.model import GRBM
 from grbm.randomness import Blocks, normal, seed_of, uniform
 from grbm.reference import Reference
 from grbm.samplers.updates import accept, hidden_update
@@ -105,27 +105,31 @@ def _rows(
 ) -> tuple[Tensor, Tensor]:
     model = copy.deepcopy(model).cpu().double()
     energy, contrasts = model.freeze(), model.contrasts
+    if contrasts is None:
+        contrasts = Contrasts(torch.zeros(1).double(), torch.zeros(1).double(), torch.zeros_like(energy.mu))
+    scales = contrasts.log_scales.exp()
     q = reference.to(energy.mu)
     A = torch.eye(len(energy.mu)).double() if scale.to_x is None else scale.to_x
     y, known, noise_var = some
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
-    at = _contrasts(_Rows(y.nan_to_num(), known, noise_var), A, contrasts)
+    c, y = contrasts.centre @ A, y.nan_to_num()
+    at = [_Rows(known * (c + (y - c) / s), known, noise_var / s**2) for s in scales]  # as unit contrast sees them
     D = energy.var.diag()
-    seen_ys = torch.stack([r.y for r in at.rows], 1)  # (n, contrasts, N)
+    seen_ys = torch.stack([r.y for r in at], 1)  # (n, contrasts, N)
     is_noisy = bool((noise_var > 0).any())
     # how exact a measurement is hangs on contrast, and else nothing does but where it lies
-    groups = [(r, seen_ys[:, [k]]) for k, r in enumerate(at.rows)] if is_noisy else [(at.rows[0], seen_ys)]
+    groups = [(r, seen_ys[:, [k]]) for k, r in enumerate(at)] if is_noisy else [(at[0], seen_ys)]
     zero = torch.zeros_like(energy.mu)
     under_model = torch.stack([r.condition(zero, D, A, ys).gain for r, ys in groups], 1)
     parts = [[r.condition(m, L @ L.T, A, ys) for m, L in zip(q.means, q.factors, strict=True)] for r, ys in groups]
     evidence = torch.cat([torch.stack([p.log_evidence for p in own], 2) for own in parts], 1) + q.weights.log()
     n_free = _rank(A, known * (noise_var == 0)) + (known * (noise_var > 0)).sum(1)
-    evidence = evidence + (at.log_weights - n_free[:, None] * at.scales.log())[:, :, None]
+    evidence = evidence + (contrasts.log_weights - n_free[:, None] * contrasts.log_scales)[:, :, None]
     edges = evidence.flatten(1).softmax(1).cumsum(1).repeat_interleave(n_chains, 0)  # (chains, contrasts x components)
     gains = torch.stack([torch.stack([p.gain for p in own], 1) for own in parts], 1)
     gains = gains.repeat_interleave(n_chains, 0)  # (chains, contrasts that differ, components, N, K)
     under_model = under_model.repeat_interleave(n_chains, 0)
-    rows = [_Rows(*(x.repeat_interleave(n_chains, 0) for x in r)) for r in at.rows]
+    rows = [_Rows(*(x.repeat_interleave(n_chains, 0) for x in r)) for r in at]
     ys, noise_stds = torch.stack([r.y for r in rows], 1), torch.stack([r.noise_var.sqrt() for r in rows], 1)
     every, v_shape = torch.arange(len(edges)), (len(edges), len(energy.mu))
 
@@ -147,17 +151,19 @@ def _rows(
     inside = torch.einsum("ki,cskl,li->csi", A, left, A).clamp_min(0)
     total, squares, width = torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0])
     for t in range(n_steps):
-        if contrasts is not None:
-            k, v = _another(contrasts, at.scales, energy, v, k, rng)
+        if len(scales) > 1:
+            seen_now = contrasts.seen(v, scales[k])
+            k = contrasts.drawn(seen_now, energy.free_energy, rng)
+            v = contrasts.at(seen_now, scales[k])
         there, noise_std, own = seen(k[:, 0])
         gain = under_model[:, 0] if len(groups) == 1 else under_model[every, own]
         h, _ = hidden_update(energy.hidden_logits(v), rng=rng)
         mean = energy.visible_mean(h)
         if t >= burn_in:
-            x = at.seen(there.correct(mean, mean @ A, gain), at.scales[k]) @ A
+            x = contrasts.seen(there.correct(mean, mean @ A, gain), scales[k]) @ A
             total += x
             squares += x.square()
-            width += at.scales[k].square() * inside[every, own]
+            width += scales[k].square() * inside[every, own]
         z = mean + energy.var.sqrt() * normal(v_shape, v, rng)
         v = there.correct(z, z @ A + noise_std * normal(there.y.shape, v, rng), gain)
         new, new_k = propose()
@@ -176,35 +182,3 @@ def _rank(A: Tensor, exact: Tensor) -> Tensor:
     patterns, which = torch.unique(exact, dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
     ranks: Tensor = torch.linalg.matrix_rank(A * patterns[:, None], rtol=1e-8)[which]
     return ranks
-
-
-class _AtContrasts(NamedTuple):
-    """Measurements as they are at unit contrast, for every contrast that a row could have."""
-
-    rows: list[_Rows]
-    log_weights: Tensor  # (contrasts,)
-    scales: Tensor  # (contrasts,)
-    centre: Tensor  # (K,)
-
-    def seen(self, u: Tensor, scale: Tensor) -> Tensor:
-        """States of unit contrast at ``scale`` (chains, 1)."""
-        return self.centre + scale * (u - self.centre)
-
-
-def _contrasts(rows: _Rows, A: Tensor, contrasts: Contrasts | None) -> _AtContrasts:
-    if contrasts is None:
-        one = torch.ones(1).double()
-        return _AtContrasts([rows], one.log(), one, torch.zeros(len(A)).double())
-    scales, c = contrasts.log_scales.exp(), contrasts.centre @ A
-    seen = [rows._replace(y=rows.known * (c + (rows.y - c) / s), noise_var=rows.noise_var / s**2) for s in scales]
-    return _AtContrasts(seen, contrasts.log_weights, scales, contrasts.centre)
-
-
-def _another(
-    contrasts: Contrasts, scales: Tensor, energy: Energy, u: Tensor, k: Tensor, rng: Blocks
-) -> tuple[Tensor, Tensor]:
-    """Contrasts (chains, 1) drawn anew, given the rows that states u have at contrasts k; and u at those."""
-    z = contrasts.centre + scales[k] * (u - contrasts.centre)
-    edges = contrasts.log_joint(z, energy.free_energy).softmax(1).cumsum(1)[:, :-1]
-    k = (uniform((len(u), 1), u, rng) > edges).sum(1, keepdim=True)
-    return k, contrasts.at(z, scales[k])

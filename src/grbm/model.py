@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grbm.contrasts import Contrasts
-from grbm.energy import Base, Energy, Tempering, base_for, softplus
+from grbm.energy import Base, Energy, Sized, Tempering, base_for, softplus
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
 from grbm.options import Precision
@@ -25,7 +25,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
 CONTRASTS = ("contrast_log_weights", "contrast_log_scales", "contrast_centre")  # in its state, where it has several
 
 
-class GRBM(nn.Module):
+class GRBM(Sized, nn.Module):
     """A Gaussian-Bernoulli restricted Boltzmann machine with one variance per visible unit.
 
     E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h  (Eq. 1)
@@ -180,16 +180,6 @@ class GRBM(nn.Module):
         return self.from_parameters(parameters, "The rescaled machine").to(self.W.device)
 
     @property
-    def n_visible(self) -> int:
-        """N, the number of visible units."""
-        return self.W.shape[0]
-
-    @property
-    def n_hidden(self) -> int:
-        """M, the number of hidden units."""
-        return self.W.shape[1]
-
-    @property
     def var(self) -> Tensor:
         """σ² (N,)."""
         return self.log_var.exp()
@@ -238,8 +228,7 @@ class GRBM(nn.Module):
         mean, contrasts = self._live().visible_mean(h), self.contrasts
         if contrasts is None:
             return mean
-        usual = (contrasts.log_weights + contrasts.log_scales).exp().sum()
-        return contrasts.centre + usual * (mean - contrasts.centre)
+        return contrasts.seen(mean, (contrasts.log_weights + contrasts.log_scales).exp().sum())
 
     def reconstruction(self, v: Tensor) -> Tensor:
         """The mean of v given p(h | v), at v's own contrast: (..., N) -> (..., N). Differentiable."""
@@ -247,11 +236,10 @@ class GRBM(nn.Module):
         energy, contrasts = self._live(), self.contrasts
         if contrasts is None:
             return energy.visible_mean(energy.hidden_logits(v).sigmoid())
-        c = contrasts.centre
         return contrasts.mean(
             v,
             energy.free_energy,
-            lambda u, s: c + s * (energy.visible_mean(energy.hidden_logits(u).sigmoid()) - c),
+            lambda u, s: contrasts.seen(energy.visible_mean(energy.hidden_logits(u).sigmoid()), s),
         )
 
     def energy_grad(self, v: Tensor, h: Tensor) -> Tensor:

@@ -172,8 +172,8 @@ def _is_below(fallback: Whitened, model: GRBM, watch: Watch, rows: Tensor) -> bo
     ours = float((-model.free_energy(both)).double().mean()) - watch.best.log_z.log_z
     if ours < gaussian_nats(fallback.base, both, fallback.contrasts):
         return True
-    _, base, reference, *_, contrasts = fallback
-    return is_gaussian_enough(model, watch.best.mean, watch.rows, base, reference, contrasts)
+    gaussian = fallback.base, fallback.reference, fallback.contrasts
+    return is_gaussian_enough(model, watch.best.mean, watch.rows, *gaussian)
 
 
 class _FellError(Exception):

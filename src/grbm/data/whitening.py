@@ -100,14 +100,15 @@ def _contrasts(
     They are asked for where ``tied``, the mixture without them, is better with them: a GRBM is one with one covariance.
     """
     rows = torch.from_numpy(white)
+
+    def energy(z: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(-tied.score_samples(z.numpy()))
+
     if n_contrasts is None:
-        density = lambda z: torch.from_numpy(-tied.score_samples(z.numpy()))  # noqa: E731
-        n_contrasts = NUMBER if ask_for_contrasts(rows[some], density) else 1
+        n_contrasts = NUMBER if ask_for_contrasts(rows[some], energy) else 1
     if n_contrasts == 1:
         return None, white, tied
-    squares = rows.square().sum(1)
-    log_weights, log_scales, _ = scaled_gaussians(squares, white.shape[1], n_contrasts)
-    contrasts = Contrasts(log_weights, log_scales, torch.zeros(white.shape[1]).double())
+    contrasts = scaled_gaussians(rows.square().sum(1), torch.zeros(white.shape[1]).double(), n_contrasts)
     unit = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(1), generator(seed, "contrasts")).numpy()
     return contrasts, unit, best_mixture(unit[some], ("tied",), seed)
 

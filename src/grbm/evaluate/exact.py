@@ -1,5 +1,6 @@
 """Exact answers for small models: enumeration of hidden states (M <= 20) and quadrature over v (N <= 2). float64."""
 
+import copy
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -46,9 +47,8 @@ def log_z(model: GRBM) -> float:
 @torch.no_grad()
 def log_prob(model: GRBM, v: Tensor) -> Tensor:
     """log p(v) in nats, per sample: (..., N) -> (...), float64, by enumeration."""
-    energy, contrasts, v = _energy(model), model.contrasts, v.double()
-    found = energy.free_energy(v) if contrasts is None else contrasts.to(energy.W).free_energy(v, energy.free_energy)
-    return -found - log_z(model)
+    minus_free_energy: Tensor = -copy.deepcopy(model).double().free_energy(v.double())
+    return minus_free_energy - log_z(model)
 
 
 @torch.no_grad()
@@ -189,9 +189,7 @@ def quadrature(model: GRBM, *, max_spacing: float = torch.inf, max_points: int =
         low, high = (centre + scales * (low - centre)).amin(0), (centre + scales * (high - centre)).amax(0)
         std = std * scales.min().clamp_max(1.0)
 
-    def minus_log_mass(v: Tensor) -> Tensor:
-        return energy.free_energy(v) if contrasts is None else contrasts.free_energy(v, energy.free_energy)
-
+    free_energy = copy.deepcopy(model).double().free_energy
     for spacing in (2 * std, (std / 1.5).clamp_max(max_spacing)):
         counts = ((high - low) / spacing).ceil().long() + 1
         if counts.prod() > max_points or not torch.isfinite(high - low).all():
@@ -201,7 +199,7 @@ def quadrature(model: GRBM, *, max_spacing: float = torch.inf, max_points: int =
             )
         axes = [a + s * torch.arange(int(n)).to(a) for a, s, n in zip(low, spacing, counts, strict=True)]
         points = torch.cartesian_prod(*axes).reshape(-1, len(axes))
-        log_p = -torch.cat([minus_log_mass(block) for block in torch.split(points, 1 << 14)])
+        log_p = -torch.cat([free_energy(block) for block in torch.split(points, 1 << 14)])
         inhabited = points[log_p > log_p.max() - 36]
         low, high = inhabited.amin(0) - 10 * std, inhabited.amax(0) + 10 * std
     cell = float(spacing.prod())

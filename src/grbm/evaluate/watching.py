@@ -132,7 +132,7 @@ def gaussian_nats(base: Base, rows: Tensor, contrasts: Contrasts | None = None) 
 
 @torch.no_grad()
 def is_gaussian_enough(
-    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference, contrasts: Contrasts | None = None
+    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference | None, contrasts: Contrasts | None = None
 ) -> bool:
     """Whether one Gaussian describes held-out ``rows`` (n, N) as well as the model, to which they have ``mean`` nats.
 
@@ -142,7 +142,7 @@ def is_gaussian_enough(
     """
     ours = -model.free_energy(rows).double().cpu()
     apart = ours - ours.mean() + mean - _gaussian(base, rows, contrasts)
-    found_nothing = len(reference.weights) == 1 and len(rows) > 1
+    found_nothing = reference is not None and len(reference.weights) == 1 and len(rows) > 1
     doubt = max(LITTLE, 2 * float(apart.std()) / len(rows) ** 0.5) if found_nothing else 0.0
     return float(apart.mean()) < doubt
 

@@ -112,8 +112,8 @@ def _scale(
     if n_contrasts is None or n_contrasts == 1:
         return scale, base, None, None
     rows = scale(dataset.train[spread(len(dataset.train), WHITENED_ROWS)])
-    log_weights, log_scales, _ = scaled_gaussians(2 * base.energy(rows), scale.n_units, n_contrasts)
-    return scale, base, None, Contrasts(log_weights, log_scales, base.mean.clone()).to(base.mean)
+    contrasts = scaled_gaussians(2 * base.energy(rows), base.mean.clone(), n_contrasts)
+    return scale, base, None, contrasts.to(base.mean)
 
 
 def _require_memory(config: RunConfig, n_visible: int, objective: Objective | None, device: torch.device) -> None:

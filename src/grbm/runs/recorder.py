@@ -16,7 +16,7 @@ from grbm.data.tables import spread
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.evaluate.distance import energy_distance
-from grbm.evaluate.watching import Nats, Watch, can_watch, gaussian_nats, is_gaussian_enough
+from grbm.evaluate.watching import Nats, Watch, can_watch, is_gaussian_enough
 from grbm.files import read_tensors, write_tensors
 from grbm.initialise import gaussian_
 from grbm.model import GRBM
@@ -204,11 +204,8 @@ class Recorder:
         if self.watch is None or self.notes.best is None or not path.is_file():
             return None
         model = GRBM.from_parameters(read_tensors(path), str(path)).to(self.state.model.W.device)
-        rows, reference = self.watch.rows, self.reference
-        enough = self.notes.best < gaussian_nats(self.base, rows, self.contrasts)
-        if reference is not None:
-            enough = is_gaussian_enough(model, self.notes.best, rows, self.base, reference, self.contrasts)
-        if enough:
+        gaussian = self.base, self.reference, self.contrasts
+        if is_gaussian_enough(model, self.notes.best, self.watch.rows, *gaussian):
             gaussian_(model, self.base.mean.to(model.W), self.base.var.to(model.W))
             model.contrasts = self.contrasts
             print(

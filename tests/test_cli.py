@@ -123,7 +123,8 @@ def test_overwriting_a_run_leaves_nothing_of_its_trajectory(tmp_path, capsys):
     tempered = ["--sampling.sampler.name", "trajectory-tempering", "--out", str(tmp_path / "other")]
     refused(["train", "digits", *TINY, *tempered], capsys, "--checkpoint.trajectory")
     assert not (tmp_path / "other").exists()
-    refused(["train", "digits", "--sampler.name", "trajectory-tempering", "--sampler.power", "2"], capsys, "save_below")
+    powered = ["--sampler.name", "trajectory-tempering", "--sampler.power", "2", "--out", str(tmp_path / "other")]
+    refused(["train", "digits", *powered], capsys, "save_below")
 
 
 def test_a_mixture_run_has_exact_scores(tmp_path):

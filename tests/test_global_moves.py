@@ -148,6 +148,19 @@ def test_a_start_that_is_as_wide_as_the_data_whatever_the_number_of_units():
     assert float(matched_(GRBM(2, 16), z).var[0]) == pytest.approx(0.3)
 
 
+def test_hidden_units_beyond_what_rows_can_teach_begin_weak() -> None:
+    z = torch.randn(1000, 2, generator=generator(3)) * 3
+    few, many = matched_(GRBM(2, 64), z, seed=1), matched_(GRBM(2, 256), z, n_at_work=64, seed=1)
+    lengths = many.W.norm(dim=0)
+    assert torch.equal(many.W[:, :64], few.W)
+    assert torch.equal(many.b[:64], few.b)
+    torch.testing.assert_close(lengths[64:], torch.full((192,), 0.01 * float(lengths[:64].mean())))
+    apart = few.free_energy(z) - many.free_energy(z)
+    assert float(apart.std()) < 0.005 * float(few.free_energy(z).std())  # 0.7 with all at work
+    found = [recipe_for(2000, n, 2).n_at_work for n in (None, 17, 512)] + [recipe_for(2000, 512, 10).n_at_work]
+    assert found == [200, 17, 200, 400]
+
+
 def test_online_log_z_follows_the_exact_one_while_learning():
     """Along training, rounds among it: 28 of 30 looks within 3 errors of quadrature, none beyond 5."""
     rows = clusters(1000, 0)

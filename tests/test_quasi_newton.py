@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from grbm import GRBM, PCD, Base, FitOptions, Gibbs, ModifiedCD, ParallelTempering, TrainState, fit
+from grbm import GRBM, PCD, Base, FitOptions, Gibbs, ModifiedCD, ParallelTempering, TrainState, fit, quasi_newton
 from grbm.evaluate import exact
 from grbm.initialise import matched_
 from grbm.model import Energy
@@ -19,7 +19,7 @@ from grbm.randomness import Blocks, generator
 from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.samplers import GlobalMoves
-from grbm.training import FRESH, train_round, train_step
+from grbm.training import FRESH, follow, train_round, train_step
 from tests.conftest import random_model
 
 
@@ -230,8 +230,9 @@ def test_what_rounds_cannot_do_is_refused():
         fit(state, clusters(50), PCD(Gibbs(), 2), FitOptions(2, 20, rounds=-1))
 
 
-def test_the_average_goes_on_over_rounds():
+def test_the_average_goes_on_over_rounds(monkeypatch):
     """The first round begins at it, and each moves it by its share towards where the round ended."""
+    monkeypatch.setattr(quasi_newton, "STEPS", 1)  # short ones
     data, options = clusters(500), FitOptions(n_updates=3, rounds=3, average_decay=0.9, min_var=1e-4)
     model, average = (matched_(GRBM(2, 16), data, seed=k) for k in (0, 1))
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1), average=average)
@@ -246,3 +247,36 @@ def test_the_average_goes_on_over_rounds():
     assert state.memory is not None
     train_step(state, MOVES, data[:100], options)
     assert state.memory is None  # of rounds that follow one another
+
+
+def test_the_average_does_not_lie_between_parameters_that_are_far_apart():
+    """Two machines that differ in the order of their hidden units are one density; halfway between is another."""
+    data = clusters(500)
+    here, there = GRBM(2, 2), GRBM(2, 2)
+    with torch.no_grad():
+        here.W.copy_(torch.tensor([[6.0, 0.0], [0.0, 6.0]]))
+        here.mu.fill_(-3.0)
+        here.b.copy_(-(here.W.square().sum(0) / 2 + here.W.T @ here.mu))
+    for name, p in there.state_dict().items():
+        p.copy_(here.state_dict()[name].flip(-1) if name in ("W", "b") else here.state_dict()[name])
+    energy = exactly(here)
+    rng = generator(0, "draws")
+    h = torch.randint(2, (500, 2), generator=rng).double()  # all four states are as probable
+    v = energy.visible_mean(h) + torch.randn(500, 2, generator=rng, dtype=torch.float64)
+    draws = Draws(v, -energy.free_energy(v))
+    average = copy.deepcopy(here)
+    follow(average, there, here.freeze(), data, draws)
+    assert torch.equal(average.W, there.W)
+    nearly = copy.deepcopy(here)
+    with torch.no_grad():  # up the log-likelihood: the masses are unequal
+        nearly.b.sub_(0.2)
+    follow(average := copy.deepcopy(here), nearly, here.freeze(), data, draws)
+    torch.testing.assert_close(average.b, here.b - FRESH * 0.2)
+
+
+def test_of_many_parameters_there_are_many_draws():
+    """One for each of W, and 2,048 of the reference."""
+    chains = torch.zeros(64, 4)
+    for n_hidden, n_draws in ((8, DRAWS), (700, 2816), (3000, 8192)):
+        found = draw(random_model(4, n_hidden, 0).freeze(), GlobalMoves(reference(4)), chains, Blocks(0, 1))
+        assert len(found.draws.v) == DRAWS + n_draws, n_hidden

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from grbm.model import GRBM
 from grbm.options import sees_clusters
-from grbm.randomness import generator
+from grbm.randomness import generator, seed_of
+
+WEAK = 0.01  # of the length of weights, that of units which begin weak
 
 
 @torch.no_grad()
@@ -19,14 +21,25 @@ def paper_(model: GRBM, *, seed: int = 0) -> GRBM:
 
 
 @torch.no_grad()
-def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, seed: int = 0) -> GRBM:
+def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, n_at_work: int | None = None, seed: int = 0) -> GRBM:
     """`anchored_`, with σ² = 1, the narrowest width of ``data`` (n, N), and weights as long as the data are wide.
 
     The longer the weights, the steeper the reconstruction μ + W p(h | v) is in v. Their length is the one at which its
     regression on v has ``slope`` times the share of the variance that σ² leaves to the hidden units. So the start
     depends little on the number of hidden units, which else is either too few for the data or far too strong. Where
     they are fewer than clusters ask for (`grbm.options.sees_clusters`), σ² = 0.3 and the unit is the whole table's.
+
+    Hidden units after the first ``n_at_work`` begin with weights of a hundredth of that length: too many strong units
+    for the rows overshoot at rates at which fewer learn, and weak ones grow where they are of use.
     """
+    if n_at_work is not None and n_at_work < model.n_hidden:
+        few = matched_(GRBM(model.n_visible, n_at_work), data, slope=slope, seed=seed).to(model.W)
+        length = WEAK * float(few.W.norm(dim=0).mean())
+        anchored_(model, data, var=float(few.var[0]), length=length, seed=seed_of(seed, "weak"))
+        model.W[:, :n_at_work], model.b[:n_at_work] = few.W, few.b
+        model.mu.copy_(few.mu - 0.5 * model.W[:, n_at_work:].sum(1))
+        model.log_var.copy_(few.log_var)
+        return model
     if not sees_clusters(model.n_hidden):
         length = min(0.3, 1.5 * (model.n_visible / model.n_hidden) ** 0.5)
         return anchored_(model, data, var=0.3, length=length, seed=seed)

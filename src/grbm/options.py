@@ -69,6 +69,7 @@ class Recipe:
     """How a whitened table is learned (`grbm.recipe`); `recipe_for` chooses what follows from its size."""
 
     n_hidden: int
+    n_at_work: int | None = None  # of them at the start, the others being weak; None = all
     n_updates: int = 1500  # by stochastic gradients
     rounds: int = 60  # of quasi-Newton steps after them
     learning_rate: float = 0.05
@@ -103,8 +104,13 @@ FEWEST_FOR_ROUNDS = 256  # rows: of fewer, rounds learn the noise
 
 
 def recipe_for(n_rows: int, n_hidden: int | None = None, n_columns: int | None = None) -> Recipe:
-    """As many hidden units as rows can teach, more of them in the plane, and rounds where there are enough rows."""
+    """As many hidden units as rows can teach, more of them in the plane, and rounds where there are enough rows.
+
+    Where more are asked for than these and 40 a column, the others begin weak.
+    """
     narrow = 0 if n_columns is None or n_columns > 2 else min(200, n_rows // 10)
-    chosen = n_hidden or min(256, max(64, min(128, n_rows // 4), n_rows // 40, narrow))
+    taught = min(256, max(64, min(128, n_rows // 4), n_rows // 40, narrow))
+    chosen = n_hidden or taught
+    n_at_work = None if n_columns is None else min(chosen, max(taught, 40 * n_columns))
     rate = 0.1 if sees_clusters(chosen) else 1.0  # σ² has far to fall where it begins with the whole table
-    return Recipe(chosen, variance_rate=rate, rounds=Recipe.rounds if n_rows >= FEWEST_FOR_ROUNDS else 0)
+    return Recipe(chosen, n_at_work, variance_rate=rate, rounds=Recipe.rounds if n_rows >= FEWEST_FOR_ROUNDS else 0)

@@ -23,7 +23,8 @@ from grbm.samplers.collapsed import annealed
 from grbm.samplers.path import in_double
 
 STEPS = 25  # of a round
-DRAWS = 2048  # at least, of the model, and as many of the reference
+DRAWS = 2048  # of the reference, and at least as many of the model
+MOST = 8192  # draws of the model, one for each parameter: of fewer, steps learn what is random in them
 ROWS = 4096  # of the data, at most
 BURN_IN = 4  # steps of the chains, which annealing left near the model, or the last round
 REMEMBERED = 50  # steps whose curvature counts
@@ -77,10 +78,10 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
     The density of the pool is the mixture of both, by their numbers (Veach & Guibas 1995): with w = exp(−F)/(q Z) from
     Bennett's ratio, that of the model is q w.
     """
-    states, rate = [], None
+    states, rate, n_draws = [], None, min(MOST, max(DRAWS, energy.W.numel()))
     if isinstance(sampler, GlobalMoves):
         chains = annealed(energy, chains.shape[-2], rng)
-    for k in range(BURN_IN + -(-DRAWS // chains.shape[-2])):
+    for k in range(BURN_IN + -(-n_draws // chains.shape[-2])):
         walked = run_chains(energy, sampler, chains, 1, rng)
         chains, rate = persistent(sampler, walked.chains), walked.accept_rate
         states += [walked.chains.v] if k >= BURN_IN else []

@@ -66,7 +66,7 @@ def begin(rows: Tensor, whitened: Whitened, recipe: Recipe, seed: int) -> TrainS
     some, contrasts = rows[spread(len(rows), ANCHORS)].cpu(), whitened.contrasts  # tables may be sorted
     if contrasts is not None:
         some = contrasts.removed(some, whitened.base.energy, generator(seed, "contrasts"))
-    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), some, seed=seed)
+    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), some, n_at_work=recipe.n_at_work, seed=seed)
     model.contrasts = contrasts
     model.to(rows.device)
     return TrainState(model, optimizer(model, recipe), seed=seed)

@@ -1,5 +1,6 @@
 """The algorithm, readable top to bottom: an update is a positive phase, a negative phase and a clipped step uphill."""
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
-from grbm.model import GRBM
+from grbm.model import GRBM, Energy
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
 from grbm.options import FitOptions, Precision
-from grbm.quasi_newton import ROWS, Memory, climb, draw
+from grbm.quasi_newton import ROWS, Draws, Memory, climb, draw, height
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
 from grbm.samplers.chains import Swaps
+from grbm.samplers.path import in_double
 from grbm.schedules import cosine
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
@@ -126,18 +128,32 @@ def train_round(
         chains = group.all_gather(chains)
     energy = model.freeze()
     drawn = draw(energy, sampler, chains, Blocks(seed, 1, device=device))
-    state.memory, height = climb(model, rows, drawn.draws, memory, min_var=options.min_var)
+    state.memory, reached = climb(model, rows, drawn.draws, memory, min_var=options.min_var)
+    if state.average is not None:
+        follow(state.average, model, energy, rows, drawn.draws)
     own = group.part(chains.shape[-2])
     state.persistent = drawn.chains[..., own, :].contiguous()
     state.update, state.guard = state.update + 1, Guard()  # no step leads down, or out of the finite world
-    if state.average is not None:
-        for average, parameter in zip(state.average.parameters(), model.parameters(), strict=True):
-            average.lerp_(parameter, FRESH)
     data_h = energy.hidden_logits(rows).sigmoid()
     sums = MomentSum(energy)
     sums.add(drawn.last, energy.hidden_logits(drawn.last).sigmoid())
     negative = Negative(sums, state.persistent, drawn.accept_rate, drawn.last[own])
-    return StepMetrics(height.gradient.norm(), data_h.mean(0), drawn.accept_rate, None, negative)
+    return StepMetrics(reached.gradient.norm(), data_h.mean(0), drawn.accept_rate, None, negative)
+
+
+@torch.no_grad()
+def follow(average: GRBM, model: GRBM, before: Energy, rows: Tensor, draws: Draws) -> None:
+    """Move the average by its share towards where a round ended, or all the way where it would fall below its start.
+
+    Between parameters that lie far apart there are worse ones, which is where the average of wide steps would be.
+    """
+    followed = copy.deepcopy(average)
+    for moved, parameter in zip(followed.parameters(), model.parameters(), strict=True):
+        moved.lerp_(parameter, FRESH)
+    reached, began = (height(in_double(energy), rows.double(), draws).value for energy in (followed.freeze(), before))
+    better = followed if reached >= began else model
+    for moved, parameter in zip(average.parameters(), better.parameters(), strict=True):
+        moved.copy_(parameter)
 
 
 def _device_of(data: Tensor | Rows) -> torch.device | str:

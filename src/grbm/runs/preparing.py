@@ -19,7 +19,7 @@ from grbm.errors import UserError
 from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Objective
-from grbm.options import FEWEST_FOR_ROUNDS, sees_clusters
+from grbm.options import FEWEST_FOR_ROUNDS, recipe_for, sees_clusters
 from grbm.quasi_newton import REMEMBERED
 from grbm.randomness import generator
 from grbm.recipe import held_out
@@ -179,7 +179,8 @@ def _start(config: RunConfig, data: Tensor | Standardised, base: Base, contrasts
             some = contrasts.removed(some, base.energy, generator(config.seed, "contrasts"))
         match start.start:
             case "matched":
-                matched_(model, some, seed=config.seed)
+                n_at_work = recipe_for(len(data), model.n_hidden, model.n_visible).n_at_work
+                matched_(model, some, n_at_work=n_at_work, seed=config.seed)
             case "sparse":
                 sparse_(model, some, seed=config.seed)
             case "anchored":

@@ -20,6 +20,7 @@ from grbm.moments import Moments, ascent
 from grbm.randomness import Rng
 from grbm.samplers import GlobalMoves, Sampler, persistent, run_chains
 from grbm.samplers.collapsed import annealed
+from grbm.samplers.engines import native_averages
 from grbm.samplers.path import in_double
 
 STEPS = 25  # of a round
@@ -100,37 +101,28 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
 
 def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
     """The log-likelihood of ``rows`` (n, N) float64, and its gradient."""
-    at_rows, at_draws = _look(energy, rows), _look(energy, draws.v)
-    log_w = -at_draws.free_energy - draws.log_q
-    total = log_w.logsumexp(0)
-    weights = (log_w - total).exp()
-    value = -at_rows.free_energy.mean() - (total - math.log(len(log_w)))
-    positive = _moments(rows, at_rows, rows.new_full((len(rows),), 1 / len(rows)))
-    by_name = ascent(energy, positive.minus(_moments(draws.v, at_draws, weights)))
+    averaged = native_averages.averages if native_averages.serves(energy) else averages
+    at_rows, positive = averaged(energy, rows, None)
+    at_draws, negative = averaged(energy, draws.v, draws.log_q)
+    log_w = -at_draws - draws.log_q
+    value = -at_rows.mean() - (log_w.logsumexp(0) - math.log(len(log_w)))
+    by_name = ascent(energy, positive.minus(negative))
     gradient = torch.cat([by_name[name].flatten() for name in ("W", "b", "mu", "log_var")])
-    return Height(float(value), gradient, 1 / (len(weights) * float(weights.square().sum())))
+    return Height(float(value), gradient, 1 / (len(log_w) * float(log_w.softmax(0).square().sum())))
 
 
-class _Seen(NamedTuple):
-    """States as the model sees them."""
-
-    free_energy: Tensor  # (n,)
-    h_prob: list[Tensor]  # p(h = 1 | v), by parts that a cache holds
-
-
-def _look(energy: Energy, v: Tensor) -> _Seen:
-    parts = [(part, energy.hidden_logits(part)) for part in torch.split(v, max(1, PART // energy.n_hidden))]
-    return _Seen(torch.cat([energy.free_energy(*part) for part in parts]), [logits.sigmoid_() for _, logits in parts])
-
-
-def _moments(v: Tensor, seen: _Seen, weights: Tensor) -> Moments:
-    """Weighted means of v, v², h and v hᵀ."""
-    h, vh = torch.zeros_like(seen.h_prob[0][0]), v.new_zeros(v.shape[1], seen.h_prob[0].shape[1])
-    n = len(seen.h_prob[0])
-    for part, w, p in zip(torch.split(v, n), torch.split(weights, n), seen.h_prob, strict=True):
+def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, Moments]:
+    """F(v) of states v (n, N), (n,), and means with weights exp(−F)/q, or with equal ones where ``log_q`` is None."""
+    parts = torch.split(v, max(1, PART // energy.n_hidden))
+    logits = [energy.hidden_logits(part) for part in parts]
+    free_energy = torch.cat([energy.free_energy(*pair) for pair in zip(parts, logits, strict=True)])
+    weights = (torch.zeros_like(free_energy) if log_q is None else -free_energy - log_q).softmax(0)
+    h, vh = torch.zeros_like(energy.b), torch.zeros_like(energy.W)
+    for part, w, of_part in zip(parts, torch.split(weights, len(parts[0])), logits, strict=True):
+        p = of_part.sigmoid_()
         h += w @ p
         vh.addmm_((part * w[:, None]).T, p)
-    return Moments(weights @ v, weights @ v.square(), h, vh)
+    return free_energy, Moments(weights @ v, weights @ v.square(), h, vh)
 
 
 def direction(gradient: Tensor, memory: Memory) -> Tensor:

@@ -26,7 +26,9 @@ from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Walked
 from grbm.samplers.moves import Moves
 
-SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "tempered.c", "annealed.c", "collapsed.c")]
+SOURCES = [
+    Path(__file__).with_name(name) for name in ("native.c", "tempered.c", "annealed.c", "collapsed.c", "averages.c")
+]
 HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "steps.h")]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
 PANEL, FEW = 64, 4  # as in native.c: columns of a packed matrix that lie together; visible units treated one by one
@@ -90,6 +92,16 @@ class Sweep(ctypes.Structure):
     ]
 
 
+class Averages(ctypes.Structure):
+    """The C struct of the same name, in averages.c."""
+
+    _fields_: ClassVar = [(name, ctypes.c_int64) for name in (
+        "n", "chunk", "n_visible", "n_hidden", "h_row", "weighted",
+    )] + [(name, ctypes.c_void_p) for name in (
+        "v", "up", "b", "mu", "inverse_var", "log_q", "free_energy", "top", "sum_v", "sum_v2", "sum_h", "sum_vh",
+    )]  # fmt: skip
+
+
 def serves(energy: Energy) -> bool:
     """Whether walks under ``energy`` can be run here."""
     return serves_tensor(energy.W)
@@ -115,6 +127,7 @@ def library() -> ctypes.CDLL | None:
             (loaded.grbm_ladder_size, Ladder),
             (loaded.grbm_path_size, AnnealedPath),
             (loaded.grbm_sweep_size, Sweep),
+            (loaded.grbm_averages_size, Averages),
         ):
             if size() != ctypes.sizeof(kind):
                 raise OSError("it is not what was compiled")
@@ -123,7 +136,7 @@ def library() -> ctypes.CDLL | None:
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    for walk in (loaded.grbm_walk, loaded.grbm_temper, loaded.grbm_anneal, loaded.grbm_sweep):
+    for walk in (loaded.grbm_walk, loaded.grbm_temper, loaded.grbm_anneal, loaded.grbm_sweep, loaded.grbm_average):
         walk.argtypes, walk.restype = [ctypes.c_void_p, ctypes.c_int64], None
     return loaded
 
@@ -149,7 +162,7 @@ def _compiled() -> Path:
         if compiler is None or sys.platform == "win32":
             raise OSError("no C compiler found; install gcc or clang")
         with keeping(folder, name, ".so") as made:
-            command = [*compiler.split(), *FLAGS, "-o", str(made), *map(str, SOURCES)]
+            command = [*compiler.split(), *FLAGS, "-o", str(made), *map(str, SOURCES), "-lm"]
             if subprocess.run([*command, "-fopenmp"], capture_output=True, timeout=120).returncode:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
         path = kept(folder, name, ".so")

@@ -1,0 +1,149 @@
+// Free energies of many states, and weighted sums of v, v^2, h and v h' over them, in float64 and in one pass.
+//
+// The definition is quasi_newton.py. States go in parts, whose probabilities p(h | v) stay in the cache; weights of a
+// part are relative to its largest, so that nothing needs to be known of the others.
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "arithmetic.h"
+
+enum { D = L / 2, TOGETHER = 4, UNITS = 896 };  // lanes; rows that share a load of W; factors of at most 2 in a product
+
+typedef double vd __attribute__((vector_size(8 * D), aligned(8)));
+typedef int64_t vl __attribute__((vector_size(8 * D), aligned(8)));
+
+typedef struct {
+    int64_t n, chunk, n_visible, n_hidden, h_row, weighted;
+    const double *v;                  // (n, n_visible)
+    const double *up, *b;             // (n_visible, h_row) and (h_row,): W/var, and what makes p = 0 beyond the last unit
+    const double *mu, *inverse_var;   // (n_visible,)
+    const double *log_q;              // (n,): weights are exp(-F)/q, or all 1 where not weighted
+    double *free_energy;              // (n,)
+    double *top;                      // by part: the logarithm of its largest weight, which its sums are in units of
+    double *sum_v, *sum_v2;           // by part: (n_visible,)
+    double *sum_h, *sum_vh;           // by part: (h_row,), (n_visible, h_row)
+} Averages;
+
+ALWAYS vd fill_d(double x) { return x - (vd){}; }
+ALWAYS vd load_d(const double *p) { return *(const vd *)p; }
+ALWAYS void store_d(double *p, vd x) { *(vd *)p = x; }
+ALWAYS vd choose_d(vl mask, vd a, vd b) { return (vd)(((vl)a & mask) | ((vl)b & ~mask)); }
+
+// For x <= 0, to about 1 ulp: 2^n times the series of exp(r) to r^12, |r| <= log(2)/2; 0 below -708
+ALWAYS vd exp_d(vd x) {
+    const vl is_zero = x < -708.0;
+    x = choose_d(is_zero, fill_d(-708.0), x);
+    const vd magic = x * 1.4426950408889634 + 0x1.8p52, n = magic - 0x1.8p52;  // the integer stands in its lowest bits
+    const vd r = (x - n * 0x1.62e42fee00000p-1) - n * 0x1.a39ef35793c76p-33;
+    vd y = fill_d(1.0 / 479001600);
+    y = y * r + 1.0 / 39916800;
+    y = y * r + 1.0 / 3628800;
+    y = y * r + 1.0 / 362880;
+    y = y * r + 1.0 / 40320;
+    y = y * r + 1.0 / 5040;
+    y = y * r + 1.0 / 720;
+    y = y * r + 1.0 / 120;
+    y = y * r + 1.0 / 24;
+    y = y * r + 1.0 / 6;
+    y = y * r + 0.5;
+    y = y * r + 1.0;
+    y = y * r + 1.0;
+    return choose_d(is_zero, fill_d(0), (vd)((vl)y + ((vl)magic << 52)));
+}
+
+// p = sigmoid(l) and the sum of softplus(l) over the units of R rows from `first` on: max(l, 0) + log(1 + exp(-|l|))
+ALWAYS void rows_of_hidden(const int R, const Averages *a, int64_t first, double *p, double *softplus) {
+    vd positive[TOGETHER], factor[TOGETHER];
+    for (int r = 0; r < R; r++) positive[r] = fill_d(0), factor[r] = fill_d(1), softplus[r] = 0;
+    for (int64_t j = 0; j < a->h_row; j += D) {
+        vd logit[TOGETHER];
+        const vd b = load_d(a->b + j);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) logit[r] = b;
+        for (int64_t i = 0; i < a->n_visible; i++) {
+            const vd w = load_d(a->up + i * a->h_row + j);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) logit[r] += w * a->v[(first + r) * a->n_visible + i];
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+            const vl is_on = logit[r] > 0.0;
+            const vd e = exp_d(choose_d(is_on, -logit[r], logit[r])), whole = 1.0 + e;
+            positive[r] += choose_d(is_on, logit[r], fill_d(0));
+            factor[r] *= whole;
+            store_d(p + r * a->h_row + j, choose_d(is_on, fill_d(1), e) / whole);
+        }
+        if ((j + D) % UNITS == 0 || j + D >= a->h_row)
+            for (int r = 0; r < R; r++) {
+                double product = 1;
+                for (int k = 0; k < D; k++) product *= factor[r][k];
+                softplus[r] += log(product);
+                factor[r] = fill_d(1);
+            }
+    }
+    for (int r = 0; r < R; r++)
+        for (int k = 0; k < D; k++) softplus[r] += positive[r][k];
+}
+
+// out (row) += weighted sum of p (rows, row), for I visible units, or for the constant 1
+ALWAYS void add_products(const int I, const Averages *a, int64_t rows, const double *v, const double *p, double *out) {
+    for (int64_t j = 0; j < a->h_row; j += D) {
+        vd sum[TOGETHER];
+#pragma GCC unroll 4
+        for (int i = 0; i < I; i++) sum[i] = fill_d(0);
+        for (int64_t r = 0; r < rows; r++) {
+            const vd column = load_d(p + r * a->h_row + j);
+#pragma GCC unroll 4
+            for (int i = 0; i < I; i++) sum[i] += column * v[i * a->chunk + r];
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < I; i++) store_d(out + i * a->h_row + j, sum[i]);
+    }
+}
+
+static void part(const void *all, int64_t k) {
+    const Averages *a = all;
+    const int64_t N = a->n_visible, first = k * a->chunk, rows = a->n - first < a->chunk ? a->n - first : a->chunk;
+    double *p = malloc((rows * a->h_row + (N + 1) * a->chunk) * sizeof(double));
+    double *weight = p + rows * a->h_row, *weighted_v = weight + a->chunk, softplus[TOGETHER];
+    double *free_energy = a->free_energy + first, top = -INFINITY;
+    for (int64_t c = 0; c < rows; c += TOGETHER) {
+        const int64_t R = rows - c < TOGETHER ? rows - c : TOGETHER;
+        if (R == TOGETHER) rows_of_hidden(TOGETHER, a, first + c, p + c * a->h_row, softplus);
+        else
+            for (int64_t r = 0; r < R; r++) rows_of_hidden(1, a, first + c + r, p + (c + r) * a->h_row, softplus + r);
+        for (int64_t r = 0; r < R; r++) {
+            double quadratic = 0;
+            for (int64_t i = 0; i < N; i++) {
+                const double z = a->v[(first + c + r) * N + i] - a->mu[i];
+                quadratic += z * z * a->inverse_var[i];
+            }
+            free_energy[c + r] = 0.5 * quadratic - softplus[r];
+            weight[c + r] = a->weighted ? -free_energy[c + r] - a->log_q[first + c + r] : 0;
+            if (weight[c + r] > top) top = weight[c + r];
+        }
+    }
+    a->top[k] = top;
+    for (int64_t r = 0; r < rows; r++) weight[r] = exp(weight[r] - top);
+    for (int64_t i = 0; i < N; i++) {
+        double sum = 0, square = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            const double v = a->v[(first + r) * N + i];
+            weighted_v[i * a->chunk + r] = weight[r] * v;
+            sum += weight[r] * v, square += weight[r] * v * v;
+        }
+        a->sum_v[k * N + i] = sum, a->sum_v2[k * N + i] = square;
+    }
+    add_products(1, a, rows, weight, p, a->sum_h + k * a->h_row);
+    double *sum_vh = a->sum_vh + k * N * a->h_row;
+    int64_t i = 0;
+    for (; i + TOGETHER <= N; i += TOGETHER)
+        add_products(TOGETHER, a, rows, weighted_v + i * a->chunk, p, sum_vh + i * a->h_row);
+    for (; i < N; i++) add_products(1, a, rows, weighted_v + i * a->chunk, p, sum_vh + i * a->h_row);
+    free(p);
+}
+
+void grbm_average(const Averages *all, int64_t threads) { share(part, all, (all->n + all->chunk - 1) / all->chunk, threads); }
+
+int64_t grbm_averages_size(void) { return sizeof(Averages); }

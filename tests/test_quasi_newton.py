@@ -11,14 +11,16 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from grbm import GRBM, PCD, Base, FitOptions, Gibbs, ModifiedCD, ParallelTempering, TrainState, fit, quasi_newton
+from grbm.devices import threads
 from grbm.evaluate import exact
 from grbm.initialise import matched_
 from grbm.model import Energy
-from grbm.quasi_newton import DRAWS, LEAST, Draws, Memory, climb, direction, draw, height
+from grbm.quasi_newton import DRAWS, LEAST, Draws, Memory, averages, climb, direction, draw, height
 from grbm.randomness import Blocks, generator
 from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.samplers import GlobalMoves
+from grbm.samplers.engines import native, native_averages
 from grbm.training import FRESH, follow, train_round, train_step
 from tests.conftest import random_model
 
@@ -54,6 +56,40 @@ def test_the_gradient_is_autograds():
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert found.value == pytest.approx(value.item(), abs=1e-12)
     torch.testing.assert_close(found.gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+@pytest.mark.parametrize(("N", "M", "n"), [(1, 1, 1), (2, 7, 5), (3, 8, 257), (6, 225, 1026), (25, 2000, 300)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_native_averages_are_the_definition(N, M, n, weighted):
+    """Sizes that fill neither rows, lanes nor parts; weights of e^100; the same for any number of threads."""
+    rng = generator(N + M + n, "averages")
+    W, b, mu = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((N, M), (M,), (N,)))
+    energy = Energy(W, 20 * b, mu, torch.rand(N, generator=rng, dtype=torch.float64) + 0.1)
+    v = 5 * torch.randn(n, N, generator=rng, dtype=torch.float64)
+    log_q = 30 * torch.randn(n, generator=rng, dtype=torch.float64) - energy.free_energy(v) if weighted else None
+    (free_energy, means), (expected, expected_means) = (
+        f(energy, v, log_q) for f in (native_averages.averages, averages)
+    )
+    torch.testing.assert_close(free_energy, expected, rtol=1e-13, atol=1e-11)
+    for found, mean in zip(means, expected_means, strict=True):
+        torch.testing.assert_close(found, mean, rtol=1e-10, atol=1e-10)
+    if n > 256:
+        with threads(1):
+            again = native_averages.averages(energy, v, log_q)
+        assert torch.equal(again[1].vh, means.vh)
+
+
+def test_native_averages_of_far_states_are_finite():
+    """Logits of ±1e5, where exp would leave the finite world."""
+    energy = Energy(torch.tensor([[1e3, -1e3, 0.0]]).double(), torch.zeros(3).double(), *torch.ones(2, 1).double())
+    v = torch.tensor([[-100.0], [0.0], [100.0]]).double()
+    for f in (averages, native_averages.averages) if native_averages.serves(energy) else (averages,):
+        free_energy, means = f(energy, v, None)
+        expected = 0.5 * (v[:, 0] - 1).square() - 1e3 * v[:, 0].abs() - math.log(2)
+        expected[1] -= 2 * math.log(2)
+        torch.testing.assert_close(free_energy, expected)
+        torch.testing.assert_close(means.h, torch.full((3,), 0.5).double())
 
 
 @pytest.mark.parametrize("k", range(4))

@@ -107,6 +107,15 @@ def test_tables_of_few_rows_have_no_rounds(tmp_path):
         assert (chosen.n_updates, chosen.rounds) == expected
 
 
+def test_hidden_units_beyond_what_rows_teach_begin_weak_in_the_preset_too(tmp_path):
+    """300 rows (270 to learn from) of three columns teach 120 units at once."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 3)))
+    usual = PRESETS["array"].config
+    config = replace(usual, data=tmp_path / "x.npy", model=replace(usual.model, n_hidden=200))
+    lengths = prepare(config, tmp_path / "run", ALONE, "cpu", resume=False).state.model.W.norm(dim=0)
+    assert float(lengths[120:].max()) < 0.02 * float(lengths[:120].min())
+
+
 class Left(Exception):
     """A run was left in the middle."""
 

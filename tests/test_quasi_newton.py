@@ -59,7 +59,9 @@ def test_the_gradient_is_autograds():
 
 
 @pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
-@pytest.mark.parametrize(("N", "M", "n"), [(1, 1, 1), (2, 7, 5), (3, 8, 257), (6, 225, 1026), (25, 2000, 300)])
+@pytest.mark.parametrize(
+    ("N", "M", "n"), [(1, 1, 1), (2, 7, 5), (3, 8, 257), (6, 225, 1026), (25, 2000, 300), (3, 9, 9999)]
+)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_native_averages_are_the_definition(N, M, n, weighted):
     """Sizes that fill neither rows, lanes nor parts; weights of e^100; the same for any number of threads."""
@@ -74,10 +76,23 @@ def test_native_averages_are_the_definition(N, M, n, weighted):
     torch.testing.assert_close(free_energy, expected, rtol=1e-13, atol=1e-11)
     for found, mean in zip(means, expected_means, strict=True):
         torch.testing.assert_close(found, mean, rtol=1e-10, atol=1e-10)
-    if n > 256:
-        with threads(1):
-            again = native_averages.averages(energy, v, log_q)
-        assert torch.equal(again[1].vh, means.vh)
+    with threads(4):
+        again, again_means = native_averages.averages(energy, v, log_q)
+    assert all(torch.equal(x, y) for x, y in zip((again, *again_means), (free_energy, *means), strict=True))
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+def test_native_averages_of_many_units_and_of_no_weight():
+    """2^2000 is beyond float64; of 300 states, all of the first 256 have no weight."""
+    W, b, mu = (torch.zeros(*shape, dtype=torch.float64) for shape in ((1, 2000), (2000,), (1,)))
+    energy = Energy(W, b, mu, torch.ones(1).double())
+    v = torch.randn(300, 1, generator=generator(0), dtype=torch.float64)
+    log_q = torch.zeros(300, dtype=torch.float64)
+    log_q[:256] = math.inf
+    free_energy, means = native_averages.averages(energy, v, log_q)
+    torch.testing.assert_close(free_energy, 0.5 * v[:, 0].square() - 2000 * math.log(2))
+    for found, mean in zip(means, averages(energy, v, log_q)[1], strict=True):
+        torch.testing.assert_close(found, mean)
 
 
 def test_native_averages_of_far_states_are_finite():
@@ -308,6 +323,20 @@ def test_the_average_does_not_lie_between_parameters_that_are_far_apart():
         nearly.b.sub_(0.2)
     follow(average := copy.deepcopy(here), nearly, here.freeze(), data, draws)
     torch.testing.assert_close(average.b, here.b - FRESH * 0.2)
+
+
+def test_the_average_takes_the_weights_of_contrasts_too():
+    """Where it goes all the way: no draw has a weight under what it would else become."""
+    average, model = GRBM(2, 2, n_contrasts=3), GRBM(2, 2, n_contrasts=3)
+    with torch.no_grad():
+        model.mu.fill_(50.0)
+    assert model.contrasts is not None
+    model.contrasts = model.contrasts._replace(log_weights=torch.tensor([0.1, 0.8, 0.1]).log())
+    v = torch.randn(100, 2, generator=generator(0)).double()
+    follow(average, model, average.freeze(), v.float(), Draws(v, -exactly(average).free_energy(v)))
+    assert average.contrasts is not None
+    assert torch.equal(average.mu, model.mu)
+    assert torch.equal(average.contrasts.log_weights, model.contrasts.log_weights)
 
 
 def test_of_many_parameters_there_are_many_draws():

@@ -30,10 +30,14 @@ def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, n_at_work: int | 
     they are fewer than clusters ask for (`grbm.options.sees_clusters`), σ² = 0.3 and the unit is the whole table's.
 
     Hidden units after the first ``n_at_work`` begin with weights of a hundredth of that length: too many strong units
-    for the rows overshoot at rates at which fewer learn, and weak ones grow where they are of use.
+    for the rows overshoot at rates at which fewer learn, and weak ones grow where they are of use. The
+    others begin as in a machine that has no more. Raises ValueError where ``n_at_work`` is below 1.
     """
+    if n_at_work is not None and n_at_work < 1:
+        raise ValueError(f"n_at_work must be at least 1, got {n_at_work}.")
     if n_at_work is not None and n_at_work < model.n_hidden:
-        few = matched_(GRBM(model.n_visible, n_at_work), data, slope=slope, seed=seed).to(model.W)
+        few = GRBM(model.n_visible, n_at_work, dtype=model.W.dtype).to(model.W.device)
+        matched_(few, data, slope=slope, seed=seed)
         length = WEAK * float(few.W.norm(dim=0).mean())
         anchored_(model, data, var=float(few.var[0]), length=length, seed=seed_of(seed, "weak"))
         model.W[:, :n_at_work], model.b[:n_at_work] = few.W, few.b

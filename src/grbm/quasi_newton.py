@@ -25,7 +25,7 @@ from grbm.samplers.path import in_double
 
 STEPS = 25  # of a round
 DRAWS = 2048  # of the reference, and at least as many of the model
-MOST = 8192  # draws of the model, one for each parameter: of fewer, steps learn what is random in them
+MOST = 8192  # draws of the model, one for each weight: of fewer, steps learn what is random in them
 ROWS = 4096  # of the data, at most
 BURN_IN = 4  # steps of the chains, which annealing left near the model, or the last round
 REMEMBERED = 50  # steps whose curvature counts

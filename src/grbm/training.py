@@ -16,7 +16,7 @@ from grbm.model import GRBM, Energy
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
 from grbm.options import FitOptions, Precision
-from grbm.quasi_newton import ROWS, Draws, Memory, climb, draw, height
+from grbm.quasi_newton import LEAST, ROWS, Draws, Memory, climb, draw, height
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
 from grbm.samplers.chains import Swaps
@@ -143,17 +143,17 @@ def train_round(
 
 @torch.no_grad()
 def follow(average: GRBM, model: GRBM, before: Energy, rows: Tensor, draws: Draws) -> None:
-    """Move the average by its share towards where a round ended, or all the way where it would fall below its start.
+    """Move the average by its share towards the model, where a round ended that began at ``before``.
 
-    Between parameters that lie far apart there are worse ones, which is where the average of wide steps would be.
+    All the way where the average would have less of a log-likelihood than the round began with, or too few of its draws
+    a weight: between parameters that lie far apart there are worse ones.
     """
     followed = copy.deepcopy(average)
     for moved, parameter in zip(followed.parameters(), model.parameters(), strict=True):
         moved.lerp_(parameter, FRESH)
-    reached, began = (height(in_double(energy), rows.double(), draws).value for energy in (followed.freeze(), before))
-    better = followed if reached >= began else model
-    for moved, parameter in zip(average.parameters(), better.parameters(), strict=True):
-        moved.copy_(parameter)
+    reached, began = (height(in_double(energy), rows.double(), draws) for energy in (followed.freeze(), before))
+    is_good = reached.share >= LEAST and reached.value >= began.value
+    average.load_state_dict((followed if is_good else model).state_dict())
 
 
 def _device_of(data: Tensor | Rows) -> torch.device | str:

@@ -54,7 +54,7 @@ class ModelConfig:
     start: Literal["paper", "anchored", "sparse", "matched"] = "paper"
     """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point.
     sparse: hidden units are rarely active, for whitened images. matched: anchored, with weights as long as whitened
-    data are wide."""
+    data are wide; hidden units beyond what the rows can teach begin weak."""
     anchor_var: float = 0.3
     """anchored: initial variance of all visible units, near the narrowest in the data."""
     anchor_length: float = 0.3

@@ -105,7 +105,13 @@ ALWAYS void add_products(const int I, const Averages *a, int64_t rows, const dou
 static void part(const void *all, int64_t k) {
     const Averages *a = all;
     const int64_t N = a->n_visible, first = k * a->chunk, rows = a->n - first < a->chunk ? a->n - first : a->chunk;
-    double *p = malloc((rows * a->h_row + (N + 1) * a->chunk) * sizeof(double));
+    const size_t size = (rows * a->h_row + (N + 1) * a->chunk) * sizeof(double);
+    double *p = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (!p) {  // no memory: what is not a number is refused
+        for (int64_t r = 0; r < rows; r++) a->free_energy[first + r] = NAN;
+        a->top[k] = NAN;
+        return;
+    }
     double *weight = p + rows * a->h_row, *weighted_v = weight + a->chunk, softplus[TOGETHER];
     double *free_energy = a->free_energy + first, top = -INFINITY;
     for (int64_t c = 0; c < rows; c += TOGETHER) {
@@ -125,6 +131,7 @@ static void part(const void *all, int64_t k) {
         }
     }
     a->top[k] = top;
+    if (top == -INFINITY) top = 0;  // no weight at all
     for (int64_t r = 0; r < rows; r++) weight[r] = exp(weight[r] - top);
     for (int64_t i = 0; i < N; i++) {
         double sum = 0, square = 0;

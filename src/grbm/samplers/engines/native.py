@@ -1,4 +1,4 @@
-"""The walk in native code (`native.c`), for float32 on a CPU; compiled once on a machine, by its C compiler."""
+"""The walk in native code (`native.c`), for float32 on a CPU; all C is compiled once on a machine, by its compiler."""
 
 import ctypes
 import functools
@@ -114,7 +114,7 @@ def serves_tensor(x: Tensor) -> bool:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled `native.c`; None, with one notice, where there is no compiler."""
+    """The compiled C files; None, with one notice, where there is no compiler."""
     wanted = os.environ.get("GRBM_ENGINE", "auto")
     if wanted not in ("auto", "native", "pytorch"):
         raise UserError(f"GRBM_ENGINE must be native, pytorch or auto, not {wanted!r}.")

@@ -12,12 +12,15 @@ from grbm.moments import Moments
 from grbm.samplers.engines.native import Averages, library, n_threads
 
 CHUNK = 256  # states of a part: its probabilities stay in a cache, and sums are those of any number of threads
+LARGEST = 1 << 17  # weights; larger products are better left to PyTorch
 LANES = 8  # that rows of hidden units are multiples of
 
 
 def serves(energy: Energy) -> bool:
-    """Whether averages under ``energy`` can be taken here."""
-    return energy.W.device.type == "cpu" and energy.W.dtype == torch.float64 and library() is not None
+    """Whether averages under ``energy`` can be taken here: at one temperature, of sizes at which this is faster."""
+    W = energy.W
+    fits = W.device.type == "cpu" and W.dtype == torch.float64 and W.numel() <= LARGEST and energy.beta is None
+    return fits and library() is not None
 
 
 def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, Moments]:

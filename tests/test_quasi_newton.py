@@ -340,8 +340,10 @@ def test_the_average_takes_the_weights_of_contrasts_too():
 
 
 def test_of_many_parameters_there_are_many_draws():
-    """One for each of W, and 2,048 of the reference."""
-    chains = torch.zeros(64, 4)
+    """One for each of W, and 2,048 of the reference where there is one."""
+    chains = torch.zeros(64, 4, dtype=torch.float64)
     for n_hidden, n_draws in ((8, DRAWS), (700, 2816), (3000, 8192)):
-        found = draw(random_model(4, n_hidden, 0).freeze(), GlobalMoves(reference(4)), chains, Blocks(0, 1))
-        assert len(found.draws.v) == DRAWS + n_draws, n_hidden
+        found = draw(random_model(4, n_hidden, 0).freeze(), Gibbs(), chains, Blocks(0, 1))
+        assert len(found.draws.v) == n_draws, n_hidden
+    found = draw(random_model(4, 8, 0).freeze(), GlobalMoves(reference(4)), chains, Blocks(0, 1))
+    assert len(found.draws.v) == 2 * DRAWS

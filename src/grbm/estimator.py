@@ -83,8 +83,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     validation_fraction : float, default=0.1
         Share of the rows that `fit` holds out to choose the best model by; none where it would be fewer than ten.
     n_iter_no_change : int, default=10
-        Looks at the held-out rows, 40 in all and one after each round, without a rise by ``tol`` before learning
-        stops.
+        Looks at held-out rows (40, and one after each round) without a rise by ``tol`` before learning stops.
     tol : float, default=0.01
         Nats per row.
     warm_start : bool, default=False

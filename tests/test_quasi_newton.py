@@ -169,7 +169,8 @@ def test_a_round_climbs_and_keeps_its_draws():
     model = matched_(GRBM(2, 64), data)
     draws, memory = round_of(model, data)
     before = height(exactly(model), data.double(), draws)
-    memory, after = climb(model, data, draws, memory, min_var=1e-4)
+    memory, began, after = climb(model, data, draws, memory, min_var=1e-4)
+    assert began == pytest.approx(before.value, abs=1e-9)
     there = height(exactly(model), data.double(), draws)
     assert after.value == pytest.approx(there.value, abs=1e-4)  # parameters are float32
     assert there.value > before.value + 0.1
@@ -194,7 +195,7 @@ def test_where_no_step_climbs_nothing_changes():
     draws, memory = round_of(model, torch.zeros(1, 2))
     hopeless = draws._replace(log_q=draws.log_q + 1e3 * torch.arange(len(draws.v)))  # one draw has all the weight
     before = copy.deepcopy(model.state_dict())
-    memory, after = climb(model, clusters(500), hopeless, memory, min_var=1e-4)
+    memory, _, after = climb(model, clusters(500), hopeless, memory, min_var=1e-4)
     assert after.share < 1e-3
     assert not len(memory.steps)
     for name, p in model.state_dict().items():
@@ -315,13 +316,14 @@ def test_the_average_does_not_lie_between_parameters_that_are_far_apart():
     h = torch.randint(2, (500, 2), generator=rng).double()  # all four states are as probable
     v = energy.visible_mean(h) + torch.randn(500, 2, generator=rng, dtype=torch.float64)
     draws = Draws(v, -energy.free_energy(v))
+    began = height(energy, data.double(), draws).value
     average = copy.deepcopy(here)
-    follow(average, there, here.freeze(), data, draws)
+    follow(average, there, began, data, draws)
     assert torch.equal(average.W, there.W)
     nearly = copy.deepcopy(here)
     with torch.no_grad():  # up the log-likelihood: the masses are unequal
         nearly.b.sub_(0.2)
-    follow(average := copy.deepcopy(here), nearly, here.freeze(), data, draws)
+    follow(average := copy.deepcopy(here), nearly, began, data, draws)
     torch.testing.assert_close(average.b, here.b - FRESH * 0.2)
 
 
@@ -333,7 +335,8 @@ def test_the_average_takes_the_weights_of_contrasts_too():
     assert model.contrasts is not None
     model.contrasts = model.contrasts._replace(log_weights=torch.tensor([0.1, 0.8, 0.1]).log())
     v = torch.randn(100, 2, generator=generator(0)).double()
-    follow(average, model, average.freeze(), v.float(), Draws(v, -exactly(average).free_energy(v)))
+    draws = Draws(v, -exactly(average).free_energy(v))
+    follow(average, model, height(exactly(average), v, draws).value, v.float(), draws)
     assert average.contrasts is not None
     assert torch.equal(average.mu, model.mu)
     assert torch.equal(average.contrasts.log_weights, model.contrasts.log_weights)

@@ -140,8 +140,16 @@ def direction(gradient: Tensor, memory: Memory) -> Tensor:
     return uphill
 
 
+class Climbed(NamedTuple):
+    """A round of steps."""
+
+    memory: Memory  # empty where no step could be made
+    began: float  # the log-likelihood where it began, in nats per row
+    height: Height  # where it ended
+
+
 @torch.no_grad()
-def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: float) -> tuple[Memory, Height]:
+def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: float) -> Climbed:
     """Make a round of steps in place, each the longest of 1, ½, ¼, ... that climbs (Armijo) and keeps enough draws.
 
     Parameters
@@ -152,13 +160,6 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
         What the log-likelihood is of, and what log Z comes from; rows (n, N).
     memory : Memory
         From earlier rounds: other draws, but nearly the same curvature.
-
-    Returns
-    -------
-    memory : Memory
-        Empty where no step could be made.
-    height : Height
-        Where the round ended.
     """
     parameters, rows = list(model.parameters()), rows.double()
     sizes = [p.numel() for p in parameters]
@@ -171,6 +172,7 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
         return height(Energy(W.view_as(model.W), b, mu, log_var.exp()), rows, draws)
 
     now, n_made = at(here), 0
+    began = now.value
     for _ in range(STEPS):
         uphill = direction(now.gradient, memory)
         if not now.gradient @ uphill > 0:
@@ -189,4 +191,4 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
         here, now, n_made = there, found, n_made + 1
     for parameter, part in zip(parameters, torch.split(here, sizes), strict=True):
         parameter.copy_(part.view_as(parameter))
-    return memory if n_made else Memory.empty(here), now
+    return Climbed(memory if n_made else Memory.empty(here), began, now)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
-from grbm.model import GRBM, Energy
+from grbm.model import GRBM
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
 from grbm.options import FitOptions, Precision
@@ -128,9 +128,9 @@ def train_round(
         chains = group.all_gather(chains)
     energy = model.freeze()
     drawn = draw(energy, sampler, chains, Blocks(seed, 1, device=device))
-    state.memory, reached = climb(model, rows, drawn.draws, memory, min_var=options.min_var)
+    state.memory, began, reached = climb(model, rows, drawn.draws, memory, min_var=options.min_var)
     if state.average is not None:
-        follow(state.average, model, energy, rows, drawn.draws)
+        follow(state.average, model, began, rows, drawn.draws)
     own = group.part(chains.shape[-2])
     state.persistent = drawn.chains[..., own, :].contiguous()
     state.update, state.guard = state.update + 1, Guard()  # no step leads down, or out of the finite world
@@ -142,17 +142,17 @@ def train_round(
 
 
 @torch.no_grad()
-def follow(average: GRBM, model: GRBM, before: Energy, rows: Tensor, draws: Draws) -> None:
-    """Move the average by its share towards the model, where a round ended that began at ``before``.
+def follow(average: GRBM, model: GRBM, began: float, rows: Tensor, draws: Draws) -> None:
+    """Move the average by its share towards the model, where a round has ended.
 
-    All the way where the average would have less of a log-likelihood than the round began with, or too few of its draws
-    a weight: between parameters that lie far apart there are worse ones.
+    All the way where the average would have a log-likelihood below ``began``, that with which the round began, or too
+    few of its draws a weight: between parameters that lie far apart there are worse ones.
     """
     followed = copy.deepcopy(average)
     for moved, parameter in zip(followed.parameters(), model.parameters(), strict=True):
         moved.lerp_(parameter, FRESH)
-    reached, began = (height(in_double(energy), rows.double(), draws) for energy in (followed.freeze(), before))
-    is_good = reached.share >= LEAST and reached.value >= began.value
+    reached = height(in_double(followed.freeze()), rows.double(), draws)
+    is_good = reached.share >= LEAST and reached.value >= began
     average.load_state_dict((followed if is_good else model).state_dict())
 
 

@@ -157,6 +157,14 @@ def test_hidden_units_beyond_what_rows_can_teach_begin_weak() -> None:
     torch.testing.assert_close(lengths[64:], torch.full((192,), 0.01 * float(lengths[:64].mean())))
     apart = few.free_energy(z) - many.free_energy(z)
     assert float(apart.std()) < 0.005 * float(few.free_energy(z).std())  # 0.7 with all at work
+    coarse = matched_(GRBM(2, 64, dtype=torch.float64), z, n_at_work=32, seed=1)  # too few for clusters: σ² = 0.3
+    exactly = matched_(GRBM(2, 32, dtype=torch.float64), z, seed=1)
+    assert torch.equal(coarse.W[:, :32], exactly.W)
+    assert torch.equal(coarse.log_var, exactly.log_var)
+    undecided = (z.double() @ coarse.W[:, 32:] / 0.3 + coarse.b[32:]).abs().min(0).values
+    assert float(undecided.detach().max()) < 1e-6  # each weak unit at a row
+    with pytest.raises(ValueError, match="n_at_work must be at least 1, got 0"):
+        matched_(GRBM(2, 64), z, n_at_work=0)
     found = [recipe_for(2000, n, 2).n_at_work for n in (None, 17, 512)] + [recipe_for(2000, 512, 10).n_at_work]
     assert found == [200, 17, 200, 400]
 

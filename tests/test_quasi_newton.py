@@ -95,6 +95,26 @@ def test_native_averages_of_many_units_and_of_no_weight():
         torch.testing.assert_close(found, mean)
 
 
+@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+def test_native_probabilities_are_exact_to_the_rarest():
+    """exp over all of its range, to some last digits, and 0 below it."""
+    b = torch.cat([torch.linspace(-700, 700, 2801).double(), torch.tensor([-1e3, -740.0, 1e3]).double()])
+    zero = torch.zeros(1).double()
+    energy = Energy(torch.zeros(1, len(b)).double(), b, zero, torch.ones(1).double())
+    _, means = native_averages.averages(energy, zero[None], None)
+    torch.testing.assert_close(means.h, b.sigmoid(), rtol=1e-14, atol=1e-300)
+
+
+def test_averages_of_tempered_or_large_machines_are_not_taken_natively():
+    """They have another energy, or products that PyTorch is better at."""
+    energy = Energy(*(torch.ones(*shape).double() for shape in ((2, 3), (3,), (2,), (2,))))
+    base = Base(torch.zeros(2).double(), torch.ones(2).double())
+    large = Energy(*(torch.ones(*shape).double() for shape in ((512, 257), (257,), (512,), (512,))))
+    assert native_averages.serves(energy) is (native.library() is not None)
+    assert not native_averages.serves(energy.temper(torch.tensor(0.5).double(), base))
+    assert not native_averages.serves(large)
+
+
 def test_native_averages_of_far_states_are_finite():
     """Logits of ±1e5, where exp would leave the finite world."""
     energy = Energy(torch.tensor([[1e3, -1e3, 0.0]]).double(), torch.zeros(3).double(), *torch.ones(2, 1).double())
@@ -325,6 +345,23 @@ def test_the_average_does_not_lie_between_parameters_that_are_far_apart():
         nearly.b.sub_(0.2)
     follow(average := copy.deepcopy(here), nearly, began, data, draws)
     torch.testing.assert_close(average.b, here.b - FRESH * 0.2)
+
+
+def test_the_average_is_not_trusted_on_few_draws():
+    """What no draw says anything of has a log Z of next to nothing, and looks better than all."""
+    average, model = GRBM(2, 2), GRBM(2, 2)
+    with torch.no_grad():
+        model.mu.fill_(100.0)
+    v = torch.randn(100, 2, generator=generator(0)).double()
+    draws, rows = Draws(v, -exactly(average).free_energy(v)), v + 30.0  # near where the average would be
+    followed = copy.deepcopy(average)
+    with torch.no_grad():
+        followed.mu.fill_(FRESH * 100)
+    began, reached = (height(exactly(m), rows, draws) for m in (average, followed))
+    assert reached.value > began.value
+    assert reached.share < LEAST
+    follow(average, model, began.value, rows.float(), draws)
+    assert torch.equal(average.mu, model.mu)
 
 
 def test_the_average_takes_the_weights_of_contrasts_too():

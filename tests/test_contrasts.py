@@ -240,6 +240,24 @@ def test_scaled_gaussians_are_found_and_not_where_there_is_one():
     assert not ask_for_contrasts(torch.from_numpy(rng.normal(size=(2000, 6))), normal)
 
 
+def test_weights_of_contrasts_follow_their_shares_and_none_is_lost():
+    """Half-way to the mean responsibilities at each step; a scale that no row has is left with a millionth."""
+    v = torch.randn(2000, 6, generator=generator(0)).double()
+    contrasts = Contrasts(
+        torch.tensor([0.5, 0.5]).log().double(), torch.tensor([1.0, 30.0]).log().double(), torch.zeros(6)
+    )
+
+    def energy(u: torch.Tensor) -> torch.Tensor:
+        return 0.5 * u.square().sum(-1)
+
+    first = contrasts.followed(v, energy).exp()
+    torch.testing.assert_close(first, torch.tensor([0.75, 0.25]).double(), rtol=0, atol=1e-3)  # of the wide one 0.000
+    for _ in range(40):
+        contrasts = contrasts._replace(log_weights=contrasts.followed(v, energy))
+    assert float(contrasts.log_weights[1].exp()) == pytest.approx(1e-6, rel=1e-3)
+    assert float(contrasts.log_weights.exp().sum()) == pytest.approx(1)
+
+
 def heavy(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_t(3, size=(n, 1)) * np.random.default_rng(seed + 1).normal(size=(n, 4))
 

@@ -42,7 +42,6 @@ def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, n_at_work: int | 
         anchored_(model, data, var=float(few.var[0]), length=length, seed=seed_of(seed, "weak"))
         model.W[:, :n_at_work], model.b[:n_at_work] = few.W, few.b
         model.mu.copy_(few.mu - 0.5 * model.W[:, n_at_work:].sum(1))
-        model.log_var.copy_(few.log_var)
         return model
     if not sees_clusters(model.n_hidden):
         length = min(0.3, 1.5 * (model.n_visible / model.n_hidden) ** 0.5)

@@ -27,6 +27,7 @@ ROOMS = [
         "samplers",
         "initialise",
         "objectives",
+        "natural",
         "quasi_newton",
         "guard",
         "training",

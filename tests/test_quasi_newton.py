@@ -10,7 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from grbm import GRBM, PCD, Base, FitOptions, Gibbs, ModifiedCD, ParallelTempering, TrainState, fit, quasi_newton
+from grbm import (
+    GRBM,
+    PCD,
+    Base,
+    FitOptions,
+    Gibbs,
+    ModifiedCD,
+    ParallelTempering,
+    TrainState,
+    fit,
+    natural,
+    quasi_newton,
+)
 from grbm.devices import threads
 from grbm.evaluate import exact
 from grbm.initialise import matched_
@@ -49,13 +61,26 @@ def test_the_gradient_is_autograds():
     rows = torch.randn(70, 3, generator=rng, dtype=torch.float64)
     draws = Draws(*(torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((90, 3), (90,))))
     found = height(exactly(model), rows, draws)
-    energy = Energy(model.W, model.b, model.mu, model.log_var.exp())
+    theta = natural.vector(exactly(model)).requires_grad_()
+    energy = natural.energy_of(theta, 3, 5)
     log_z = (-energy.free_energy(draws.v) - draws.log_q).logsumexp(0) - math.log(90)
     value = -energy.free_energy(rows).mean() - log_z
     value.backward()
-    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert found.value == pytest.approx(value.item(), abs=1e-12)
-    torch.testing.assert_close(found.gradient, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.gradient, theta.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_natural_parameters_are_those_of_the_machine():
+    """There and back; a change of λ leaves where hidden units turn on."""
+    model = random_model(3, 5, 0).double()
+    energy = exactly(model)
+    theta = natural.vector(energy)
+    again = natural.energy_of(theta, 3, 5)
+    for name in ("W", "b", "mu", "var"):
+        torch.testing.assert_close(getattr(again, name), getattr(energy, name))
+    v = torch.randn(20, 3, generator=generator(0), dtype=torch.float64)
+    theta[-3:] += torch.tensor([0.5, -1.0, 2.0])
+    torch.testing.assert_close(natural.energy_of(theta, 3, 5).hidden_logits(v), energy.hidden_logits(v))
 
 
 @pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
@@ -202,6 +227,8 @@ def test_a_round_climbs_and_keeps_its_draws():
 def test_variances_stay_above_their_floor():
     data = clusters(1000)
     model = matched_(GRBM(2, 64), data)
+    with torch.no_grad():
+        model.log_var.fill_(math.log(1.06))
     draws, memory = round_of(model, data)
     free = copy.deepcopy(model)
     climb(free, data, draws, memory, min_var=1e-4)

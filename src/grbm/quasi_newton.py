@@ -1,10 +1,11 @@
 """Climbing the log-likelihood itself: quasi-Newton steps, with log Z from a fixed set of draws.
 
 With draws v_1..v_n of a density q, log Z(θ) ≈ log 1/n Σ_i exp(−F_θ(v_i))/q(v_i) is a smooth function of θ, and so is
-the log-likelihood (Monte Carlo maximum likelihood; Geyer & Thompson 1992), which L-BFGS climbs (Nocedal 1980). Where
-parameters differ much in how they curve it, as those of far clusters do, this takes hundreds of steps where stochastic
-gradients take hundreds of thousands. The draws are of the model itself as a round of steps begins, and of the sampler's
-reference where it has one; a step that would leave few of them with a weight is not taken.
+the log-likelihood (Monte Carlo maximum likelihood; Geyer & Thompson 1992), which L-BFGS climbs (Nocedal 1980) in
+natural parameters (`grbm.natural`). Where these differ much in how they curve it, as those of far clusters do, this
+takes hundreds of steps where stochastic gradients take hundreds of thousands. The draws are of the model itself as a
+round of steps begins, and of the sampler's reference where it has one; a step that would leave few of them with a
+weight is not taken.
 """
 
 import math
@@ -12,11 +13,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils import parameters_to_vector
 
+from grbm import natural
 from grbm.bennett import bennett
 from grbm.model import GRBM, Energy
-from grbm.moments import Moments, ascent
+from grbm.moments import Moments
 from grbm.randomness import Rng
 from grbm.samplers import GlobalMoves, Sampler, persistent, run_chains
 from grbm.samplers.collapsed import annealed
@@ -55,12 +56,12 @@ class Height(NamedTuple):
     """The log-likelihood at some parameters, in nats per row, but for a constant where the draws' density has one."""
 
     value: float
-    gradient: Tensor  # by W, b, μ and log σ², one after the other (P,)
+    gradient: Tensor  # by the natural parameters (P,)
     share: float  # effective share of the draws (Kong 1992)
 
 
 class Memory(NamedTuple):
-    """The last steps, and how the gradient fell along each: (K, P) float64."""
+    """The last steps in natural parameters, and how the gradient fell along each: (K, P) float64."""
 
     steps: Tensor
     falls: Tensor
@@ -106,8 +107,7 @@ def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
     at_draws, negative = averaged(energy, draws.v, draws.log_q)
     log_w = -at_draws - draws.log_q
     value = -at_rows.mean() - (log_w.logsumexp(0) - math.log(len(log_w)))
-    by_name = ascent(energy, positive.minus(negative))
-    gradient = torch.cat([by_name[name].flatten() for name in ("W", "b", "mu", "log_var")])
+    gradient = natural.gradient(energy, positive.minus(negative))
     return Height(float(value), gradient, 1 / (len(log_w) * float(log_w.softmax(0).square().sum())))
 
 
@@ -155,21 +155,21 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
     Parameters
     ----------
     model : GRBM
-        The parameters; log σ² stays above the logarithm of ``min_var``.
+        The machine; its variances stay at ``min_var`` or above.
     rows, draws
         What the log-likelihood is of, and what log Z comes from; rows (n, N).
     memory : Memory
         From earlier rounds: other draws, but nearly the same curvature.
     """
-    parameters, rows = list(model.parameters()), rows.double()
-    sizes = [p.numel() for p in parameters]
-    here = parameters_to_vector(parameters).double()
-    low = torch.full_like(here, -torch.inf)
-    low[-model.n_visible :] = math.log(min_var)
+    here, rows = natural.vector(in_double(model.freeze())), rows.double()
+    high = torch.full_like(here, torch.inf)
+    high[-model.n_visible :] = -math.log(min_var)
+
+    def machine(vector: Tensor) -> Energy:
+        return natural.energy_of(vector, model.n_visible, model.n_hidden)
 
     def at(vector: Tensor) -> Height:
-        W, b, mu, log_var = torch.split(vector, sizes)
-        return height(Energy(W.view_as(model.W), b, mu, log_var.exp()), rows, draws)
+        return height(machine(vector), rows, draws)
 
     now, n_made = at(here), 0
     began = now.value
@@ -178,7 +178,7 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
         if not now.gradient @ uphill > 0:
             break
         for k in range(HALVINGS):
-            there = torch.maximum(here + 0.5**k * uphill, low)
+            there = torch.minimum(here + 0.5**k * uphill, high)
             step, found = there - here, at(there)
             if found.share >= LEAST and found.value >= now.value + 1e-4 * float(now.gradient @ step):
                 break
@@ -189,6 +189,9 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
             pairs = (torch.cat([a, b[None]])[-REMEMBERED:] for a, b in zip(memory, (step, fall), strict=True))
             memory = Memory(*pairs)
         here, now, n_made = there, found, n_made + 1
-    for parameter, part in zip(parameters, torch.split(here, sizes), strict=True):
-        parameter.copy_(part.view_as(parameter))
-    return Climbed(memory if n_made else Memory.empty(here), began, now)
+    if not n_made:
+        return Climbed(Memory.empty(here), began, now)
+    end = machine(here)
+    for parameter, value in zip(model.parameters(), (end.W, end.b, end.mu, end.var.log()), strict=True):
+        parameter.copy_(value)
+    return Climbed(memory, began, now)

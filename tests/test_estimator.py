@@ -318,6 +318,39 @@ def test_unscaled_features_are_named():
         rbm.fit(1e6 * X)
 
 
+def test_wide_tables_are_standardised():
+    """As behind a StandardScaler, in all that is reported; a feature that does not vary is no matter."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 60)) + rng.normal(size=(300, 60))
+    X = np.c_[X * np.geomspace(1e-4, 1e4, 60) + np.linspace(-9, 9, 60), np.full(300, 7.0)]
+    scaler = StandardScaler().fit(X)
+    few = {"n_iter": 20, "min_variance": 0.05, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = GaussianBernoulliRBM(12, **few).fit(X)
+    other = GaussianBernoulliRBM(12, whiten=False, **few).fit(scaler.transform(X))
+    np.testing.assert_allclose(ours.components_, other.components_ * scaler.scale_, rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(
+        ours.intercept_visible_, scaler.inverse_transform(other.intercept_visible_[None])[0], rtol=1e-3
+    )
+    np.testing.assert_allclose(ours.variances_, other.variances_ * scaler.scale_**2, rtol=1e-3)
+    log_det = np.log(scaler.scale_).sum()
+    np.testing.assert_allclose(ours.score_samples(X), other.score_samples(scaler.transform(X)) - log_det, atol=0.01)
+    gappy, noise = X.copy(), 0.3 * scaler.scale_
+    gappy[::2, 3] = np.nan
+    filled, expected = (ours.impute(gappy), other.impute(scaler.transform(gappy)))
+    np.testing.assert_allclose(scaler.transform(filled), expected, atol=1e-3)
+    filled, expected = ours.denoise(gappy[:20], noise), other.denoise(scaler.transform(gappy[:20]), 0.3)
+    np.testing.assert_allclose(scaler.transform(filled), expected, atol=1e-3)
+    np.testing.assert_allclose(scaler.transform(ours.sample(300)), other.sample(300), atol=1e-3)
+    with pytest.warns(ScaleWarning, match="times as far out"):
+        ours.score_samples(scaler.mean_ + 50 * (X - scaler.mean_))
+    again = clone(ours).set_params(warm_start=True).fit(X).fit(X)
+    assert again.n_iter_ == 40
+    few_rows = GaussianBernoulliRBM(4, n_iter=2, random_state=0).fit(X[:10])
+    assert np.abs(few_rows.to_coordinates(X[:10])).max() < 10
+
+
 def varied() -> dict[str, np.ndarray]:
     """Twelve tables: scales from 1e-3 to 1e6, constant and duplicated columns, 20 to 20,000 rows."""
     rng = np.random.default_rng(0)

@@ -1,6 +1,6 @@
-"""The coordinates in which the estimator's machine works: the features as they are, or whitened; kept as arrays."""
+"""The coordinates in which the estimator's machine works: features whitened, standardised or as they are."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from grbm.reference import Reference
 FEWEST_ROWS = 20
 
 Array = np.ndarray[Any, Any]
+Units = Literal["whitened", "standardised", "features"]
 
 
 class InFeatures(NamedTuple):
@@ -25,27 +26,34 @@ class InFeatures(NamedTuple):
     variances: Array  # (n_features,), of each feature given the hidden units
 
 
-def are_whitened(X: Array, wanted: bool | str) -> bool:
-    """Whether rows X (n, N) are, where the user said ``wanted``."""
-    if wanted != "auto":
-        return bool(wanted)
-    return len(X) >= FEWEST_ROWS and bool((X[:1] != X).any()) and is_narrow(X)
+def units_for(X: Array, whiten: bool | str) -> Units:
+    """What a machine of rows X (n, N) works in, where the user said ``whiten``."""
+    if whiten != "auto":
+        return "whitened" if whiten else "features"
+    return "whitened" if len(X) >= FEWEST_ROWS and bool((X[:1] != X).any()) and is_narrow(X) else "standardised"
 
 
 class Coordinates:
-    """Features to units of the machine and back; a `Whitened` table where it is one, else features as they are."""
+    """Features to units of the machine and back; of a `Whitened` table where it is one, else by column."""
 
     def __init__(self, scale: Standardizer, whitened: Whitened | None = None) -> None:
         self.scale, self.whitened = scale, whitened
 
     @classmethod
-    def find(cls, X: Array, *, is_whitened: bool, fine: bool, n_contrasts: int | None = None, seed: int) -> Self:
+    def find(cls, X: Array, units: Units, *, fine: bool, n_contrasts: int | None = None, seed: int) -> Self:
         """Of the rows to learn from; ``fine`` and ``n_contrasts`` as in `whiten`."""
-        if not is_whitened:
+        if units == "standardised":
+            return cls(Standardizer.fit(torch.from_numpy(X).double(), "pixel"))
+        if units == "features":
             n = X.shape[1]
             return cls(Standardizer(torch.zeros(n).double(), torch.ones(n).double()))
         whitened = whiten(X.astype(np.float64), fine=fine, n_contrasts=n_contrasts, seed=seed)
         return cls(whitened.scale, whitened)
+
+    @property
+    def are_features(self) -> bool:
+        """Whether the machine works in the units of the features."""
+        return self.scale.to_z is None and bool((self.scale.mean == 0).all() and (self.scale.scale == 1).all())
 
     def to_units(self, X: Array) -> Tensor:
         """(n, n_features) -> (n, K), float64."""

@@ -16,8 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from grbm import measured
 from grbm.conditional import impute
-from grbm.coordinates import are_whitened
-from grbm.devices import pick_device
+from grbm.coordinates import units_for
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import Watch, log_z_of
 from grbm.fitted import FLOATS, FittedState, LogPartition, explained, sentence
@@ -68,7 +67,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Replicas of parallel tempering for each chain, without whitening; None is 8, and 1 is none.
     whiten : bool or "auto", default="auto"
         Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose
-        features, but for collinear ones, are at most 40. What is reported is in the units of the features in any case.
+        features, but for collinear ones, are at most 40, and standardises the features of other tables. False leaves
+        them as they are. What is reported is in the units of the features in any case.
     n_contrasts : int or "auto", default="auto"
         Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 8 where X asks
         for some, else 1. Only where X is whitened.
@@ -106,7 +106,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     intercept_visible_ : ndarray of shape (n_features,)
         μ.
     variances_ : ndarray of shape (n_features,)
-        Of each feature given the hidden units: σ² without whitening.
+        Of each feature given the hidden units.
     constant_, collinear_ : list of int
         Features that do not vary, and those that follow from others; the machine does without them, and samples,
         imputed rows and means have them as they must be. Densities are of the other features.
@@ -231,14 +231,15 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0
         X = self._complete(X, reset=not go_on)
-        is_whitened = self._coordinates().whitened is not None if go_on else are_whitened(X, self.whiten)
+        units = units_for(X, self.whiten)
+        is_whitened = self._coordinates().whitened is not None if go_on else units == "whitened"
         if not go_on:
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
                 self.__dict__.pop(name, None)
             self._learned_with = self._seed(None)
         learned_from, held = held_out(len(X), self.validation_fraction if is_whitened else 0.0, self._learned_with)
         seen = X[learned_from.numpy()]  # of the others nothing is known before they are scored
-        state = self._resume(seen) if go_on else self._begin(seen, is_whitened=is_whitened)
+        state = self._resume(seen) if go_on else self._begin(seen, units)
         whitened, rows, scored = self._coordinates().whitened, self._to_units(seen), self._to_units(X[held.numpy()])
         per_pass = max(1, len(rows) // min(self.batch_size, len(rows)))
         usual = self._recipe(len(X))
@@ -259,7 +260,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
                 print(sentence(progress, log_det, rows, time.perf_counter() - start), flush=True)
             return callback is not None and callback(progress)
 
-        with self._threads(), explained(whitened is not None):
+        with self._threads(), explained(self._coordinates()):
             learned = learn(
                 state,
                 rows,
@@ -293,10 +294,9 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         seen = getattr(self, "_seen", None)
         if first:
             self._learned_with = self._seed(None)
-        state = self._begin(X, is_whitened=False, whole=False) if first else self._resume(X)
+        state = self._begin(X, "features", whole=False) if first else self._resume(X)
         data, options = self._to_units(X), self._recipe(len(X)).options()
-        is_whitened = self._coordinates().whitened is not None
-        with self._threads(), explained(is_whitened, lambda: setattr(self, "_seen", seen)):
+        with self._threads(), explained(self._coordinates(), lambda: setattr(self, "_seen", seen)):
             for batch in torch.split(data, self.batch_size):
                 train_step(state, self._objective(), batch, options)
             state.settle()
@@ -391,20 +391,19 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         if coordinates.whitened is not None and not n_replicas:
             q = coordinates.whitened.reference.widened(coordinates.whitened.base)
             with self._threads():
-                rows = torch.tensor(X, dtype=torch.float64)
                 steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}
-                seed = self._seed(random_state)
-                filled = measured.impute(
-                    self.to_model(np.float64), coordinates.scale, q, rows, np.square(noise), seed=seed, **steps
-                ).mean.numpy()
+                steps["seed"] = self._seed(random_state)
+                model, known = self.to_model(np.float64), torch.tensor(X).double()
+                filled = measured.impute(model, coordinates.scale, q, known, np.square(noise), **steps).mean.numpy()
             return np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype))
         if coordinates.whitened is not None:
             raise ValueError("n_replicas goes with whiten=False; whitened rows have global moves in its place.")
+        rows = self._to_units(X)
         with self._threads():
             found = impute(
                 self._model_here(),
-                self._to_units(X),
-                noise_var=torch.tensor(np.square(noise), dtype=torch.float32, device=pick_device(self.device)),
+                rows,
+                noise_var=torch.from_numpy(np.square(noise / coordinates.scale.scale.numpy())).to(rows),
                 n_steps=n_steps,
                 burn_in=n_steps // 4,
                 n_chains=n_chains,
@@ -487,12 +486,12 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         return log_z
 
     def to_model(self, dtype: Any = np.float32) -> GRBM:
-        """The fitted `grbm.GRBM`, a copy, on the CPU; of whitened rows, where X was whitened: `to_coordinates`."""
+        """The fitted `grbm.GRBM`, a copy, on the CPU, of rows as `to_coordinates` gives them."""
         check_is_fitted(self)
         return GRBM.from_parameters({n: torch.tensor(x) for n, x in self._best.items()}).to(_torch_type(dtype))
 
     def to_coordinates(self, X: Any) -> Array:
-        """The rows of X as the machine sees them: whitened, (n_samples, n_units), float64, or as they are."""
+        """X as the machine sees it, (n_samples, n_units), float64: whitened, standardised or as it is."""
         found: Array = self._exactly(self._validated(X)).numpy()
         return found
 

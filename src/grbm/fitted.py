@@ -13,7 +13,7 @@ from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from grbm.coordinates import Coordinates
+from grbm.coordinates import Coordinates, Units
 from grbm.devices import pick_device, threads
 from grbm.errors import DivergenceError
 from grbm.initialise import anchored_, gaussian_
@@ -32,13 +32,13 @@ ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller 
 
 
 @contextmanager
-def explained(is_whitened: bool, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+def explained(coordinates: Coordinates, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
     """What to do where learning diverges, in the estimator's own words, after ``undo``."""
     try:
         yield
     except DivergenceError as error:
         undo()
-        raise DivergenceError(error.divergence, advice=LOWER if is_whitened else ADVICE) from error
+        raise DivergenceError(error.divergence, advice=ADVICE if coordinates.are_features else LOWER) from error
 
 
 PLAIN = {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0, "n_updates": 2000, "rounds": 0}  # without whitening
@@ -114,32 +114,32 @@ class FittedState:
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "components_")
 
-    def _begin(self, X: Array, *, is_whitened: bool, whole: bool = True) -> TrainState:
-        if not is_whitened and self.n_contrasts not in ("auto", 1):
+    def _begin(self, X: Array, units: Units, *, whole: bool = True) -> TrainState:
+        if units != "whitened" and self.n_contrasts not in ("auto", 1):
             raise ValueError(
                 f"n_contrasts={self.n_contrasts} needs whitened rows: whiten=True, and fit, not partial_fit."
             )
-        found = self._find(X, is_whitened=is_whitened)
+        whitened = self._find(X, units).whitened
         self._seen: list[Any] = [0, 0.0, 0.0]
         self._see(X)
         recipe = self._recipe(len(X))
-        if is_whitened:
-            assert found.whitened is not None
-            return begin(self._to_units(X), found.whitened, recipe, self._learned_with)
-        check_scale(X, getattr(self, "feature_names_in_", None), whole=whole)
+        if whitened is not None:
+            return begin(self._to_units(X), whitened, recipe, self._learned_with)
+        if units == "features":
+            check_scale(X, getattr(self, "feature_names_in_", None), whole=whole)
         model = GRBM(X.shape[1], recipe.n_hidden)
         length = min(0.3, 1.5 * (X.shape[1] / recipe.n_hidden) ** 0.5)  # so that all units together vary as X does
-        anchored_(model, torch.tensor(X), length=length, seed=self._learned_with)
+        anchored_(model, self._exactly(X), length=length, seed=self._learned_with)
         model.to(pick_device(self.device))
         return TrainState(model, optimizer(model, recipe), seed=self._learned_with)
 
-    def _find(self, X: Array, *, is_whitened: bool) -> Coordinates:
+    def _find(self, X: Array, units: Units) -> Coordinates:
         """Coordinates of the rows X, which become those of the machine."""
         asked = None if self.n_components == "auto" else int(self.n_components)
         n_hidden = recipe_for(len(X), asked, X.shape[1]).n_hidden
         how: dict[str, Any] = {"fine": sees_clusters(n_hidden), "seed": self._learned_with}
         how["n_contrasts"] = None if self.n_contrasts == "auto" else int(self.n_contrasts)
-        found = Coordinates.find(X, is_whitened=is_whitened, **how)
+        found = Coordinates.find(X, units, **how)
         self._coordinates_ = found.state()
         self.constant_ = [] if found.whitened is None else list(found.whitened.constant)
         self.collinear_ = [] if found.whitened is None else list(found.whitened.collinear)
@@ -147,7 +147,7 @@ class FittedState:
 
     def _gaussian_of(self, X: Array, learned: Learned) -> Learned:
         """The one Gaussian that is kept, of all rows, and the start of learning in its coordinates."""
-        whitened = self._find(X, is_whitened=True).whitened
+        whitened = self._find(X, "whitened").whitened
         assert whitened is not None
         state = begin(self._to_units(X), whitened, self._recipe(len(X)), self._learned_with)
         state.update = learned.state.update
@@ -201,8 +201,9 @@ class FittedState:
             refuse_gaps(X, "Fill the gaps of X first: impute(X).")
         array: Array = np.ascontiguousarray(X)
         n, mean, var = self._seen
-        whitened = self._coordinates().whitened is not None
-        check_distance(array, np.asarray(mean), np.asarray(var + (0 if whitened else 10 / (n + 10))))
+        coordinates = self._coordinates()
+        unsure = 0 if coordinates.whitened is not None else 10 / (n + 10) * coordinates.scale.scale.numpy() ** 2
+        check_distance(array, np.asarray(mean), np.asarray(var + unsure))
         return array
 
     def _keep(self, state: TrainState, dtype: Any, model: GRBM) -> None:
@@ -276,11 +277,12 @@ class FittedState:
 
     def _base_here(self) -> Base:
         """The base of tempered paths: mean and variance of the data, in the machine's units, near 1 for few rows."""
-        device, whitened = pick_device(self.device), self._coordinates().whitened
-        if whitened is not None:
-            return Base(*(x.to(device) for x in whitened.base))
+        device, coordinates = pick_device(self.device), self._coordinates()
+        if coordinates.whitened is not None:
+            return Base(*(x.to(device) for x in coordinates.whitened.base))
         n, mean, var = self._seen
-        parts = mean, (n * var + 10) / (n + 10)
+        centre, scale = coordinates.scale.mean.numpy(), coordinates.scale.scale.numpy()
+        parts = (mean - centre) / scale, (n * var / scale**2 + 10) / (n + 10)
         return Base(*(torch.tensor(x, dtype=torch.float32, device=device) for x in parts))
 
     def _model_here(self) -> GRBM:

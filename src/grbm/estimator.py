@@ -84,7 +84,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Share of the rows that `fit` holds out to choose the best model by; none where it would be fewer than ten.
     n_iter_no_change : int, default=10
         Looks at held-out rows (40, and one after each round) without a rise by ``tol`` before learning stops.
-    tol : float, default=0.01
+    tol : float, default=0.003
         Nats per row.
     warm_start : bool, default=False
         `fit` goes on from what was learned before, in the same coordinates.
@@ -185,7 +185,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
-        tol: float = 0.01,
+        tol: float = 0.003,
         warm_start: bool = False,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,

@@ -93,7 +93,7 @@ class FittedState:
         """What version 0.1 kept of a fitted estimator, which knew neither whitening nor a best model."""
         for name, value in {"whiten": False, "early_stopping": False, "validation_fraction": 0.1}.items():
             vars(self).setdefault(name, value)
-        for name, number in {"n_iter_no_change": 10, "tol": 0.01, "warm_start": False}.items():
+        for name, number in {"n_iter_no_change": 10, "tol": 0.003, "warm_start": False}.items():
             vars(self).setdefault(name, number)
         known: dict[str, Any] = vars(self)
         W, log_var = known["components_"].T.astype(np.float64), np.log(known["variances_"].astype(np.float64))

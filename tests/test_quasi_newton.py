@@ -227,8 +227,6 @@ def test_a_round_climbs_and_keeps_its_draws():
 def test_variances_stay_above_their_floor():
     data = clusters(1000)
     model = matched_(GRBM(2, 64), data)
-    with torch.no_grad():
-        model.log_var.fill_(math.log(1.06))
     draws, memory = round_of(model, data)
     free = copy.deepcopy(model)
     climb(free, data, draws, memory, min_var=1e-4)

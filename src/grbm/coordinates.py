@@ -51,9 +51,11 @@ class Coordinates:
         return cls(whitened.scale, whitened)
 
     @property
-    def are_features(self) -> bool:
-        """Whether the machine works in the units of the features."""
-        return self.scale.to_z is None and bool((self.scale.mean == 0).all() and (self.scale.scale == 1).all())
+    def units(self) -> Units:
+        """What the machine works in."""
+        if self.whitened is not None:
+            return "whitened"
+        return "features" if (self.scale.mean == 0).all() and (self.scale.scale == 1).all() else "standardised"
 
     def to_units(self, X: Array) -> Tensor:
         """(n, n_features) -> (n, K), float64."""

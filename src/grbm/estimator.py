@@ -226,18 +226,18 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Raises
         ------
         DivergenceError
-            When numbers leave the finite world, which unscaled features can cause where nothing is whitened.
+            When numbers leave the finite world, which unscaled features can cause with ``whiten=False``.
         """
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0
         X = self._complete(X, reset=not go_on)
-        units = units_for(X, self.whiten)
-        is_whitened = self._coordinates().whitened is not None if go_on else units == "whitened"
+        units = self._coordinates().units if go_on else units_for(X, self.whiten)
         if not go_on:
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
                 self.__dict__.pop(name, None)
             self._learned_with = self._seed(None)
-        learned_from, held = held_out(len(X), self.validation_fraction if is_whitened else 0.0, self._learned_with)
+        share = self.validation_fraction if units == "whitened" else 0.0
+        learned_from, held = held_out(len(X), share, self._learned_with)
         seen = X[learned_from.numpy()]  # of the others nothing is known before they are scored
         state = self._resume(seen) if go_on else self._begin(seen, units)
         whitened, rows, scored = self._coordinates().whitened, self._to_units(seen), self._to_units(X[held.numpy()])
@@ -260,7 +260,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
                 print(sentence(progress, log_det, rows, time.perf_counter() - start), flush=True)
             return callback is not None and callback(progress)
 
-        with self._threads(), explained(self._coordinates()):
+        with self._threads(), explained(units):
             learned = learn(
                 state,
                 rows,
@@ -296,7 +296,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
             self._learned_with = self._seed(None)
         state = self._begin(X, "features", whole=False) if first else self._resume(X)
         data, options = self._to_units(X), self._recipe(len(X)).options()
-        with self._threads(), explained(self._coordinates(), lambda: setattr(self, "_seen", seen)):
+        with self._threads(), explained(self._coordinates().units, lambda: setattr(self, "_seen", seen)):
             for batch in torch.split(data, self.batch_size):
                 train_step(state, self._objective(), batch, options)
             state.settle()

@@ -32,13 +32,13 @@ ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller 
 
 
 @contextmanager
-def explained(coordinates: Coordinates, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+def explained(units: Units, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
     """What to do where learning diverges, in the estimator's own words, after ``undo``."""
     try:
         yield
     except DivergenceError as error:
         undo()
-        raise DivergenceError(error.divergence, advice=ADVICE if coordinates.are_features else LOWER) from error
+        raise DivergenceError(error.divergence, advice=ADVICE if units == "features" else LOWER) from error
 
 
 PLAIN = {"n_chains": 64, "min_var": 0.02, "variance_rate": 1.0, "n_updates": 2000, "rounds": 0}  # without whitening

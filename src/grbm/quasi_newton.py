@@ -161,9 +161,10 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
     memory : Memory
         From earlier rounds: other draws, but nearly the same curvature.
     """
-    here, rows = natural.vector(in_double(model.freeze())), rows.double()
-    high = torch.full_like(here, torch.inf)
+    start, rows = natural.vector(in_double(model.freeze())), rows.double()
+    high = torch.full_like(start, torch.inf)
     high[-model.n_visible :] = -math.log(min_var)
+    here = torch.minimum(start, high)
 
     def machine(vector: Tensor) -> Energy:
         return natural.energy_of(vector, model.n_visible, model.n_hidden)
@@ -189,9 +190,8 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
             pairs = (torch.cat([a, b[None]])[-REMEMBERED:] for a, b in zip(memory, (step, fall), strict=True))
             memory = Memory(*pairs)
         here, now, n_made = there, found, n_made + 1
-    if not n_made:
-        return Climbed(Memory.empty(here), began, now)
-    end = machine(here)
-    for parameter, value in zip(model.parameters(), (end.W, end.b, end.mu, end.var.log()), strict=True):
-        parameter.copy_(value)
-    return Climbed(memory, began, now)
+    if not torch.equal(here, start):
+        end = machine(here)
+        for parameter, value in zip(model.parameters(), (end.W, end.b, end.mu, end.var.log()), strict=True):
+            parameter.copy_(value)
+    return Climbed(memory if n_made else Memory.empty(here), began, now)

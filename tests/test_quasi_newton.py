@@ -232,6 +232,7 @@ def test_variances_stay_above_their_floor():
     climb(free, data, draws, memory, min_var=1e-4)
     climb(model, data, draws, memory, min_var=1.05)
     assert (model.var >= 1.05 - 1e-6).all()
+    assert (model.var < 1.05 + 1e-3).any()
     assert (free.var < 1.04).any()
 
 

@@ -62,7 +62,11 @@ def test_help_and_errors_of_the_command_line_load_nothing_heavy(args):
 @pytest.mark.parametrize("after", [0.3, 0.7, 1.2, 2.0])
 def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path, after):
     command = [sys.executable, "-m", "grbm", "train", "digits", "--out", str(tmp_path / "run"), "--no-figures"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def heed() -> None:  # where these tests run in the background, children would inherit that Ctrl-C is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     time.sleep(after)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)

@@ -21,7 +21,7 @@ from grbm import (
     measured,
     sample,
 )
-from grbm.contrasts import Contrasts, ask_for_contrasts, scaled_gaussians
+from grbm.contrasts import Contrasts, ask_for_contrasts, elliptical, scaled_gaussians
 from grbm.data import whitening
 from grbm.data.standardise import Standardizer
 from grbm.data.whitening import whiten
@@ -292,9 +292,9 @@ def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does()
     gappy[:, 1] = np.nan
     assert np.isfinite(rbm.impute(gappy)).all()
     again = rbm.set_params(warm_start=True, n_iter=5).fit(x)
-    assert again.contrasts_.shape == (8, 2)
+    assert again.contrasts_.shape == (12, 2)
     assert again.contrasts_[:, 1].sum() == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="8 are learned"):
+    with pytest.raises(ValueError, match="12 are learned"):
         rbm.set_params(n_contrasts=3).fit(x)
     with pytest.raises(ValueError, match="needs whitened rows"):
         GaussianBernoulliRBM(8, n_contrasts=3, whiten=False).fit(x)
@@ -452,3 +452,85 @@ def test_more_hidden_units_in_the_plane_alone():
     assert [recipe_for(2000, None, n).n_hidden for n in (1, 2, 3)] == [200, 200, 128]
     assert recipe_for(300, None, 2).n_hidden == 75
     assert recipe_for(2000, 17, 2).n_hidden == 17
+
+
+def skewed(n: int) -> torch.Tensor:
+    """Rows (n, 3) about (1, 2, 3), correlated; seven in ten at half the scale, the rest at twice."""
+    rng = np.random.default_rng(0)
+    scale = rng.choice([0.5, 2.0], (n, 1), p=[0.7, 0.3])
+    return torch.from_numpy([1.0, 2.0, 3.0] + scale * (rng.normal(size=(n, 3)) @ [[1, 0.9, 0], [0, 0.3, 0], [0, 1, 2]]))
+
+
+def test_the_elliptical_fit_is_where_its_log_posterior_has_no_slope():
+    """By autograd, in centre, covariance, scales and weights at once; one row of the whole covariance is the prior."""
+    x = skewed(500)
+    contrasts, covariance = elliptical(x, 2)
+    parts = [contrasts.centre, torch.linalg.cholesky(covariance), contrasts.log_scales, contrasts.log_weights]
+    centre, factor, log_scales, log_weights = (part.clone().requires_grad_() for part in parts)
+    factor_ = factor.tril()
+    log_det = 2 * factor_.diagonal().log().sum()
+    squares = torch.linalg.solve_triangular(factor_, (x - centre).T, upper=False).square().sum(0)
+    joint = log_weights.log_softmax(0) - 3 * log_scales - 0.5 * squares[:, None] / (2 * log_scales).exp()
+    spread = torch.linalg.solve_triangular(factor_, torch.linalg.cholesky(x.T.cov(correction=0)), upper=False)
+    prior = -0.5 * (log_det + spread.square().sum())
+    (joint.logsumexp(1).sum() - 0.5 * len(x) * log_det + prior).backward()
+    for part in (centre, factor, log_scales, log_weights):
+        assert part.grad is not None
+        assert float(part.grad.abs().max()) < 0.05  # of 500 rows
+
+
+def test_the_elliptical_fit_finds_centre_shape_and_scales_in_spite_of_rows_far_out():
+    """Ten rows of 5,000 lie 100 out on one axis, and make its variance over all rows fifteen times the true one."""
+    x = skewed(5000)
+    x[:10, 0] += 100.0
+    contrasts, covariance = elliptical(x, 4)
+    A = torch.tensor([[1, 0.9, 0], [0, 0.3, 0], [0, 1, 2]]).double()
+    shape = A.T @ A
+    torch.testing.assert_close(contrasts.centre, torch.tensor([1.0, 2.0, 3.0]).double(), rtol=0, atol=0.05)
+    found, true, all_rows = (c / torch.linalg.det(c) ** (1 / 3) for c in (covariance, shape, x.T.cov()))
+    torch.testing.assert_close(found, true, rtol=0, atol=0.15)
+    assert float((all_rows - true).abs().max()) > 1
+
+
+def test_contrasts_reach_further_than_all_rows_learned_from():
+    """Three of twelve go on to twice the furthest row, with the least weight there is: a row four times as far out is
+    not impossible, and what is learned from is as likely as without them."""
+    x = torch.from_numpy(heavy(2000, 3))
+    found, covariance = elliptical(x, 12)
+    factor = torch.linalg.cholesky(covariance)
+
+    def energy(u: torch.Tensor) -> torch.Tensor:
+        return 0.5 * torch.linalg.solve_triangular(factor, (u - found.centre).T, upper=False).square().sum(0)
+
+    is_rare = found.log_weights.exp() < 2e-6
+    nearer = Contrasts(found.log_weights[~is_rare], found.log_scales[~is_rare], found.centre)
+    rare, common = found.log_scales[is_rare], nearer.log_scales[nearer.log_weights.exp() > 0.01].max()
+    assert len(rare) == 3
+    assert float(rare[-1].exp()) == pytest.approx(2 * float((2 * energy(x).max() / 4).sqrt()))
+    torch.testing.assert_close(rare, torch.linspace(float(common), float(rare[-1]), 4, dtype=torch.float64)[1:])
+    assert bool((found.log_scales.diff() > 0).all())
+    far = 4 * x[energy(x).argmax()][None]
+    assert float(nearer.free_energy(far, energy) - found.free_energy(far, energy)) > 30
+    assert float((found.free_energy(x, energy) - nearer.free_energy(x, energy)).mean()) < 1e-4
+    contrasts = whiten(x.numpy()).contrasts
+    assert contrasts is not None
+    assert len(contrasts.log_scales) == 12
+
+
+@pytest.mark.parametrize("apart", [0.0, 4.0])  # two clusters, so far from the centre
+def test_rows_of_one_contrast_are_white_about_the_centre_where_tails_are_heavy(apart):
+    """The centre is that of the rows at one contrast in the new coordinates; without clusters these are white there."""
+    rng = np.random.default_rng(1)
+    unit = rng.normal(size=(4000, 4)) + apart * rng.choice([-1, 1], (4000, 1)) * [1, 1, 0, 0]
+    x = rng.standard_t(3, size=(4000, 1)) * (unit @ rng.normal(size=(4, 4))) + 20
+    x[:40] += 300 * rng.normal(size=4)
+    found = whiten(x, fine=apart > 0)
+    assert found.contrasts is not None
+    z = found.scale(torch.from_numpy(x)).float()
+    centre = found.scale(torch.full((1, 4), 20.0).double()).float()[0]
+    width = found.base.var.sqrt()
+    assert float(((found.contrasts.centre - centre) / width).abs().max()) < 0.1
+    assert float((centre / width).abs().max()) > 0.3  # rows far out pull at the mean of all
+    if apart == 0:
+        drawn = found.contrasts.removed(z, lambda u: 0.5 * (u - found.contrasts.centre).square().sum(1), generator(0))
+        torch.testing.assert_close(drawn.T.cov(), torch.eye(4), rtol=0, atol=0.15)

@@ -16,11 +16,15 @@ from torch.nn.functional import logsigmoid
 
 from grbm.randomness import Rng, uniform
 
-NUMBER = 8  # of contrasts, where rows ask for some
+NUMBER = 12  # of contrasts, where rows ask for some
+BEYOND = 4  # one in so many is for rows further out than those that it was learned from
 QUANTILES = 100_000  # rows at most that they start from
 GRID = 9  # of scales that tell whether they do
 ITERATIONS = 200
+FEW = 0.01  # share of rows, of which a contrast with less is for single ones
 RAREST = 1e-6  # weight of a contrast, so that none is lost for good
+FURTHER = 2.0  # times as wide as the furthest row asks for: the widest contrast
+PRIOR = 1.0  # rows that the covariance of all rows counts for, where rows far out weigh less
 KEPT = 0.5  # share of the weights that a step of expectation maximisation keeps
 
 FreeEnergy = Callable[[Tensor], Tensor]  # of the machine at unit contrast: (..., N) -> (...)
@@ -103,12 +107,58 @@ def scaled_gaussians(squares: Tensor, centre: Tensor, n_contrasts: int) -> Contr
     spread = torch.quantile((some / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
     log_scales, log_weights = spread.clamp_min(1e-3).log(), torch.full((n_contrasts,), -math.log(n_contrasts)).double()
     for _ in range(ITERATIONS):
-        share = (log_weights - N * log_scales - 0.5 * squares[:, None] * (-2 * log_scales).exp()).softmax(1)
-        total = share.sum(0)
-        log_weights = (total / len(squares)).clamp_min(RAREST).log().log_softmax(0)
-        found = (share * squares[:, None]).sum(0) / (N * total.clamp_min(1e-9))
-        log_scales = torch.where(total > 1, 0.5 * found.clamp_min(1e-6).log(), log_scales)
+        log_weights, log_scales = _scaled(_share(squares, N, log_weights, log_scales), squares, N, log_scales)
     return Contrasts(log_weights, log_scales, centre)
+
+
+def elliptical(rows: Tensor, n_contrasts: int) -> tuple[Contrasts, Tensor]:
+    """The mixture of scaled Gaussians of one centre and one covariance Σ (N, N) that fits rows (n, N), and this Σ.
+
+    Expectation maximisation, in which rows far out weigh less, as in that of Student's t (Liu & Rubin 1995). One scale
+    in four is left out of it: these go on evenly from where rows become few to twice as far as the furthest, with the
+    least weight there is. The next row may lie there, and scales that only fit would call it impossible.
+    """
+    rows, N, n_beyond = rows.double(), rows.shape[1], n_contrasts // BEYOND
+    centre, covariance = rows.mean(0), rows.T.cov(correction=0).reshape(N, N)
+    prior, squares = PRIOR * covariance, _squares(rows, centre, covariance)
+    log_weights, log_scales, _ = scaled_gaussians(squares, centre, n_contrasts - n_beyond)
+    for _ in range(ITERATIONS):
+        share = _share(squares, N, log_weights, log_scales)
+        log_weights, log_scales = _scaled(share, squares, N, log_scales)
+        weights = share @ (-2 * log_scales).exp()
+        centre = weights @ rows / weights.sum()
+        scatter = (rows - centre).T @ (weights[:, None] * (rows - centre))
+        covariance = (prior + scatter) / (len(rows) + PRIOR)
+        squares = _squares(rows, centre, covariance)
+    common, furthest = log_scales[log_weights.exp() > FEW].max(), 0.5 * (squares.max() / N).log()
+    end = max(float(log_scales.max()), float(furthest)) + math.log(FURTHER)
+    beyond = torch.linspace(float(common), end, n_beyond + 1, dtype=torch.float64)[1:]
+    log_weights = torch.cat([log_weights, torch.full_like(beyond, math.log(RAREST))]).log_softmax(0)
+    log_scales, order = torch.cat([log_scales, beyond]).sort()
+    return Contrasts(log_weights[order], log_scales, centre), covariance
+
+
+def _squares(rows: Tensor, centre: Tensor, covariance: Tensor) -> Tensor:
+    """(v − c)ᵀ Σ⁻¹ (v − c) of rows v (n, N): (n,)."""
+    factor = torch.linalg.cholesky(covariance)
+    return torch.linalg.solve_triangular(factor, (rows - centre).T, upper=False).square().sum(0)
+
+
+def _share(squares: Tensor, N: int, log_weights: Tensor, log_scales: Tensor) -> Tensor:
+    """p(k | v) of a mixture of scaled Gaussians, by the squares (n,) of rows: (n, K)."""
+    return (log_weights - N * log_scales - 0.5 * squares[:, None] * (-2 * log_scales).exp()).softmax(1)
+
+
+def _weighed(share: Tensor) -> Tensor:
+    """Log-weights by the shares (n, K): (K,)."""
+    return share.mean(0).clamp_min(RAREST).log().log_softmax(0)
+
+
+def _scaled(share: Tensor, squares: Tensor, N: int, log_scales: Tensor) -> tuple[Tensor, Tensor]:
+    """The step of maximisation: log-weights and log-scales (K,)."""
+    total = share.sum(0)
+    found = (share * squares[:, None]).sum(0) / (N * total.clamp_min(1e-9))
+    return _weighed(share), torch.where(total > 1, 0.5 * found.clamp_min(1e-6).log(), log_scales)
 
 
 def ask_for_contrasts(rows: Tensor, free_energy: FreeEnergy) -> bool:

@@ -70,7 +70,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         features, but for collinear ones, are at most 40, and standardises the features of other tables. False leaves
         them as they are. What is reported is in the units of the features in any case.
     n_contrasts : int or "auto", default="auto"
-        Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 8 where X asks
+        Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 12 where X asks
         for some, else 1. Only where X is whitened.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;

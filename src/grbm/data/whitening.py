@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from grbm.contrasts import NUMBER, Contrasts, ask_for_contrasts, scaled_gaussians
+from grbm.contrasts import NUMBER, Contrasts, ask_for_contrasts, elliptical
 from grbm.data.standardise import Standardizer
 from grbm.model import Base
 from grbm.randomness import generator
@@ -60,7 +60,8 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     some = np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)
     white = inside @ coordinates
     tied = best_mixture(white[some], ("tied",), seed)
-    contrasts, white, tied = _contrasts(white, some, tied, n_contrasts, seed)
+    contrasts, change, white, tied = _contrasts(white, some, tied, n_contrasts, seed)
+    coordinates = coordinates @ change
     turn = np.eye(len(values)) if tied.n_components == 1 else np.linalg.eigh(tied.covariances_)[1]
     if fine:
         clusters = best_mixture(white[some] @ turn, ("diag",), seed)
@@ -82,22 +83,25 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     widths = z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
     types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
     mixture = best_mixture(z[some], types, seed)
+    if contrasts is not None:
+        contrasts = contrasts._replace(centre=contrasts.centre @ torch.from_numpy(turn)).to(torch.zeros(1))
     return Whitened(
         Standardizer(*(torch.from_numpy(a) for a in (mean, scale, to_z, to_x))),
         Base(*(torch.from_numpy(a).float() for a in (z.mean(0), np.maximum(widths, 1e-9)))),
         as_reference(mixture),
         tuple(np.flatnonzero(~varies).tolist()),
         tuple(np.flatnonzero(follows).tolist()),
-        None if contrasts is None else contrasts.to(torch.zeros(1)),
+        contrasts,
     )
 
 
 def _contrasts(
     white: Array, some: Array, tied: Any, n_contrasts: int | None, seed: int
-) -> tuple[Contrasts | None, Array, Any]:
-    """The contrasts that whitened rows (n, K) ask for, the rows at one contrast, and their mixture with one covariance.
+) -> tuple[Contrasts | None, Array, Array, Any]:
+    """The contrasts that whitened rows (n, K) ask for, and coordinates (K, K) in which rows of one contrast are white.
 
-    They are asked for where ``tied``, the mixture without them, is better with them: a GRBM is one with one covariance.
+    And the rows at one contrast, there, and their mixture with one covariance. Contrasts are asked for where ``tied``,
+    the mixture without them, is better with them: a GRBM is one with one covariance.
     """
     rows = torch.from_numpy(white)
 
@@ -107,10 +111,15 @@ def _contrasts(
     if n_contrasts is None:
         n_contrasts = NUMBER if ask_for_contrasts(rows[some], energy) else 1
     if n_contrasts == 1:
-        return None, white, tied
-    contrasts = scaled_gaussians(rows.square().sum(1), torch.zeros(white.shape[1]).double(), n_contrasts)
-    unit = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(1), generator(seed, "contrasts")).numpy()
-    return contrasts, unit, best_mixture(unit[some], ("tied",), seed)
+        return None, np.eye(white.shape[1]), white, tied
+    contrasts, covariance = elliptical(rows[some], n_contrasts)
+    values, vectors = torch.linalg.eigh(covariance)
+    change = vectors / values.sqrt()
+    contrasts = contrasts._replace(centre=contrasts.centre @ change)
+    unit = contrasts.removed(
+        rows @ change, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(seed, "contrasts")
+    ).numpy()
+    return contrasts, change.numpy(), unit, best_mixture(unit[some], ("tied",), seed)
 
 
 def is_narrow(x: Array) -> bool:

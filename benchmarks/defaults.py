@@ -78,6 +78,12 @@ def shape(name: str) -> Table:
         x = rng.uniform(size=(n, 3))
     elif name == "heavy-tails":
         x = rng.standard_t(4, size=(n, 4))
+    elif name == "cauchy":
+        x = rng.standard_cauchy(size=(n, 3))
+    elif name == "lognormal":
+        x = np.exp(2 * rng.normal(size=(n, 4)))
+    elif name == "zero-rows":  # three in five are
+        x = rng.standard_t(2, size=(n, 5)) * (rng.random((n, 1)) < 0.4)
     elif name == "small":
         x = rng.normal(size=(200, 3)) * 0.5 + 3 * rng.integers(0, 2, (200, 1))
     elif name == "collinear-50":
@@ -120,7 +126,8 @@ def patches() -> Table:
     return Table(np.stack(rows[:cut]), np.stack(rows[cut:]))
 
 
-SHAPES = ("ring", "eight-clusters", "moons", "spirals", "uniform", "heavy-tails", "small", "collinear-50")
+HEAVIER = ("cauchy", "lognormal", "zero-rows")
+SHAPES = ("ring", "eight-clusters", "moons", "spirals", "uniform", "heavy-tails", "small", "collinear-50", *HEAVIER)
 REAL = ("iris", "wine", "breast-cancer", "diabetes", "digits")
 SMALL = REAL[:4]  # too few rows for one split to say much
 TABLES: dict[str, Callable[[], Table]] = {

@@ -504,7 +504,10 @@ def test_contrasts_reach_further_than_all_rows_learned_from():
 
     is_rare = found.log_weights.exp() < 2e-6
     nearer = Contrasts(found.log_weights[~is_rare], found.log_scales[~is_rare], found.centre)
-    rare, common = found.log_scales[is_rare], nearer.log_scales[nearer.log_weights.exp() > 0.01].max()
+    rare, common = (
+        found.log_scales[is_rare],
+        nearer.log_scales[nearer.log_weights.exp() > 0.03 * nearer.log_weights.exp().max()].max(),
+    )
     assert len(rare) == 3
     assert float(rare[-1].exp()) == pytest.approx(2 * float((2 * energy(x).max() / 4).sqrt()))
     torch.testing.assert_close(rare, torch.linspace(float(common), float(rare[-1]), 4, dtype=torch.float64)[1:])

@@ -139,3 +139,21 @@ def test_a_resumed_run_goes_on_as_its_table_asked(tmp_path, shape, expected):
                 on_update=leave,
             )
     assert seen == [expected, expected]
+
+
+def test_a_short_table_of_one_gaussian_has_no_clusters():
+    """Two rows alone are no cluster, however narrow one about them would be: one component for each of four tables."""
+    for seed in range(4):
+        x = np.random.default_rng(seed).normal(size=(50, 10))
+        found = best_mixture(x, ("full", "tied", "diag"))
+        assert found.n_components == 1
+        assert float(found.score(np.random.default_rng(9).normal(size=(2000, 10)))) > -17
+
+
+def test_a_short_table_keeps_its_clusters():
+    rng = np.random.default_rng(0)
+    which = rng.integers(0, 2, 60)
+    x = 6 * which[:, None] * np.ones(10) + rng.normal(size=(60, 10))
+    found = best_mixture((x - x.mean(0)) / x.std(0), ("full", "tied", "diag"))
+    assert found.n_components == 2
+    assert sorted(found.weights_) == pytest.approx(sorted([which.mean(), 1 - which.mean()]), abs=1e-6)

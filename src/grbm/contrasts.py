@@ -21,7 +21,7 @@ BEYOND = 4  # one in so many is for rows further out than those that it was lear
 QUANTILES = 100_000  # rows at most that they start from
 GRID = 9  # of scales that tell whether they do
 ITERATIONS = 200
-FEW = 0.01  # share of rows, of which a contrast with less is for single ones
+FEW = 0.03  # of the largest weight; contrasts with less are for single rows
 RAREST = 1e-6  # weight of a contrast, so that none is lost for good
 FURTHER = 2.0  # times as wide as the furthest row asks for: the widest contrast
 PRIOR = 1.0  # rows that the covariance of all rows counts for, where rows far out weigh less
@@ -130,7 +130,8 @@ def elliptical(rows: Tensor, n_contrasts: int) -> tuple[Contrasts, Tensor]:
         scatter = (rows - centre).T @ (weights[:, None] * (rows - centre))
         covariance = (prior + scatter) / (len(rows) + PRIOR)
         squares = _squares(rows, centre, covariance)
-    common, furthest = log_scales[log_weights.exp() > FEW].max(), 0.5 * (squares.max() / N).log()
+    common = log_scales[log_weights > log_weights.max() + math.log(FEW)].max()
+    furthest = 0.5 * (squares.max() / N).log()
     end = max(float(log_scales.max()), float(furthest)) + math.log(FURTHER)
     beyond = torch.linspace(float(common), end, n_beyond + 1, dtype=torch.float64)[1:]
     log_weights = torch.cat([log_weights, torch.full_like(beyond, math.log(RAREST))]).log_softmax(0)

@@ -27,6 +27,7 @@ COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
 WIDEST = 40  # units that are whitened by default: beyond, a mixture with full covariances says little
 WIDEST_TABLE = 500  # columns in which linear functions of one another are looked for by default
+ROWS_A_COLUMN = 10  # below which a table is short
 NARROWEST = 5e-3  # width of a cluster, of a variance of 1 in all
 FEWEST, SMALLEST = 30, 0.03  # rows, and share of them, of a cluster whose widths count
 
@@ -165,7 +166,7 @@ def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    best, lowest = None, math.inf
+    best, lowest, is_short = None, math.inf, len(x) < ROWS_A_COLUMN * x.shape[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for kind in types:
@@ -173,7 +174,8 @@ def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0) -> Any:
             for k in COMPONENTS:
                 if 3 * k > len(x) or worse == 4:
                     break
-                mixture = GaussianMixture(k, covariance_type=kind, reg_covar=1e-6, random_state=seed % 2**32).fit(x)
+                floor = 1 / len(x) if is_short else 1e-6  # else two rows alone would be a cluster of no width
+                mixture = GaussianMixture(k, covariance_type=kind, reg_covar=floor, random_state=seed % 2**32).fit(x)
                 found = mixture.bic(x)
                 worse = 0 if found < lowest else worse + 1
                 if found < lowest:

@@ -464,7 +464,7 @@ def skewed(n: int) -> torch.Tensor:
 def test_the_elliptical_fit_is_where_its_log_posterior_has_no_slope():
     """By autograd, in centre, covariance, scales and weights at once; one row of the whole covariance is the prior."""
     x = skewed(500)
-    contrasts, covariance = elliptical(x, 2)
+    contrasts, covariance = elliptical(x, 2, x.T.cov(correction=0))
     parts = [contrasts.centre, torch.linalg.cholesky(covariance), contrasts.log_scales, contrasts.log_weights]
     centre, factor, log_scales, log_weights = (part.clone().requires_grad_() for part in parts)
     factor_ = factor.tril()
@@ -483,7 +483,7 @@ def test_the_elliptical_fit_finds_centre_shape_and_scales_in_spite_of_rows_far_o
     """Ten rows of 5,000 lie 100 out on one axis, and make its variance over all rows fifteen times the true one."""
     x = skewed(5000)
     x[:10, 0] += 100.0
-    contrasts, covariance = elliptical(x, 4)
+    contrasts, covariance = elliptical(x, 4, x.T.cov(correction=0))
     A = torch.tensor([[1, 0.9, 0], [0, 0.3, 0], [0, 1, 2]]).double()
     shape = A.T @ A
     torch.testing.assert_close(contrasts.centre, torch.tensor([1.0, 2.0, 3.0]).double(), rtol=0, atol=0.05)
@@ -496,7 +496,7 @@ def test_contrasts_reach_further_than_all_rows_learned_from():
     """Three of twelve go on to twice the furthest row, with the least weight there is: a row four times as far out is
     not impossible, and what is learned from is as likely as without them."""
     x = torch.from_numpy(heavy(2000, 3))
-    found, covariance = elliptical(x, 12)
+    found, covariance = elliptical(x, 12, x.T.cov(correction=0))
     factor = torch.linalg.cholesky(covariance)
 
     def energy(u: torch.Tensor) -> torch.Tensor:

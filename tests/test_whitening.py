@@ -145,15 +145,33 @@ def test_a_short_table_of_one_gaussian_has_no_clusters():
     """Two rows alone are no cluster, however narrow one about them would be: one component for each of four tables."""
     for seed in range(4):
         x = np.random.default_rng(seed).normal(size=(50, 10))
-        found = best_mixture(x, ("full", "tied", "diag"))
-        assert found.n_components == 1
-        assert float(found.score(np.random.default_rng(9).normal(size=(2000, 10)))) > -17
+        assert len(whiten(x).reference.weights) == 1
 
 
 def test_a_short_table_keeps_its_clusters():
     rng = np.random.default_rng(0)
     which = rng.integers(0, 2, 60)
     x = 6 * which[:, None] * np.ones(10) + rng.normal(size=(60, 10))
-    found = best_mixture((x - x.mean(0)) / x.std(0), ("full", "tied", "diag"))
-    assert found.n_components == 2
+    found = best_mixture((x - x.mean(0)) / x.std(0), ("full", "tied", "diag"), least=1 / 60)
     assert sorted(found.weights_) == pytest.approx(sorted([which.mean(), 1 - which.mean()]), abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (20, 30), (12, 12), (41, 40)])
+@pytest.mark.parametrize("n_contrasts", [None, 2, 6, 50])
+def test_tables_of_no_more_rows_than_columns_are_whitened(shape, n_contrasts):
+    """Their plain covariance is singular, and all rows are equally far out by it; contrasts may be asked for."""
+    x = np.random.default_rng(0).standard_t(2, size=shape)
+    found = whiten(x, n_contrasts=n_contrasts)
+    assert bool(found.scale.to_z.isfinite().all())
+    assert (found.contrasts is None) == (n_contrasts is None)
+    assert bool(found.base.var.isfinite().all())
+
+
+def test_the_widest_contrast_is_beyond_the_furthest_of_many_rows():
+    x = np.random.default_rng(0).standard_t(3, size=(20_001, 1)) * np.random.default_rng(1).normal(size=(20_001, 2))
+    x[1] *= 50 / np.linalg.norm(x[1]) * np.linalg.norm(x, axis=1).max()  # in no selection of 4,000 evenly spaced rows
+    found = whiten(x)
+    assert found.contrasts is not None
+    z = found.scale(torch.from_numpy(x[1:2])).float()
+    far = float((2 * found.base.energy(z) / 2).sqrt())
+    assert float(found.contrasts.log_scales[-1].exp()) == pytest.approx(2 * far, rel=0.2)

@@ -103,24 +103,25 @@ def scaled_gaussians(squares: Tensor, centre: Tensor, n_contrasts: int) -> Contr
     ``squares`` are (n,); by expectation maximisation. Weights and scales are float64.
     """
     squares, N = squares.double(), len(centre)
-    some = squares[torch.arange(min(len(squares), QUANTILES)) * len(squares) // min(len(squares), QUANTILES)]
-    spread = torch.quantile((some / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
+    spread = torch.quantile((_some(squares) / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
     log_scales, log_weights = spread.clamp_min(1e-3).log(), torch.full((n_contrasts,), -math.log(n_contrasts)).double()
     for _ in range(ITERATIONS):
         log_weights, log_scales = _scaled(_share(squares, N, log_weights, log_scales), squares, N, log_scales)
     return Contrasts(log_weights, log_scales, centre)
 
 
-def elliptical(rows: Tensor, n_contrasts: int) -> tuple[Contrasts, Tensor]:
+def elliptical(rows: Tensor, n_contrasts: int, covariance: Tensor) -> tuple[Contrasts, Tensor]:
     """The mixture of scaled Gaussians of one centre and one covariance Σ (N, N) that fits rows (n, N), and this Σ.
 
+    ``covariance`` is one of all rows, shrunk where they are few: Σ begins there, and it counts for one row.
     Expectation maximisation, in which rows far out weigh less, as in that of Student's t (Liu & Rubin 1995). One scale
     in four is left out of it: these go on evenly from where rows become few to twice as far as the furthest, with the
     least weight there is. The next row may lie there, and scales that only fit would call it impossible.
     """
-    rows, N, n_beyond = rows.double(), rows.shape[1], n_contrasts // BEYOND
-    centre, covariance = rows.mean(0), rows.T.cov(correction=0).reshape(N, N)
-    prior, squares = PRIOR * covariance, _squares(rows, centre, covariance)
+    every, N, n_beyond = rows.double(), rows.shape[1], n_contrasts // BEYOND
+    rows = _some(every)
+    centre, prior = rows.mean(0), PRIOR * covariance
+    squares = _squares(rows, centre, covariance)
     log_weights, log_scales, _ = scaled_gaussians(squares, centre, n_contrasts - n_beyond)
     for _ in range(ITERATIONS):
         share = _share(squares, N, log_weights, log_scales)
@@ -131,12 +132,18 @@ def elliptical(rows: Tensor, n_contrasts: int) -> tuple[Contrasts, Tensor]:
         covariance = (prior + scatter) / (len(rows) + PRIOR)
         squares = _squares(rows, centre, covariance)
     common = log_scales[log_weights > log_weights.max() + math.log(FEW)].max()
-    furthest = 0.5 * (squares.max() / N).log()
+    furthest = 0.5 * (_squares(every, centre, covariance).max() / N).log()
     end = max(float(log_scales.max()), float(furthest)) + math.log(FURTHER)
     beyond = torch.linspace(float(common), end, n_beyond + 1, dtype=torch.float64)[1:]
     log_weights = torch.cat([log_weights, torch.full_like(beyond, math.log(RAREST))]).log_softmax(0)
     log_scales, order = torch.cat([log_scales, beyond]).sort()
     return Contrasts(log_weights[order], log_scales, centre), covariance
+
+
+def _some(rows: Tensor) -> Tensor:
+    """At most 100,000 of the rows, evenly spaced."""
+    n = min(len(rows), QUANTILES)
+    return rows[torch.arange(n) * len(rows) // n]
 
 
 def _squares(rows: Tensor, centre: Tensor, covariance: Tensor) -> Tensor:

@@ -60,12 +60,14 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     coordinates = vectors / np.sqrt(np.maximum(values, 1e-12))
     some = np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)
     white = inside @ coordinates
-    tied = best_mixture(white[some], ("tied",), seed)
-    contrasts, change, white, tied = _contrasts(white, some, tied, n_contrasts, seed)
+    is_short = len(x) < ROWS_A_COLUMN * white.shape[1]
+    least = 1 / len(x) if is_short else 1e-6  # else two rows alone would be a cluster of no width
+    tied = best_mixture(white[some], ("tied",), seed, least=least)
+    contrasts, change, white, tied = _contrasts(white, some, tied, n_contrasts, seed, least)
     coordinates = coordinates @ change
     turn = np.eye(len(values)) if tied.n_components == 1 else np.linalg.eigh(tied.covariances_)[1]
     if fine:
-        clusters = best_mixture(white[some] @ turn, ("diag",), seed)
+        clusters = best_mixture(white[some] @ turn, ("diag",), seed, least=least)
         whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(some), SMALLEST))
         narrow = clusters.covariances_[whole].min(0)
         turn = turn / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
@@ -81,9 +83,11 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
         to_x[:, follows] = to_x[:, kept] @ weights
     z = white @ turn
     # of few rows some direction hardly varies, and a Gaussian as narrow as it would be far too sure
-    widths = z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
+    widths = (
+        z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", turn, _shrunk(white - white.mean(0)), turn)
+    )
     types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
-    mixture = best_mixture(z[some], types, seed)
+    mixture = best_mixture(z[some], types, seed, least=least)
     if contrasts is not None:
         contrasts = contrasts._replace(centre=contrasts.centre @ torch.from_numpy(turn)).to(torch.zeros(1))
     return Whitened(
@@ -97,7 +101,7 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
 
 
 def _contrasts(
-    white: Array, some: Array, tied: Any, n_contrasts: int | None, seed: int
+    white: Array, some: Array, tied: Any, n_contrasts: int | None, seed: int, least: float
 ) -> tuple[Contrasts | None, Array, Array, Any]:
     """The contrasts that whitened rows (n, K) ask for, and coordinates (K, K) in which rows of one contrast are white.
 
@@ -110,17 +114,18 @@ def _contrasts(
         return torch.from_numpy(-tied.score_samples(z.numpy()))
 
     if n_contrasts is None:
-        n_contrasts = NUMBER if ask_for_contrasts(rows[some], energy) else 1
+        tells = len(white) > 2 * white.shape[1]  # of fewer rows, all lie as near as one another
+        n_contrasts = NUMBER if tells and ask_for_contrasts(rows[some], energy) else 1
     if n_contrasts == 1:
         return None, np.eye(white.shape[1]), white, tied
-    contrasts, covariance = elliptical(rows[some], n_contrasts)
+    contrasts, covariance = elliptical(rows, n_contrasts, torch.eye(white.shape[1], dtype=torch.float64))
     values, vectors = torch.linalg.eigh(covariance)
     change = vectors / values.sqrt()
     contrasts = contrasts._replace(centre=contrasts.centre @ change)
     unit = contrasts.removed(
         rows @ change, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(seed, "contrasts")
     ).numpy()
-    return contrasts, change.numpy(), unit, best_mixture(unit[some], ("tied",), seed)
+    return contrasts, change.numpy(), unit, best_mixture(unit[some], ("tied",), seed, least=least)
 
 
 def is_narrow(x: Array) -> bool:
@@ -161,12 +166,15 @@ def _shrunk(standard: Array) -> Array:
     return np.asarray(ledoit_wolf(standard, assume_centered=True)[0])
 
 
-def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0) -> Any:
-    """The `sklearn.mixture.GaussianMixture` of rows x with the lowest Bayesian information criterion (BIC)."""
+def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0, *, least: float = 1e-6) -> Any:
+    """The `sklearn.mixture.GaussianMixture` of rows x with the lowest Bayesian information criterion (BIC).
+
+    ``least`` is added to every variance.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    best, lowest, is_short = None, math.inf, len(x) < ROWS_A_COLUMN * x.shape[1]
+    best, lowest = None, math.inf
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for kind in types:
@@ -174,8 +182,7 @@ def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0) -> Any:
             for k in COMPONENTS:
                 if 3 * k > len(x) or worse == 4:
                     break
-                floor = 1 / len(x) if is_short else 1e-6  # else two rows alone would be a cluster of no width
-                mixture = GaussianMixture(k, covariance_type=kind, reg_covar=floor, random_state=seed % 2**32).fit(x)
+                mixture = GaussianMixture(k, covariance_type=kind, reg_covar=least, random_state=seed % 2**32).fit(x)
                 found = mixture.bic(x)
                 worse = 0 if found < lowest else worse + 1
                 if found < lowest:

@@ -18,7 +18,7 @@ from grbm.randomness import Rng, uniform
 
 NUMBER = 12  # of contrasts, where rows ask for some
 BEYOND = 4  # one in so many is for rows further out than those that it was learned from
-QUANTILES = 100_000  # rows at most that they start from
+MOST_ROWS = 100_000  # that they are found from
 GRID = 9  # of scales that tell whether they do
 ITERATIONS = 200
 FEW = 0.03  # of the largest weight; contrasts with less are for single rows
@@ -142,7 +142,7 @@ def elliptical(rows: Tensor, n_contrasts: int, covariance: Tensor) -> tuple[Cont
 
 def _some(rows: Tensor) -> Tensor:
     """At most 100,000 of the rows, evenly spaced."""
-    n = min(len(rows), QUANTILES)
+    n = min(len(rows), MOST_ROWS)
     return rows[torch.arange(n) * len(rows) // n]
 
 

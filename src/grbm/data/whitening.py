@@ -10,6 +10,8 @@ those of no such mixture do, it is seen at several contrasts (`grbm.contrasts`),
 
 import math
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,13 +63,13 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     some = np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)
     white = inside @ coordinates
     is_short = len(x) < ROWS_A_COLUMN * white.shape[1]
-    least = 1 / len(x) if is_short else 1e-6  # else two rows alone would be a cluster of no width
-    tied = best_mixture(white[some], ("tied",), seed, least=least)
-    contrasts, change, white, tied = _contrasts(white, some, tied, n_contrasts, seed, least)
+    least = 1 / len(x) if is_short else 1e-6  # of few rows, two alone would be a cluster of no width
+    mixture_of = partial(best_mixture, seed=seed, least=least)
+    contrasts, change, white, tied = _contrasts(white, some, mixture_of, n_contrasts, seed)
     coordinates = coordinates @ change
     turn = np.eye(len(values)) if tied.n_components == 1 else np.linalg.eigh(tied.covariances_)[1]
     if fine:
-        clusters = best_mixture(white[some] @ turn, ("diag",), seed, least=least)
+        clusters = mixture_of(white[some] @ turn, ("diag",))
         whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(some), SMALLEST))
         narrow = clusters.covariances_[whole].min(0)
         turn = turn / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
@@ -83,11 +85,9 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
         to_x[:, follows] = to_x[:, kept] @ weights
     z = white @ turn
     # of few rows some direction hardly varies, and a Gaussian as narrow as it would be far too sure
-    widths = (
-        z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", turn, _shrunk(white - white.mean(0)), turn)
-    )
+    widths = z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
     types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
-    mixture = best_mixture(z[some], types, seed, least=least)
+    mixture = mixture_of(z[some], types)
     if contrasts is not None:
         contrasts = contrasts._replace(centre=contrasts.centre @ torch.from_numpy(turn)).to(torch.zeros(1))
     return Whitened(
@@ -101,14 +101,14 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
 
 
 def _contrasts(
-    white: Array, some: Array, tied: Any, n_contrasts: int | None, seed: int, least: float
+    white: Array, some: Array, mixture_of: Callable[[Array, tuple[str, ...]], Any], n_contrasts: int | None, seed: int
 ) -> tuple[Contrasts | None, Array, Array, Any]:
     """The contrasts that whitened rows (n, K) ask for, and coordinates (K, K) in which rows of one contrast are white.
 
-    And the rows at one contrast, there, and their mixture with one covariance. Contrasts are asked for where ``tied``,
-    the mixture without them, is better with them: a GRBM is one with one covariance.
+    And the rows at one contrast, there, and their mixture with one covariance. Contrasts are asked for where this
+    mixture is better with them: a GRBM is one with one covariance.
     """
-    rows = torch.from_numpy(white)
+    rows, tied = torch.from_numpy(white), mixture_of(white[some], ("tied",))
 
     def energy(z: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(-tied.score_samples(z.numpy()))
@@ -125,7 +125,7 @@ def _contrasts(
     unit = contrasts.removed(
         rows @ change, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(seed, "contrasts")
     ).numpy()
-    return contrasts, change.numpy(), unit, best_mixture(unit[some], ("tied",), seed, least=least)
+    return contrasts, change.numpy(), unit, mixture_of(unit[some], ("tied",))
 
 
 def is_narrow(x: Array) -> bool:
@@ -159,11 +159,11 @@ def independent(x: Array) -> Array:
     return kept
 
 
-def _shrunk(standard: Array) -> Array:
+def _shrunk(rows: Array) -> Array:
     """The covariance, shrunk as far towards independent columns as few rows ask for (Ledoit & Wolf 2004)."""
     from sklearn.covariance import ledoit_wolf
 
-    return np.asarray(ledoit_wolf(standard, assume_centered=True)[0])
+    return np.asarray(ledoit_wolf(rows)[0])
 
 
 def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0, *, least: float = 1e-6) -> Any:

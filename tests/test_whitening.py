@@ -12,6 +12,7 @@ from grbm.distributed import ALONE
 from grbm.evaluate.baselines import baselines, compare
 from grbm.evaluate.watching import gaussian_nats
 from grbm.options import recipe_for
+from grbm.randomness import generator
 from grbm.runs.preparing import prepare
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
@@ -175,3 +176,17 @@ def test_the_widest_contrast_is_beyond_the_furthest_of_many_rows():
     z = found.scale(torch.from_numpy(x[1:2])).float()
     far = float((2 * found.base.energy(z) / 2).sqrt())
     assert float(found.contrasts.log_scales[-1].exp()) == pytest.approx(2 * far, rel=0.2)
+
+
+def test_the_base_of_a_short_table_varies_about_its_own_mean():
+    """Shrinking keeps the sum of variances; rows at one contrast do not lie about 0, the mean of the table."""
+    x = np.random.default_rng(0).standard_t(2, size=(15, 9))
+    x[0] += 40
+    found = whiten(x, fine=False, n_contrasts=3)
+    assert found.contrasts is not None
+    z = found.scale(torch.from_numpy(x)).float()
+    contrasts = found.contrasts
+    unit = contrasts.removed(z, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(0, "contrasts"))
+    torch.testing.assert_close(found.base.mean, unit.mean(0), rtol=0, atol=1e-3)
+    assert float(found.base.var.sum()) == pytest.approx(float(unit.var(0, correction=0).sum()), rel=1e-3)
+    assert float(unit.square().mean(0).sum()) > 1.02 * float(found.base.var.sum())

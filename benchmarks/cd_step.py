@@ -102,7 +102,7 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
     elif native.serves(energy):
         found |= {"native": walk(run_chains, sampler), "native, adjusted": walk(run_chains, adjusted)}
         code = native.library()
-        if code is not None and code.grbm_has_half():
+        if code is not None and code.grbm_half():
             found["native, fast"] = walk(run_chains, sampler, "fast")
     updates = update()
     found["whole update"] = lambda: next(updates)

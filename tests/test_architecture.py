@@ -17,7 +17,19 @@ from grbm.runs.config import SAMPLERS, SamplerName
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path(grbm.__file__).parent
 ROOMS = [
-    *("lazy", "errors", "typed", "options", "randomness", "schedules", "files", "devices", "distributed", "rows"),
+    *(
+        "lazy",
+        "errors",
+        "typed",
+        "options",
+        "randomness",
+        "schedules",
+        "files",
+        "devices",
+        "memory",
+        "distributed",
+        "rows",
+    ),
     *("energy", "contrasts"),
     *(
         "model",
@@ -30,6 +42,7 @@ ROOMS = [
         "natural",
         "quasi_newton",
         "guard",
+        "descent",
         "training",
         "conditional",
         "moved",

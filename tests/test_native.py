@@ -176,17 +176,29 @@ def test_the_native_walk_is_its_definition(sampler, N, M, C):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.fixture(params=["this processor's", "matrix units, emulated"])
+def half_products(request, monkeypatch):
+    """Native code with products of bfloat16: as this processor has them, or with matrix units that any can emulate."""
+    if request.param == "this processor's":
+        if native.library() is None or not native.library().grbm_half():
+            pytest.skip("no bfloat16 products here")
+        return
+    monkeypatch.setattr(native, "FLAGS", [*native.FLAGS, "-DEMULATED"])
+    emulating = native.library.__wrapped__()
+    assert emulating.grbm_half() == 2
+    monkeypatch.setattr(native, "library", lambda: emulating)
+
+
 @needs_compiler
-@pytest.mark.skipif(
-    native.library() is None or not native.library().grbm_has_half(), reason="no bfloat16 products here"
-)
 @pytest.mark.parametrize("sampler", [PartialGibbs(0.7), GibbsLangevin(0.05, adjust_from=0), Langevin(0.05)], ids=repr)
-@pytest.mark.parametrize(("N", "M", "C"), [(5, 7, 5), (17, 70, 7), (64, 128, 25), (131, 65, 13)])
+@pytest.mark.parametrize(("N", "M", "C"), [(5, 7, 5), (17, 70, 7), (64, 128, 25), (131, 65, 13), (150, 190, 50)])
+@pytest.mark.usefixtures("half_products")
 def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
     """Operands of 8 bits move logits by about 1e-2: one draw in some hundreds goes elsewhere, and its chain with it."""
     model = random_model(N, M, 3, dtype=torch.float32)
-    with torch.no_grad():
-        model.W.mul_(0.1)
+    with torch.no_grad():  # weights whose units turn on as often as off, whatever their number
+        model.W.mul_(0.5 / N**0.5)
+        model.b.copy_(-(model.mu / model.var) @ model.W)
     v = torch.randn(C, N, generator=torch.Generator().manual_seed(1))
     for n_steps, burn_in, probabilities in ((0, -1, True), (1, 0, False), (3, 1, True), (8, -1, False)):
         fast, full = (
@@ -197,9 +209,11 @@ def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
         own = own_moments(
             native.run_moves, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities
         )
-        same = (fast.chains.h == full.chains.h).all(-1) & ((fast.chains.v - full.chains.v).abs() < 0.05).all(-1)
-        assert same.double().mean() >= 0.6
-        torch.testing.assert_close(fast.chains.h_prob[same], full.chains.h_prob[same], rtol=0, atol=0.02)
+        if n_steps <= 1:  # later a unit that went elsewhere has moved others
+            apart = (fast.chains.h_prob - full.chains.h_prob).abs()
+            assert apart.max() < (0.02, 0.3)[n_steps]
+            assert apart.mean() < 0.01
+            assert (fast.chains.h != full.chains.h).double().mean() < 0.02
         assert fast.sums.count == full.sums.count
         for a, b in zip(fast.sums.mean(), own, strict=True):
             torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)

@@ -1,5 +1,6 @@
 """Processes that share a run: each holds some blocks of chains and rows; moments are added once per update."""
 
+import math
 import os
 import socket
 import time
@@ -54,27 +55,25 @@ class ProcessGroup:
         """The random numbers of this process's blocks among ``total``."""
         return Blocks(seed_of(seed, *purpose), total, range(total)[self.part(total)], device)
 
-    def all_reduce(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sums over processes by name, in float64, valid until the next call; one exchange for all, requests included.
+    def places(self, shapes: dict[str, tuple[int, ...]], device: torch.device) -> dict[str, Tensor]:
+        """Float64 places by name for what `exchange` is to add up, valid until the next call."""
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        n = sum(sizes) + len(self.REQUESTS)
+        if len(self.buffer) != n or self.buffer.device != device:
+            self.buffer = torch.empty(n, dtype=torch.float64, device=device)
+        parts = torch.split(self.buffer, [*sizes, len(self.REQUESTS)])[:-1]
+        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
-        A single process gets its own tensors back, in their own dtype.
-        """
+    def exchange(self) -> None:
+        """Add over processes what each put into its `places`, requests included; a single process has its own there."""
+        self.agreed = set(self.requests)
         if self.world_size == 1:
-            self.agreed = set(self.requests)
-            return dict(tensors)
-        device = next(iter(tensors.values())).device
-        requests = torch.tensor([float(request in self.requests) for request in self.REQUESTS], device=device)
-        parts = [*tensors.values(), requests]
-        sizes = [x.numel() for x in parts]
-        if len(self.buffer) != sum(sizes) or self.buffer.device != device:
-            self.buffer = torch.empty(sum(sizes), dtype=torch.float64, device=device)
-        *sums, requested = torch.split(self.buffer, sizes)
-        for place, x in zip((*sums, requested), parts, strict=True):
-            place.copy_(x.detach().reshape(-1))
+            return
+        requests = self.buffer[-len(self.REQUESTS) :]
+        requests.copy_(torch.tensor([float(request in self.requests) for request in self.REQUESTS]))
         with _noticing_loss():
             dist.all_reduce(self.buffer)
-        self.agreed = {request for request, n in zip(self.REQUESTS, requested.tolist(), strict=True) if n > 0}
-        return {name: total.view(x.shape) for (name, x), total in zip(tensors.items(), sums, strict=True)}
+        self.agreed = {request for request, n in zip(self.REQUESTS, requests.tolist(), strict=True) if n > 0}
 
     def all_gather(self, x: Tensor, axis: int = -2) -> Tensor:
         """The chains of all processes, in order, along ``axis``."""

@@ -82,13 +82,12 @@ class Energy(Sized):
 
     Attributes
     ----------
-    projection : Tensor
-        (W/σ²)ᵀ of the untempered energy, (M, N): maps v to the hidden logits.
     beta, gain, offset
         Of a tempered energy, as in `Tempering`; None, None and 0 where it is not tempered.
     """
 
-    _untempered: "Energy | None" = None  # pickles of version 0.1 do not have it
+    _untempered: "Energy | None" = None  # pickles of version 0.1 have neither this
+    _projection: Tensor | None = None  # nor this
 
     def __init__(
         self,
@@ -101,12 +100,20 @@ class Energy(Sized):
         tempering: "Tempering | None" = None,
     ) -> None:
         self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
-        self.projection: Tensor = (W / var[:, None]).T if tempering is None else tempering.untempered.projection
         self._untempered = None if tempering is None else tempering.untempered
         self._at: dict[Precision, Energy] = {}  # what `at` has made
         self.beta = None if tempering is None else tempering.beta
         self.gain = None if tempering is None else tempering.gain
         self.offset = 0.0 if tempering is None else tempering.offset
+
+    @property
+    def projection(self) -> Tensor:
+        """(W/σ²)ᵀ of the untempered energy, (M, N): maps v to the hidden logits. Made when first asked for."""
+        if self._untempered is not None:
+            return self._untempered.projection
+        if self._projection is None:
+            self._projection = (self.W / self.var[:, None]).T
+        return self._projection
 
     @property
     def untempered(self) -> "Energy":

@@ -68,7 +68,8 @@ class Guard:
                 divergence = _explosion(update, energy, sampler, chains_v2, model)
             if divergence is not None:
                 self._fall_back(model, divergence)
-            self.last_good = {name: p.clone() for name, p in model.state_dict().items()}
+            frozen = {"W": energy.W, "b": energy.b, "mu": energy.mu}  # copies of the parameters as they are
+            self.last_good = {n: frozen[n] if n in frozen else p.clone() for n, p in model.state_dict().items()}
         if self.broken is None:
             return grad_norm
         for parameter in model.parameters():

@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from grbm import memory
 from grbm.contrasts import Contrasts
 from grbm.energy import Base, Energy, Sized, Tempering, base_for, softplus
 from grbm.errors import UserError
@@ -191,7 +192,7 @@ class GRBM(Sized, nn.Module):
 
     def freeze(self, precision: Precision = "highest") -> Energy:
         """A copy of the energy at the present parameters, without gradients: what samplers move under."""
-        W, b, mu = (p.detach().clone() for p in (self.W, self.b, self.mu))
+        W, b, mu = (memory.clone(p) for p in (self.W, self.b, self.mu))
         return Energy(W, b, mu, self.var.detach(), precision)
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:

@@ -64,6 +64,24 @@ class MomentSum:
         return Moments(*(x / self.count for x in self.total()))
 
 
+class Pooled(NamedTuple):
+    """What learning needs of all processes' rows and chains: float64, valid until the group's next exchange.
+
+    The difference of means is brought to one denominator, so that what is added over processes are whole sums, which
+    float64 holds exactly, and one W-shaped tensor travels in place of two.
+    """
+
+    difference: Moments  # means at the data minus those under the chains, but for ``scale``
+    scale: float
+    data_v: Tensor  # sums over ``n_data`` rows (N,)
+    data_h: Tensor  # (M,)
+    n_data: int
+    mean_v2: Tensor  # under the chains (N,), in the dtype of the parameters
+    mean_h: Tensor  # at the data (M,)
+    accept_rate: Tensor | None
+    swap_rate: Tensor | None
+
+
 def gradient(energy: Energy, positive: Moments, negative: Moments) -> dict[str, Tensor]:
     """∇ log p by name: the positive minus the negative mean of −∂E/∂θ.
 

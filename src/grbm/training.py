@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from grbm.descent import pool, set_gradients
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
 from grbm.model import GRBM
-from grbm.moments import Moments, MomentSum, ascent, centre
+from grbm.moments import MomentSum
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
 from grbm.options import FitOptions, Precision
 from grbm.quasi_newton import LEAST, ROWS, Draws, Memory, climb, draw, height
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
-from grbm.samplers.chains import Swaps
 from grbm.samplers.path import in_double
 from grbm.schedules import cosine
 
@@ -80,12 +80,9 @@ def train_step(
     v_data = model.at_unit_contrast(v_data, rng)
     data = positive(energy, v_data, rng, probabilities=adapted.probabilities)  # ⟨−∂E/∂θ⟩ at the data,
     chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
-    pooled = _pool(data, chains, group)
-    uphill = ascent(energy, pooled.difference)  # Eqs. 14-17, 33-36
-    if options.centred:
-        uphill = centre(energy, uphill, pooled.data_v, pooled.data_h)
-    grad_norm = _set_gradients(model, uphill)
-    norm = state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.chains_v2)
+    pooled = pool(data, chains, group)
+    grad_norm = set_gradients(model, energy, pooled, centred=options.centred)  # Eqs. 14-17, 33-36
+    norm = state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
     if options.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), options.clip_norm, norm)
     state.optimizer.step()
@@ -97,7 +94,7 @@ def train_step(
     state.update += 1
     if options.average_decay is not None:
         _update_average(state, options.average_decay)
-    return StepMetrics(grad_norm, pooled.data_h, pooled.accept_rate, pooled.swap_rate, chains)
+    return StepMetrics(grad_norm, pooled.mean_h, pooled.accept_rate, pooled.swap_rate, chains)
 
 
 @torch.no_grad()
@@ -273,52 +270,6 @@ def _weigh_contrasts(state: TrainState, data: Tensor | Rows) -> None:
         if model is not None and model.contrasts is not None:
             found = model.contrasts.followed(rows, model.freeze().free_energy)
             model.contrasts = model.contrasts._replace(log_weights=found)
-
-
-class _Pooled(NamedTuple):
-    """What learning needs of all processes' rows and chains."""
-
-    difference: Moments  # float64: positive minus negative
-    data_v: Tensor  # (N,)
-    data_h: Tensor  # (M,)
-    chains_v2: Tensor  # (N,)
-    accept_rate: Tensor | None
-    swap_rate: Tensor | None
-
-
-def _pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> _Pooled:
-    """Means over all processes from one exchange.
-
-    The difference of means is brought to one denominator first, so that what is added are whole sums, which float64
-    holds exactly, and one W-shaped tensor travels in place of two.
-    """
-    at_data, at_chains = data.total(), chains.sums.total()
-    own = {"data_v": at_data.v.clone(), "data_h": at_data.h.clone(), "chains_v2": at_chains.v2}
-    for name, a, b in zip(Moments._fields, at_data, at_chains, strict=True):
-        own[name] = a.mul_(chains.sums.count).sub_(b, alpha=data.count)
-    if chains.accept_rate is not None:
-        own["accept_rate"] = chains.accept_rate
-    if chains.swaps is not None:
-        own["n_accepted"] = chains.swaps.n_accepted
-    sums, size = group.all_reduce(own), group.world_size
-    n_data, n_states, like = data.count * size, chains.sums.count * size, chains.v
-    return _Pooled(
-        difference=Moments(*(sums[name].mul_(size / (n_data * n_states)) for name in Moments._fields)),
-        data_v=sums["data_v"].to(like) / n_data,
-        data_h=sums["data_h"].to(like) / n_data,
-        chains_v2=sums["chains_v2"].to(like) / n_states,
-        accept_rate=sums["accept_rate"] / size if "accept_rate" in sums else None,
-        swap_rate=None
-        if chains.swaps is None
-        else Swaps(sums["n_accepted"].clone(), chains.swaps.n_proposed * size).rate(),
-    )
-
-
-def _set_gradients(model: GRBM, uphill: dict[str, Tensor]) -> Tensor:
-    """Hand the optimizer, which goes downhill, the gradient; returns its norm over all parameters together."""
-    for name, step in uphill.items():
-        model.get_parameter(name).grad = -step
-    return torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
 
 def _with_step_size(objective: Objective, share: float) -> Objective:

@@ -59,7 +59,8 @@ ALWAYS vf within(vf x, float low, float high) {
 }
 #endif
 
-// Operands in half precision: pairs of bfloat16 along the inner index of a product, each in the place of a float
+// Operands in half precision: pairs of bfloat16 along the inner index of a product, each in the place of a float.
+// With EMULATED, for tests, they and matrix units are there on any processor, slowly.
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
 enum { HAS_HALF = 1 };
 ALWAYS vf multiply_pairs(vf sum, vf a, vf b) {
@@ -67,9 +68,16 @@ ALWAYS vf multiply_pairs(vf sum, vf a, vf b) {
 }
 ALWAYS vu half_of(vf x) { return (vu)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x)); }
 #else
-enum { HAS_HALF = 0 };
-ALWAYS vf multiply_pairs(vf sum, vf a, vf b) { return sum + a * b; }  // never asked for
-ALWAYS vu half_of(vf x) { return (vu)x; }
+#if defined(EMULATED)
+enum { HAS_HALF = 1 };
+#else
+enum { HAS_HALF = 0 };  // what follows is never asked for
+#endif
+ALWAYS vf multiply_pairs(vf sum, vf a, vf b) {
+    sum += (vf)((vu)a & 0xffff0000u) * (vf)((vu)b & 0xffff0000u);
+    return sum + (vf)((vu)a << 16) * (vf)((vu)b << 16);
+}
+ALWAYS vu half_of(vf x) { return ((vu)x + 0x7fff + ((vu)x >> 16 & 1)) >> 16; }  // to the nearest, ties to even
 #endif
 
 static inline vf load(const float *p) { return *(const vf *)p; }
@@ -208,9 +216,11 @@ static void any_tile(int R, int V, int half, int64_t K, const float *a, int64_t 
     switch (8 * R + V) { CASES(1) CASES(2) CASES(3) CASES(4) }
 }
 
+#include "tiles.h"
+
 // c (rows, width) += a (rows, K) b (K, width), width at most PANEL and a multiple of 16; K counts pairs with `half`
-static void product(int half, int64_t rows, int64_t width, int64_t K, const float *a, int64_t a_row, int64_t a_k,
-                    const float *b, int64_t b_k, float *c, int64_t c_row) {
+static void vector_product(int half, int64_t rows, int64_t width, int64_t K, const float *a, int64_t a_row, int64_t a_k,
+                           const float *b, int64_t b_k, float *c, int64_t c_row) {
     for (int64_t k = 0; k < K; k += DEPTH) {
         const int64_t depth = K - k < DEPTH ? K - k : DEPTH;
         for (int64_t j = 0; j < width; j += COLUMNS * L) {
@@ -220,6 +230,19 @@ static void product(int half, int64_t rows, int64_t width, int64_t K, const floa
                          b + k * b_k + j, b_k, c + r * c_row + j, c_row);
         }
     }
+}
+
+// The same; with half == IN_TILES on matrix units, as far as whole tiles go, where the pairs of a row of `a` lie together
+static void product(int half, int64_t rows, int64_t width, int64_t K, const float *a, int64_t a_row, int64_t a_k,
+                    const float *b, int64_t b_k, float *c, int64_t c_row) {
+    if (half != IN_TILES || a_k != 1) {
+        vector_product(half, rows, width, K, a, a_row, a_k, b, b_k, c, c_row);
+        return;
+    }
+    const int64_t R = rows / SIDE * SIDE, whole = K / SIDE * SIDE;
+    tiled_product(R, width, whole, a, a_row, b, b_k, c, c_row);
+    vector_product(1, R, width, K - whole, a + whole, a_row, 1, b + whole * b_k, b_k, c, c_row);
+    vector_product(1, rows - R, width, K, a + R * a_row, a_row, 1, b, b_k, c + R * c_row, c_row);
 }
 
 static inline int64_t width_of(int64_t n, int64_t panel) {  // columns of a panel, in multiples of 16

@@ -45,6 +45,12 @@ static void run(Walk w) {
     }
     const int64_t slot = w.n_steps % w.ring;
     if (w.sum_v) TIMED(4, add(&w, first, slot + 1));
+    if (w.half && w.sum_vh)  // from (v - mu)/sigma to v
+        for (int64_t i = 0; i < w.n_visible; i++)
+            for (int64_t j = 0; j < w.n_hidden; j += L) {
+                float *const sum = w.sum_vh + i * w.h_row + j;
+                store(sum, w.gain[i] * load(sum) + w.mu[i] * load(w.sum_h + j));
+            }
     for (int64_t c = 0; c < w.n_chains; c++) {
         memcpy(w.last_v + c * w.n_visible, w.v + slot * v_size + c * w.v_row, w.n_visible * sizeof(float));
         memcpy(w.last_h + c * w.n_hidden, w.h + slot * h_size + c * w.h_row, w.n_hidden * sizeof(float));
@@ -73,11 +79,16 @@ static Walk one(const Walk *all, int64_t k) {
     return w;
 }
 
-static void part(const void *all, int64_t k) { run(one(all, k)); }
+static void part(const void *all, int64_t k) {
+    const Walk w = one(all, k);
+    if (w.half == IN_TILES) tiles_begin();
+    run(w);
+    if (w.half == IN_TILES) tiles_end();
+}
 
 void grbm_walk(const Walk *all, int64_t threads) {
     share(part, all, all->n_replicas * ((all->n_chains + all->chunk - 1) / all->chunk), threads);
 }
 
 int64_t grbm_size(void) { return sizeof(Walk); }
-int64_t grbm_has_half(void) { return HAS_HALF; }
+int64_t grbm_half(void) { return HAS_TILES && tiles_allowed() ? IN_TILES : HAS_HALF; }  // the fastest that can be had

@@ -11,25 +11,36 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from grbm import memory
 from grbm.errors import UserError
 from grbm.files import cache_folder, keeping, kept
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Walked
+from grbm.samplers.engines.structs import (
+    AnnealedPath,
+    Ascent,
+    Averages,
+    Ladder,
+    Packing,
+    Pool,
+    Sweep,
+    Walk,
+)
 from grbm.samplers.moves import Moves
 
 SOURCES = [
-    Path(__file__).with_name(name) for name in ("native.c", "tempered.c", "annealed.c", "collapsed.c", "averages.c")
+    Path(__file__).with_name(f"{name}.c")
+    for name in ("native", "packing", "tempered", "annealed", "collapsed", "averages", "learning")
 ]
-HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "steps.h")]
+HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "tiles.h", "steps.h")]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
 PANEL, FEW = 64, 4  # as in native.c: columns of a packed matrix that lie together; visible units treated one by one
 
@@ -44,62 +55,6 @@ def _note_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
-
-
-class Walk(ctypes.Structure):
-    """The C struct of the same name, in steps.h."""
-
-    _fields_ = (
-        [(name, ctypes.c_int64) for name in (
-            "n_replicas", "n_chains", "chunk", "n_visible", "n_hidden", "n_steps", "burn_in", "adjusted", "adjust_from",
-            "mean_field", "probabilities", "draw_start", "held", "keep_p", "v_row", "h_row", "ring", "move_row", "half",
-        )]
-        + [("key", ctypes.c_uint64)]
-        + [(name, ctypes.c_uint32) for name in ("first_chain", "first_draw", "replica")]
-        + [("temperature", ctypes.c_float)]
-        + [(name, ctypes.c_void_p) for name in (
-            "up", "down", "real", "inverse", "beta", "b", "mu", "gain", "inverse_var", "shrink", "noise_std",
-            "v", "h", "p", "last_v", "last_h", "last_p", "mean", "old_mean", "free_energy", "old_free_energy", "log_q",
-            "tile", "plain_b", "coupling", "halves", "sum_v", "sum_v2", "sum_h", "sum_vh", "accept", "accept_chain",
-        )]
-    )  # fmt: skip
-
-
-class Ladder(ctypes.Structure):
-    """The C struct of the same name, in tempered.c."""
-
-    _fields_: ClassVar = [("walk", Walk)] + [(name, ctypes.c_void_p) for name in (
-        "gaps", "base_mean", "base_inverse_var", "plain_mu", "plain_inverse_var", "v", "h", "p", "difference",
-        "accepted",
-    )]  # fmt: skip
-
-
-class AnnealedPath(ctypes.Structure):
-    """The C struct Path, in annealed.c."""
-
-    _fields_: ClassVar = [
-        ("walk", Walk), ("betas", ctypes.c_void_p), ("base_mean", ctypes.c_void_p),
-        ("base_inverse_var", ctypes.c_void_p), ("back", ctypes.c_int64), ("tables", ctypes.c_void_p),
-        ("logits", ctypes.c_void_p), ("log_weight", ctypes.c_void_p),
-    ]  # fmt: skip
-
-
-class Sweep(ctypes.Structure):
-    """The C struct of the same name, in collapsed.c."""
-
-    _fields_: ClassVar = [("n_hidden", ctypes.c_int64), ("n_blocks", ctypes.c_int64)] + [
-        (name, ctypes.c_void_p) for name in ("J", "bar", "h", "field")
-    ]
-
-
-class Averages(ctypes.Structure):
-    """The C struct of the same name, in averages.c."""
-
-    _fields_: ClassVar = [(name, ctypes.c_int64) for name in (
-        "n", "chunk", "n_visible", "n_hidden", "h_row", "weighted",
-    )] + [(name, ctypes.c_void_p) for name in (
-        "v", "up", "b", "mu", "inverse_var", "log_q", "free_energy", "top", "sum_v", "sum_v2", "sum_h", "sum_vh",
-    )]  # fmt: skip
 
 
 def serves(energy: Energy) -> bool:
@@ -128,6 +83,9 @@ def library() -> ctypes.CDLL | None:
             (loaded.grbm_path_size, AnnealedPath),
             (loaded.grbm_sweep_size, Sweep),
             (loaded.grbm_averages_size, Averages),
+            (loaded.grbm_packing_size, Packing),
+            (loaded.grbm_pool_size, Pool),
+            (loaded.grbm_ascent_size, Ascent),
         ):
             if size() != ctypes.sizeof(kind):
                 raise OSError("it is not what was compiled")
@@ -136,8 +94,9 @@ def library() -> ctypes.CDLL | None:
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    for walk in (loaded.grbm_walk, loaded.grbm_temper, loaded.grbm_anneal, loaded.grbm_sweep, loaded.grbm_average):
-        walk.argtypes, walk.restype = [ctypes.c_void_p, ctypes.c_int64], None
+    for name in ("walk", "temper", "anneal", "sweep", "average", "pack", "pool", "ascend"):
+        function = loaded[f"grbm_{name}"]
+        function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int64], None
     return loaded
 
 
@@ -200,25 +159,21 @@ def padded(n: int) -> int:
     return row + 16 if row % 128 == 0 else row
 
 
-def _pack(matrix: Tensor) -> Tensor:
-    """(K, n) as panels (n/64, K, 64), the last one filled with zeros."""
-    K, n = matrix.shape
-    panels, whole = -(-n // PANEL), n // PANEL
-    packed = torch.empty(panels, K, PANEL)
-    packed[:whole] = matrix[:, : whole * PANEL].reshape(K, whole, PANEL).transpose(0, 1) if whole else packed[:0]
-    if whole < panels:
-        packed[whole] = functional.pad(matrix[:, whole * PANEL :], (0, panels * PANEL - n))
-    return packed
-
-
-def _pack_pairs(matrix: Tensor) -> Tensor:
-    """(K, n) in bfloat16 as panels (n/64, K/2, 64), a pair of neighbouring rows in the place of a float."""
-    bits = functional.pad(matrix, (0, 0, 0, len(matrix) % 2)).to(torch.bfloat16).view(torch.int16).int()
-    return _pack(((bits[0::2] & 0xFFFF) | (bits[1::2] << 16)).view(torch.float32))
-
-
-_packed: WeakKeyDictionary[Energy, dict[str, Tensor]] = WeakKeyDictionary()  # W and W/σ², by untempered energy
+_packed: WeakKeyDictionary[Energy, dict[bool, dict[str, Tensor]]] = WeakKeyDictionary()  # by untempered energy and half
 _tables: WeakKeyDictionary[Energy, dict[int, dict[str, Tensor]]] = WeakKeyDictionary()  # the rest, by energy and R
+
+
+def _pack(energy: Energy, half: bool) -> dict[str, Tensor]:
+    """W by visible and by hidden units, as products read it (`packing.c`); with FEW visible units as it is, padded."""
+    native = library()
+    assert native is not None
+    N, M, step = energy.n_visible, energy.n_hidden, 2 if half else 1
+    W, unit = energy.W.contiguous(), (energy.var.sqrt() if half else energy.var).contiguous()
+    up = memory.empty(-(-M // PANEL), -(-N // step), PANEL)
+    down = memory.empty(-(-N // PANEL), -(-M // step), PANEL) if N > FEW else None
+    every = Packing(N, M, half, W.data_ptr(), unit.data_ptr(), up.data_ptr(), None if down is None else down.data_ptr())
+    native.grbm_pack(ctypes.byref(every), n_threads())
+    return {"up": up, "down": functional.pad(W, (0, padded(M) - M)).contiguous() if down is None else down}
 
 
 def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
@@ -231,26 +186,22 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
         x = torch.ones(n) if x is None else x
         return functional.pad(x.expand(R, 1, n)[:, 0], (0, row - n), value=padding).contiguous()
 
-    if half:
+    packed = _packed.setdefault(energy.untempered, {})
+    if half not in packed:
+        packed[half] = _pack(energy.untempered, half)
+    tables = _tables.setdefault(energy, {})
+    if half and -1 not in tables:  # at one temperature; operands are (v - mu)/sigma and W/sigma
         sigma = energy.var.sqrt()
-        V = energy.W / sigma[:, None]
-        return {
-            "up": _pack_pairs(V),
-            "down": _pack_pairs(V.T.contiguous()),
+        tables[-1] = {
             "real": table(None, N, v_row),
             "inverse": table(1 / sigma, N, v_row),
             "beta": torch.ones(R),
-            "b": table(energy.hidden_logits(energy.mu), M, h_row, -87.0),
+            "b": table(energy.b + (energy.mu / energy.var) @ energy.W, M, h_row, -87.0),
             "mu": table(energy.mu, N, v_row),
             "gain": table(sigma, N, v_row),
             "inverse_var": table(1 / energy.var, N, v_row),
         }
-    if (packed := _packed.get(energy.untempered)) is None:
-        up = _pack(energy.projection.T.contiguous())
-        down = _pack(energy.W.T.contiguous()) if N > FEW else functional.pad(energy.W, (0, h_row - M)).contiguous()
-        packed = _packed[energy.untempered] = {"up": up, "down": down}
-    tables = _tables.setdefault(energy, {})
-    if R not in tables:
+    elif not half and R not in tables:
         tables[R] = {
             "real": table(None, N, v_row),
             "beta": table(None if energy.beta is None else energy.beta, 1, 1),
@@ -259,7 +210,7 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
             "gain": table(energy.gain, N, v_row),
             "inverse_var": table(1 / energy.var, N, v_row),
         }
-    return packed | tables[R]
+    return packed[half] | tables[-1 if half else R]
 
 
 def run_moves(
@@ -299,7 +250,7 @@ def run_moves(
 
     def room(slots: int, row: int, start: Tensor | None = None) -> Tensor:
         """Room for (R parts, slots, chunk, row), the start ([R,] C, ·) in the first slot."""
-        made = torch.empty(R * parts, slots, chunk, row)
+        made = memory.empty(R * parts, slots, chunk, row)
         if start is not None:
             padding = (0, row - start.shape[-1], 0, parts * chunk - C)
             made[:, 0] = functional.pad(start, padding).view(R * parts, chunk, row)
@@ -309,8 +260,8 @@ def run_moves(
         functional.pad(x.float().reshape(T, -1, N).expand(T, R, N), (0, v_row - N)).contiguous()
         for x in (moves.shrink, moves.noise_std)
     )
-    half = energy.precision == "fast" and energy.beta is None and N > FEW and bool(native.grbm_has_half())
-    tensors = constants(energy, R, half) | {
+    half = native.grbm_half() if energy.precision == "fast" and energy.beta is None and N > FEW else 0
+    tensors = constants(energy, R, half > 0) | {
         "shrink": shrink,
         "noise_std": noise_std,
         "v": room(ring, v_row, v),
@@ -324,13 +275,13 @@ def run_moves(
         "tile": room(1, PANEL),
     }
     if half:
-        tensors["halves"] = torch.empty(R * parts, ring * chunk + 1, (v_row + h_row) // 2)
+        tensors["halves"] = memory.empty(R * parts, ring * chunk + 1, (v_row + h_row) // 2)
     if adjusted:
         tensors |= {"old_mean": room(1, v_row), "free_energy": room(1, 1), "old_free_energy": room(1, 1)}
         tensors |= {"accept": torch.empty(R * parts, n_steps), "accept_chain": torch.zeros(*v.shape[:-1])}
     if burn_in is not None:
         tensors |= {"sum_v": torch.empty(parts, v_row), "sum_v2": torch.empty(parts, v_row)}
-        tensors |= {"sum_h": torch.empty(parts, h_row), "sum_vh": torch.empty(parts, N, h_row)}
+        tensors |= {"sum_h": torch.empty(parts, h_row), "sum_vh": memory.empty(parts, N, h_row)}
     walk = Walk(
         n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
         burn_in=n_steps if burn_in is None else burn_in, adjusted=adjusted, adjust_from=adjust_from,
@@ -350,8 +301,5 @@ def run_moves(
         accept_rate = (total / (C * (n_steps - adjust_from))).to(v).view(v.shape[:-2])
     if burn_in is not None:
         summed = (tensors["sum_v"][:, :N], tensors["sum_v2"][:, :N], tensors["sum_h"][:, :M])
-        vh = tensors["sum_vh"][..., :M]
-        if half:
-            vh = vh * energy.var.sqrt()[:, None] + energy.mu[:, None] * summed[2][:, None, :]
-        sums = MomentSum.of(Moments(*summed, vh), C * (n_steps - burn_in))
+        sums = MomentSum.of(Moments(*summed, tensors["sum_vh"][..., :M]), C * (n_steps - burn_in))
     return Walked(chains, sums, accept_prob, accept_rate)

@@ -10,17 +10,8 @@ from grbm.model import Base, Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walked
-from grbm.samplers.engines.native import (
-    PANEL,
-    AnnealedPath,
-    Ladder,
-    Sweep,
-    Walk,
-    constants,
-    library,
-    n_threads,
-    padded,
-)
+from grbm.samplers.engines.native import PANEL, constants, library, n_threads, padded
+from grbm.samplers.engines.structs import AnnealedPath, Ladder, Sweep, Walk
 from grbm.samplers.moves import Moves
 
 

@@ -26,7 +26,8 @@ typedef struct {
     int64_t v_row, h_row; // floats from one chain to the next
     int64_t ring;         // slots of states, at least 2, summed when all are full
     int64_t move_row;     // floats from one step's move to the next, 0 where all are the same
-    int64_t half;         // operands (v - mu)/sigma, W/sigma and h of products in bfloat16; sum_vh is then that of (v - mu)/sigma
+    int64_t half;         // operands (v - mu)/sigma, W/sigma and h of products in bfloat16, on vectors (1) or IN_TILES; until
+                          // the end sum_vh is that of (v - mu)/sigma
     uint64_t key;
     uint32_t first_chain, first_draw, replica;
     float temperature;
@@ -80,15 +81,31 @@ static inline const float *along_units(const Walk *w, const float *x, int64_t ro
     return w->halves;
 }
 
-// n rows of x as pairs of neighbouring chains; the last has no partner if n is odd
+// L units of pair c of neighbouring chains among n rows of x; the last has no partner if n is odd
+ALWAYS vu chain_pair(const float *x, int64_t c, int64_t i, int64_t n, int64_t row, const float *offset, const float *scale) {
+    const float *o = offset ? offset + i : 0;
+    const vu even = half_of(operand(x + 2 * c * row + i, o, scale + i));
+    return 2 * c + 1 < n ? even | half_of(operand(x + (2 * c + 1) * row + i, o, scale + i)) << 16 : even;
+}
+
+// n rows of x as pairs of neighbouring chains, each pair's units together
 static void along_chains(float *out, const float *x, int64_t n, int64_t row, const float *offset, const float *scale) {
-    for (int64_t c = 0; c < n; c += 2)
+    for (int64_t c = 0; 2 * c < n; c++)
+        for (int64_t i = 0; i < row; i += L) store(out + c * row + i, (vf)chain_pair(x, c, i, n, row, offset, scale));
+}
+
+// The same, each unit's pairs together, as matrix units read them
+static void along_chains_by_unit(float *out, const float *x, int64_t n, int64_t row, const float *offset, const float *scale) {
+    const int64_t n_pairs = (n + 1) / 2;
+    float block[16][L];
+    for (int64_t first = 0; first < n_pairs; first += 16) {
+        const int64_t width = n_pairs - first < 16 ? n_pairs - first : 16;
         for (int64_t i = 0; i < row; i += L) {
-            const float *o = offset ? offset + i : 0;
-            const vu even = half_of(operand(x + c * row + i, o, scale + i));
-            const vu odd = c + 1 < n ? half_of(operand(x + (c + 1) * row + i, o, scale + i)) : (vu){};
-            store(out + c / 2 * row + i, (vf)(even | odd << 16));
+            for (int64_t c = 0; c < width; c++) store(block[c], (vf)chain_pair(x, first + c, i, n, row, offset, scale));
+            for (int64_t k = 0; k < L; k++)
+                for (int64_t c = 0; c < width; c++) out[(i + k) * n_pairs + first + c] = block[c][k];
         }
+    }
 }
 
 // mean = mu + gain (W h), the mean of p(v | h)
@@ -257,14 +274,16 @@ static inline void add(const Walk *w, int64_t first, int64_t last) {
         for (int64_t c = 0; c < n; c++) sum += load(h + c * w->h_row + j);
         store(w->sum_h + j, load(w->sum_h + j) + sum);
     }
+    int64_t inner = n, v_unit = 1, v_state = w->v_row;  // floats from one unit, and from one state or pair, to the next
     if (w->half) {
         float *const pairs_v = w->halves, *const pairs_h = pairs_v + (n + 1) / 2 * w->v_row;
-        along_chains(pairs_v, v, n, w->v_row, w->mu, w->inverse);
+        inner = (n + 1) / 2;
+        if (w->half == IN_TILES) along_chains_by_unit(pairs_v, v, n, w->v_row, w->mu, w->inverse), v_unit = inner, v_state = 1;
+        else along_chains(pairs_v, v, n, w->v_row, w->mu, w->inverse);
         along_chains(pairs_h, h, n, w->h_row, 0, 0);
         v = pairs_v, h = pairs_h;
     }
     for (int64_t j = 0; j < panels(w->n_hidden); j++)
-        product(w->half, w->n_visible, width_of(w->n_hidden, j), w->half ? (n + 1) / 2 : n, v, 1, w->v_row, h + j * PANEL,
-                w->h_row, w->sum_vh + j * PANEL, w->h_row);
+        product(w->half, w->n_visible, width_of(w->n_hidden, j), inner, v, v_unit, v_state, h + j * PANEL, w->h_row,
+                w->sum_vh + j * PANEL, w->h_row);
 }
-

@@ -1,0 +1,55 @@
+"""Memory for large tensors on a CPU, used again once no tensor has it.
+
+A fresh page costs the system more time than the numbers in it cost the machine: sums of the size of W, wanted anew in
+every update, would take as long as a step of the chains.
+"""
+
+import math
+import mmap
+import sys
+import threading
+import weakref
+
+import torch
+from torch import Tensor
+
+LARGE = 1 << 24  # bytes from which memory is kept
+KEPT = 12  # pieces that are kept while nobody has them
+
+_free: list[mmap.mmap] = []  # the piece given back last at the end
+_lock = threading.RLock()  # a tensor may die, and give back its piece, while one is being looked for
+
+
+def empty(*shape: int) -> Tensor:
+    """A float32 tensor on the CPU, to be written before it is read."""
+    n_bytes = 4 * math.prod(shape)
+    if n_bytes < LARGE or sys.platform == "win32":
+        return torch.empty(*shape)
+    piece = _piece(n_bytes)
+    lent = memoryview(piece)
+    weakref.finalize(lent, _give_back, piece).atexit = False  # the tensor's storage has the view
+    return torch.frombuffer(lent, dtype=torch.float32).view(shape)
+
+
+def clone(x: Tensor) -> Tensor:
+    """A copy of ``x`` without its gradient, in such memory where it is float32 on a CPU."""
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return x.detach().clone()
+    return empty(*x.shape).copy_(x.detach())
+
+
+def _piece(n_bytes: int) -> mmap.mmap:
+    with _lock:
+        for k in reversed(range(len(_free))):
+            if len(_free[k]) == n_bytes:
+                return _free.pop(k)
+    made = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        made.madvise(mmap.MADV_HUGEPAGE)
+    return made
+
+
+def _give_back(piece: mmap.mmap) -> None:
+    with _lock:
+        _free.append(piece)
+        del _free[:-KEPT]

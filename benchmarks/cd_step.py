@@ -3,6 +3,7 @@
     uv run python -m benchmarks.cd_step              # four sizes and the paper's CelebA, on whatever device is there
     uv run python -m benchmarks.cd_step --growth     # growth with N, M, batch, CD steps and K
     uv run python -m benchmarks.cd_step --profile    # where the native implementation's time goes, on one thread
+    uv run python -m benchmarks.cd_step --update     # a whole update beside its walk, and the memory that it moves
 
 All interleaved in one run; medians over rounds of the negative phase (start, walk, statistics) per CD step.
 """
@@ -14,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,10 +88,6 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
         energy = model.freeze(precision)
         return lambda: how(energy, sampler, v, T, Blocks(1, BLOCKS, device=device), burn_in=0)
 
-    def update() -> Iterator[object]:
-        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=1e-6))
-        return fit(state, v, ModifiedCD(sampler, T), FitOptions(n_updates=10**9, batch_size=C, blocks=BLOCKS))
-
     found: dict[str, Callable[[], object]] = {
         "published": lambda: published.negative_phase(energy, v, T, K, STEP_SIZE),
         "pytorch": walk(reference, sampler),
@@ -104,8 +101,7 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
         code = native.library()
         if code is not None and code.grbm_half():
             found["native, fast"] = walk(run_chains, sampler, "fast")
-    updates = update()
-    found["whole update"] = lambda: next(updates)
+    found["whole update"] = _update(model, v, size, sampler, "highest")
     return found | {"three products alone": products, "draws alone": draws}
 
 
@@ -134,6 +130,60 @@ def table(rounds: int, device: torch.device, sizes: list[Size]) -> None:
         print(f"\nN = {size.N}, M = {size.M}, batch {size.C}, {size.steps} steps, K = {size.K}")
         for name, milliseconds in times.items():
             print(f"  {name:<22}{milliseconds:10.4f} ms  x {times['published'] / milliseconds:6.2f}")
+
+
+def outside_bytes(size: Size, blocks: int) -> int:
+    """Bytes of numbers as many as W that an update must read and write outside of its walk, in float32.
+
+    The copy that chains move under, W packed twice, the sums at the data and those under the chains read once, the
+    pooled difference in float64 written and read, the gradient written, and read by the step that changes W.
+    """
+    frozen, packed, at_data, pooled = 2, 2 + 2, blocks, 2 * blocks + 2 + 2
+    gradient, step = 1 + 1, 3
+    return 4 * size.N * size.M * (frozen + packed + at_data + pooled + gradient + step)
+
+
+def updates(rounds: int) -> None:
+    """A whole update of few steps beside its walk alone, in turn, and what lies between them."""
+    n = 1 << 27
+    source, target = torch.rand(n), torch.empty(n)
+    copied = measure({"copy": lambda: target.copy_(source)}, 1, rounds)["copy"]
+    bandwidth = 2 * 4 * n / copied * 1e3
+    print(f"a copy in memory moves {bandwidth / 1e9:.1f} GB/s")
+    for size in SIZES[1:]:
+        few = size._replace(steps=min(size.steps, 10))
+        model, energy, v = prepared(few, torch.device("cpu"))
+        sampler = GibbsLangevin(STEP_SIZE, n_inner=few.K)
+        kinds: tuple[Precision, ...] = ("highest", "fast")
+        for precision in kinds:
+            calls = {
+                "update": _update(model, v, few, sampler, precision),
+                "walk": _walk(energy.at(precision), v, few, sampler),
+            }
+            times = measure(calls, 1, rounds if size.N < 3000 else 3)
+            between = times["update"] - times["walk"]
+            share = outside_bytes(few, BLOCKS) / (between * 1e-3) / bandwidth
+            print(
+                f"N = {few.N}, M = {few.M}, batch {few.C}, {few.steps} steps, {precision}: "
+                f"update {times['update']:.2f} ms, walk {times['walk']:.2f} ms, "
+                f"ratio {times['update'] / times['walk']:.3f}; between them {between:.2f} ms "
+                f"for {outside_bytes(few, BLOCKS) / 1e6:.1f} MB ({share:.0%} of the bandwidth)"
+            )
+
+
+def _update(
+    model: GRBM, v: torch.Tensor, size: Size, sampler: GibbsLangevin, precision: Precision
+) -> Callable[[], object]:
+    """The next of endless updates."""
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=1e-6))
+    options = FitOptions(n_updates=10**9, batch_size=size.C, blocks=BLOCKS)
+    made = fit(state, v, ModifiedCD(sampler, size.steps), options, precision=precision)
+    return lambda: next(made)
+
+
+def _walk(energy: Energy, v: torch.Tensor, size: Size, sampler: GibbsLangevin) -> Callable[[], object]:
+    """The walk of such an update."""
+    return lambda: run_chains(energy, sampler, v, size.steps, Blocks(1, BLOCKS), burn_in=0)
 
 
 def growth(rounds: int, device: torch.device) -> None:
@@ -200,6 +250,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, default=len(SIZES), help="only so many, from the smallest")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--update", action="store_true")
     options = parser.parse_args()
     device = torch.device(options.device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
@@ -208,6 +259,8 @@ def main() -> None:
         growth(options.rounds, device)
     elif options.profile:
         profile(SIZES)
+    elif options.update:
+        updates(options.rounds)
     else:
         table(options.rounds, device, SIZES[: options.sizes])
 

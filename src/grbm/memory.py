@@ -13,8 +13,8 @@ import weakref
 import torch
 from torch import Tensor
 
-LARGE = 1 << 24  # bytes from which memory is kept
-KEPT = 12  # pieces that are kept while nobody has them
+LARGE = 1 << 20  # bytes from which memory is kept
+KEPT = 16  # pieces that are kept while nobody has them
 
 _free: list[mmap.mmap] = []  # the piece given back last at the end
 _lock = threading.RLock()  # a tensor may die, and give back its piece, while one is being looked for

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from grbm.descent import pool, set_gradients
 from grbm.distributed import ALONE, ProcessGroup
-from grbm.guard import Guard, looks
+from grbm.guard import Guard, is_deferred, looks
 from grbm.model import GRBM
 from grbm.moments import MomentSum
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
@@ -83,7 +83,7 @@ def train_step(
     pooled = pool(data, chains, group)
     grad_norm = set_gradients(model, energy, pooled, centred=options.centred)  # Eqs. 14-17, 33-36
     norm = state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
-    if options.clip_norm is not None:
+    if options.clip_norm is not None and (is_deferred(energy) or norm + 1e-6 > options.clip_norm):  # else times 1
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), options.clip_norm, norm)
     state.optimizer.step()
     model.log_var.clamp_(min=math.log(options.min_var))

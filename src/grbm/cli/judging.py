@@ -142,6 +142,10 @@ def mixing(args: list[str]) -> None:
 def doctor(args: list[str]) -> int:
     """`grbm doctor`: what is wrong with a run, or fine; the exit code says whether anything is wrong."""
     options = parse(DoctorOptions, args, "grbm doctor")
+    if (options.run is None) != options.machine:
+        raise UserError("grbm doctor takes a run (grbm doctor RUN), or --machine and no run.")
+    if options.run is None:
+        return _machine(json_wanted=options.json)
     from grbm.report.doctor import diagnose
 
     run = read_run(options.run, options.data_dir, options.data, options.weights, quiet=options.json)
@@ -159,3 +163,15 @@ def doctor(args: list[str]) -> int:
         print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
     print("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
     return SOMETHING_WRONG if wrong else 0
+
+
+def _machine(*, json_wanted: bool) -> int:
+    """What the machine computes with."""
+    from grbm.report.machine import lines, look
+
+    machine = look()
+    if json_wanted:
+        print(json.dumps({**machine._asdict(), "gpus": [gpu._asdict() for gpu in machine.gpus]}, indent=2))
+    else:
+        print("\n".join(textwrap.fill(line, 100, subsequent_indent="  ") for line in lines(machine)))
+    return 0

@@ -174,10 +174,12 @@ class EvaluateOptions:
 @dataclass(frozen=True)
 class DoctorOptions:
     """Say in plain words what is wrong with a run, or fine, and what to change. The exit code is 3 where something is
-    wrong."""
+    wrong. With --machine and no run: what this machine computes with, and why."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """Folder of a run."""
+    machine: bool = False
+    """In place of a run: which engine runs the chains here, what each precision means, how fast a step is."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1

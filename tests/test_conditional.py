@@ -7,7 +7,9 @@ from grbm import GRBM, Base, Conditional, Gibbs, Reference, impute, sample
 from grbm.data.standardise import Standardizer
 from grbm.evaluate import exact
 from grbm.measured import impute as impute_whitened
-from grbm.randomness import generator
+from grbm.randomness import Philox, generator
+from grbm.samplers.engines import native, run_given
+from grbm.samplers.sampling import reference
 from tests.conftest import exact_chains, random_model, z_scores
 
 N_CHAINS = 40_000
@@ -41,18 +43,56 @@ def test_chains_under_measurements_do_not_drift(N, M, seed, noise_std):
             assert torch.equal(chains.v[known], v[known])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("n_replicas", [1, 4])
 @pytest.mark.parametrize("noise_std", [0.0, 0.7])
-def test_imputed_mean_and_deviation_are_those_of_enumeration(noise_std, n_replicas):
+def test_imputed_mean_and_deviation_are_those_of_enumeration(noise_std, n_replicas, dtype):
     """64 chains of 2,000 steps for each of 20 rows: within 0.03, where six seeds had largest errors of 0.003 to 0.013
     and the deviations are up to 1.4."""
     model = random_model(4, 5, seed=5, strength=0.7)
     v, _ = exact_chains(model, 20, seed=1)
     y = measured(v, noise_std, 2)
     mean, var = exact.posterior(model, y, noise_std**2)
-    found = impute(model, y, noise_var=noise_std**2, n_steps=2000, burn_in=100, n_chains=64, n_replicas=n_replicas)
-    torch.testing.assert_close(found.mean, mean, atol=0.03, rtol=0)
-    torch.testing.assert_close(found.std, var.sqrt(), atol=0.03, rtol=0)
+    settings = {"noise_var": noise_std**2, "n_steps": 2000, "burn_in": 100, "n_chains": 64, "n_replicas": n_replicas}
+    found = impute(model.to(dtype), y, **settings)
+    torch.testing.assert_close(found.mean.double(), mean, atol=0.03, rtol=0)
+    torch.testing.assert_close(found.std.double(), var.sqrt(), atol=0.03, rtol=0)
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no compiler here")
+@pytest.mark.parametrize(("N", "M", "C"), [(2, 5, 7), (4, 33, 70), (17, 70, 40), (130, 65, 3)])
+def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
+    """From the same random numbers: every unit of every chain, and the sums of the conditional mean and its square."""
+    model = random_model(N, M, 3, dtype=torch.float32)
+    with torch.no_grad():  # weights whose units turn on as often as off, whatever their number
+        model.W.mul_(0.5 / N**0.5)
+        model.b.copy_(-(model.mu / model.var) @ model.W)
+    rng = torch.Generator().manual_seed(1)
+    y = torch.randn(C, N, generator=rng).masked_fill(torch.rand(C, N, generator=rng) < 0.4, NAN)
+    noise_var = torch.rand(C, N, generator=rng) * (torch.rand(C, N, generator=rng) < 0.7)
+    noise_var[0, 0] = torch.inf
+    energy, sampler, v = model.freeze(), Conditional(y, noise_var), torch.randn(C, N, generator=rng)
+    for n_steps in (0, 1, 5):
+        whole = sampler.at_once(energy, v, n_steps, Philox(7, 3))
+        plain = reference(energy, sampler, v, n_steps, Philox(7, 3)).chains
+        for a, b in zip(whole.chains[:3], plain[:3], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    exactly = ~y.isnan() & (noise_var == 0)
+    assert torch.equal(whole.chains.v[exactly], y[exactly])
+
+    rng = Philox(7, 3)  # in two stretches
+    half = sampler.at_once(energy, v, 2, rng)
+    rest = sampler.at_once(energy, half.chains.v, 3, rng, given=half.chains)
+    for a, b in zip(rest.chains[:3], whole.chains[:3], strict=True):
+        assert torch.equal(a, b)
+
+    given = sampler.given_hidden(energy)
+    chains, total, squares = run_given(energy, *given, v, 5, Philox(7, 3), burn_in=2)
+    assert torch.equal(chains.h, whole.chains.h)
+    states = [sampler.at_once(energy, v, n, Philox(7, 3)).chains.h for n in (3, 4, 5)]
+    means = torch.stack([given.mean(energy, h) for h in states]).double()
+    torch.testing.assert_close(total, means.sum(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(squares, means.square().sum(0), rtol=1e-4, atol=1e-4)
 
 
 def test_enumeration_of_the_posterior_is_bayes_rule_on_a_grid():
@@ -110,9 +150,9 @@ def test_small_noise_keeps_its_size():
     """In float32, where 1 − g cancels: v given h and y has deviation s."""
     model = random_model(2, 3, seed=3, dtype=torch.float32)
     for noise_std in (1e-4, 1e-2):
-        _, std = Conditional(torch.zeros(1, 2), noise_std**2).given_hidden(model.freeze())
+        std = Conditional(torch.zeros(1, 2), noise_std**2).given_hidden(model.freeze()).std
         torch.testing.assert_close(std, torch.full((1, 2), noise_std), rtol=1e-3, atol=0)
-    _, std = Conditional(torch.zeros(1, 2), torch.inf).given_hidden(model.freeze())
+    std = Conditional(torch.zeros(1, 2), torch.inf).given_hidden(model.freeze()).std
     torch.testing.assert_close(std[0], model.var.sqrt().detach())
 
 

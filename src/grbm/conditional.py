@@ -5,7 +5,6 @@ v_i | h, y ~ N(m_i + g_i (y_i − m_i), (1 − g_i) σ_i²) with m = μ + W h an
 as it is. Block Gibbs between the two leaves p(v, h | y) unchanged: nothing to tune, nothing to reject.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +14,8 @@ from torch import Tensor
 from grbm.model import GRBM, Base, Energy
 from grbm.randomness import Blocks, Rng, normal, seed_of
 from grbm.samplers import Chains, ParallelTempering, Sampler, Step, StepInfo, walk
+from grbm.samplers.chains import Walked
+from grbm.samplers.engines import run_given
 from grbm.samplers.updates import hidden_update
 
 CHUNK = 8192  # chains at a time
@@ -59,16 +60,33 @@ class Conditional(Sampler):
             raise ValueError(f"There is a chain for each of the {len(self.observed)} rows observed, not {n_chains}.")
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
-        mean_given, std = self.given_hidden(energy)
+        given = self.given_hidden(energy)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            v = torch.addcmul(mean_given(chains.h), std, normal(chains.v.shape, chains.v, rng))
+            v = torch.addcmul(given.mean(energy, chains.h), given.std, normal(chains.v.shape, chains.v, rng))
             return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng)), StepInfo()
 
         return step
 
-    def given_hidden(self, energy: Energy) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """p(v | h, y): its mean as a function of h, and its deviation (C, N), which is 0 where v is known."""
+    def at_once(
+        self,
+        energy: Energy,
+        v: Tensor,
+        n_steps: int,
+        rng: Rng,
+        *,
+        given: Chains | None = None,
+        burn_in: int | None = None,
+        probabilities: bool = False,
+    ) -> Walked | None:
+        if burn_in is not None:  # sums by block are not taken
+            return None
+        self._check(v.shape[-2])
+        found = run_given(energy, *self.given_hidden(energy), v, n_steps, rng, burn_in=n_steps, given=given)
+        return None if found is None else Walked(found[0], None)
+
+    def given_hidden(self, energy: Energy) -> "GivenHidden":
+        """What p(v | h, y) is made of."""
         if self.observed.shape[1:] != (energy.n_visible,):
             raise ValueError(f"observed must be (C, {energy.n_visible}), got shape {tuple(self.observed.shape)}.")
         noise_var = torch.as_tensor(self.noise_var, dtype=energy.W.dtype, device=energy.W.device)
@@ -76,8 +94,19 @@ class Conditional(Sampler):
         unknown = y.isnan() | noise_var.isinf()
         g = torch.where(unknown, 0.0, energy.var / (energy.var + noise_var))
         var = torch.where(unknown, energy.var, g * noise_var)  # (1 − g) σ², without a difference
-        y = y.nan_to_num()
-        return lambda h: torch.lerp(energy.visible_mean(h), y, g), var.sqrt()
+        return GivenHidden(y.nan_to_num(), g, var.sqrt())
+
+
+class GivenHidden(NamedTuple):
+    """p(v | h, y), each (C, N): its mean is m + g (y − m) with m = μ + W h."""
+
+    y: Tensor  # 0 where nothing was measured
+    g: Tensor
+    std: Tensor  # 0 where v is known
+
+    def mean(self, energy: Energy, h: Tensor) -> Tensor:
+        """For h ([R,] C, M)."""
+        return torch.lerp(energy.visible_mean(h), self.y, self.g)
 
 
 class Imputed(NamedTuple):
@@ -166,14 +195,21 @@ def _moments(
     energy: Energy, given: Conditional, sampler: Sampler, n_steps: int, burn_in: int, n_chains: int, rng: Blocks
 ) -> tuple[Tensor, Tensor]:
     """Mean and deviation of v given y, of rows that have ``n_chains`` chains each, one after another."""
-    mean_given, std = given.given_hidden(energy)
-    chains = sampler.start(energy, sampler.noise(energy, len(std), rng), rng)
-    total, squares = torch.zeros_like(std, dtype=torch.float64), torch.zeros_like(std, dtype=torch.float64)
-    for t, chains, _ in walk(energy, sampler, chains, n_steps, rng):
-        if t >= burn_in:
-            mean = mean_given(chains.h).double()
-            total += mean
-            squares += mean.square()
+    conditional = given.given_hidden(energy)
+    v, std = sampler.noise(energy, len(conditional.std), rng), conditional.std
+    found = None
+    if sampler is given:
+        found = run_given(energy, *conditional, v, n_steps, rng, burn_in=burn_in)
+    if found is not None:
+        _, total, squares = found
+    else:
+        chains = sampler.start(energy, v, rng)
+        total, squares = torch.zeros_like(std, dtype=torch.float64), torch.zeros_like(std, dtype=torch.float64)
+        for t, chains, _ in walk(energy, sampler, chains, n_steps, rng):
+            if t >= burn_in:
+                mean = conditional.mean(energy, chains.h).double()
+                total += mean
+                squares += mean.square()
     mean, second = (x.view(-1, n_chains, energy.n_visible).mean(1) / (n_steps - burn_in) for x in (total, squares))
     spread = (second - mean.square()).clamp_min(0) + std[::n_chains].square()
     return mean.to(std), spread.sqrt().to(std)

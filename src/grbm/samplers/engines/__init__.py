@@ -56,6 +56,15 @@ def run_ladder(
     return native_paths.run_ladder(energy, base, ladder, moves, v, n_steps, rng, **options)
 
 
+def run_given(
+    energy: Energy, y: Tensor, share: Tensor, std: Tensor, v: Tensor, n_steps: int, rng: Rng, **options: Any
+) -> tuple[Chains, Tensor, Tensor] | None:
+    """A whole walk under measurements at once, where an engine can: `native_paths.run_given` with its ``options``."""
+    if isinstance(rng, torch.Generator) or energy.beta is not None or v.ndim != 2 or not native.serves(energy):
+        return None
+    return native_paths.run_given(energy, y, share, std, v, n_steps, rng, **options)
+
+
 def pick_engine(energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng) -> Engine:
     """The function that runs this walk fastest: the only place where an engine is chosen.
 

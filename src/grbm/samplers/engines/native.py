@@ -28,6 +28,7 @@ from grbm.samplers.engines.structs import (
     AnnealedPath,
     Ascent,
     Averages,
+    Given,
     Ladder,
     Packing,
     Pool,
@@ -38,7 +39,7 @@ from grbm.samplers.moves import Moves
 
 SOURCES = [
     Path(__file__).with_name(f"{name}.c")
-    for name in ("native", "packing", "tempered", "annealed", "collapsed", "averages", "learning")
+    for name in ("native", "packing", "tempered", "annealed", "given", "collapsed", "averages", "learning")
 ]
 HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "tiles.h", "steps.h")]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
@@ -81,6 +82,7 @@ def library() -> ctypes.CDLL | None:
             (loaded.grbm_size, Walk),
             (loaded.grbm_ladder_size, Ladder),
             (loaded.grbm_path_size, AnnealedPath),
+            (loaded.grbm_given_size, Given),
             (loaded.grbm_sweep_size, Sweep),
             (loaded.grbm_averages_size, Averages),
             (loaded.grbm_packing_size, Packing),
@@ -94,7 +96,7 @@ def library() -> ctypes.CDLL | None:
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    for name in ("walk", "temper", "anneal", "sweep", "average", "pack", "pool", "ascend"):
+    for name in ("walk", "temper", "anneal", "walk_given", "sweep", "average", "pack", "pool", "ascend"):
         function = loaded[f"grbm_{name}"]
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int64], None
     return loaded

@@ -11,7 +11,7 @@ from grbm.moments import Moments, MomentSum
 from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walked
 from grbm.samplers.engines.native import PANEL, constants, library, n_threads, padded
-from grbm.samplers.engines.structs import AnnealedPath, Ladder, Sweep, Walk
+from grbm.samplers.engines.structs import AnnealedPath, Given, Ladder, Sweep, Walk
 from grbm.samplers.moves import Moves
 
 
@@ -147,6 +147,55 @@ def anneal(
     native.grbm_anneal(ctypes.byref(path), threads)
     rng.draw += 2 * n_steps
     return own["log_weight"], tensors["v"][:, :N].contiguous()
+
+
+def run_given(
+    energy: Energy,
+    y: Tensor,
+    share: Tensor,
+    std: Tensor,
+    v: Tensor,
+    n_steps: int,
+    rng: Blocks | Philox,
+    *,
+    burn_in: int,
+    given: Chains | None = None,
+) -> tuple[Chains, Tensor, Tensor]:
+    """A walk of `grbm.conditional.Conditional`: v (C, N) given h has mean m + share (y − m) and deviation ``std``.
+
+    Also the sums of that mean, and of its square, over the states after the first ``burn_in`` steps, (C, N) float64.
+    """
+    native = library()
+    assert native is not None
+    C, N = v.shape
+    M, v_row, h_row, threads = energy.n_hidden, padded(N), padded(energy.n_hidden), n_threads()
+    philox = rng.philox(C) if isinstance(rng, Blocks) else rng
+    chunk = min(64, -(-C // threads))
+
+    def rows(x: Tensor, row: int = v_row) -> Tensor:
+        return functional.pad(x, (0, row - x.shape[-1])).contiguous()
+
+    tensors = constants(energy, 1, False) | {
+        "v": rows(v),
+        "h": torch.empty(C, h_row) if given is None else rows(given.h, h_row),
+        "p": torch.empty(C, h_row) if given is None else rows(given.h_prob, h_row),
+        "mean": torch.zeros(C, v_row),
+        "log_q": torch.empty(C),
+        "tile": torch.empty(C, PANEL),
+    }
+    own = {"given": rows(y), "share": rows(share), "std": rows(std), "noise": torch.empty(C, v_row)}
+    own |= {"zero": torch.zeros(chunk, v_row), "one": torch.ones(v_row)}
+    own |= {name: torch.zeros(C, v_row, dtype=torch.float64) for name in ("total", "squares")}
+    walk = Walk(
+        n_replicas=1, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=v_row, h_row=h_row,
+        draw_start=given is None, key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw,
+        temperature=1.0, **{name: x.data_ptr() for name, x in tensors.items()},
+    )  # fmt: skip
+    every = Given(walk, burn_in, **{name: x.data_ptr() for name, x in own.items()})
+    native.grbm_walk_given(ctypes.byref(every), threads)
+    rng.draw += (given is None) + 2 * n_steps
+    last = (tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M)))
+    return Chains(*last), own["total"][:, :N], own["squares"][:, :N]
 
 
 def sweep(J: Tensor, bar: Tensor, h: Tensor) -> Tensor:

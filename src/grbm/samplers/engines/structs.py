@@ -42,6 +42,17 @@ class AnnealedPath(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Given(ctypes.Structure):
+    """The C struct of the same name, in given.c."""
+
+    _fields_: ClassVar = [
+        ("walk", Walk), ("burn_in", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in (
+            "given", "share", "std", "noise", "zero", "one", "total", "squares",
+        )),
+    ]  # fmt: skip
+
+
 class Sweep(ctypes.Structure):
     """The C struct of the same name, in collapsed.c."""
 

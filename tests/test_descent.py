@@ -120,3 +120,15 @@ def test_kept_memory_is_bounded(monkeypatch):
     del pieces
     gc.collect()
     assert len(memory._free) == 2
+
+
+def test_parameters_of_ones_own_are_left_alone():
+    """A machine with a parameter more than a GRBM has learns the four."""
+    N, M = 5, 16
+    model, data, chains = machine(N, M), sums_of(4, N, M, 100, 1), sums_of(3, N, M, 700, 2)
+    model.extra = torch.nn.Parameter(torch.ones(2))
+    set_gradients(
+        model, model.freeze(), pool(data, Negative(chains, None, None, model.W), ProcessGroup()), centred=True
+    )
+    assert model.extra.grad is None
+    assert model.W.grad is not None

@@ -21,7 +21,7 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     if chains.swaps is not None:
         shapes["n_accepted"] = tuple(chains.swaps.n_accepted.shape)
     sums = group.places(shapes, chains.v.device)
-    if native_learning.serves(data.sums.vh, chains.sums.sums.vh):
+    if native_learning.serves(*data.sums, *chains.sums.sums):
         native_learning.pool(data, chains.sums, sums)
     else:
         at_data, at_chains = data.total(), chains.sums.total()

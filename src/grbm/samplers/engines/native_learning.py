@@ -43,10 +43,12 @@ def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool)
     assert native is not None
     N, M = energy.n_visible, energy.n_hidden
     h_row, parts = padded(M), -(-N // TOGETHER)
-    for parameter in model.parameters():
+    grads = {}
+    for name in ("W", "b", "mu", "log_var"):
+        parameter = model.get_parameter(name)
         if parameter.grad is None or not parameter.grad.is_contiguous():
             parameter.grad = torch.empty_like(parameter, memory_format=torch.contiguous_format)
-    grads = {f"grad_{name}": parameter.grad for name, parameter in model.named_parameters()}
+        grads[f"grad_{name}"] = parameter.grad
     squares = torch.empty(parts, dtype=torch.float64)
     room = {"slope_b": torch.zeros(h_row), "offset_h": torch.zeros(h_row), "columns": torch.empty(parts, h_row)}
     tensors = pooled.difference._asdict() | grads | room | {

@@ -95,6 +95,11 @@ def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
     torch.testing.assert_close(squares, means.square().sum(0), rtol=1e-4, atol=1e-4)
 
 
+def test_no_rows_have_no_chains():
+    found = sample(GRBM(5, 3), Conditional(torch.empty(0, 5)), v0=torch.empty(0, 5), n_steps=2)
+    assert found.v.shape == (0, 5)
+
+
 def test_enumeration_of_the_posterior_is_bayes_rule_on_a_grid():
     """p(v₀ | v₁ = y₁), and p(v | both noisy), by quadrature of the model's own density."""
     model = random_model(2, 3, seed=7)

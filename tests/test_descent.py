@@ -1,11 +1,12 @@
 """The native way from moments to the gradient, and W as products read it, against PyTorch's; and memory used again."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from grbm import GRBM, memory
+from grbm import CD, GRBM, FitOptions, Gibbs, TrainState, fit, memory
 from grbm.descent import pool, set_gradients
 from grbm.distributed import ProcessGroup
 from grbm.moments import Moments, MomentSum, ascent, centre
@@ -115,11 +116,38 @@ def test_memory_is_used_again_only_when_no_tensor_has_it():
 
 def test_kept_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(memory, "_free", [])
-    monkeypatch.setattr(memory, "KEPT", 2)
+    monkeypatch.setattr(memory, "KEPT", int(2.5 * memory.LARGE))
     pieces = [memory.empty(memory.LARGE // 4 + 1024 * k) for k in range(4)]
     del pieces
     gc.collect()
+    memory.empty(8 * memory.LARGE)
     assert len(memory._free) == 2
+    assert sum(map(len, memory._free)) <= memory.KEPT
+
+
+def test_memory_is_float32_of_the_cpu_whatever_the_defaults():
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            for n in (10, memory.LARGE):
+                x = memory.empty(n)
+                assert (x.dtype, x.device.type) == (torch.float32, "cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_threads_that_learn_at_once_do_not_meet():
+    def learn(seed: int) -> torch.Tensor:
+        model = GRBM(30, 40, seed=seed)
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed)
+        data = torch.randn(64, 30, generator=torch.Generator().manual_seed(seed))
+        for _ in fit(state, data, CD(Gibbs()), FitOptions(n_updates=60, batch_size=16)):
+            pass
+        return model.W.detach().clone()
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(learn, range(4)))
+    assert all(torch.equal(a, learn(k)) for k, a in enumerate(together))
 
 
 def test_parameters_of_ones_own_are_left_alone():

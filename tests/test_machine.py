@@ -1,6 +1,7 @@
 """What `grbm doctor --machine` says of a machine."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,10 @@ PLAIN = Machine("Some processor", 4, 8 << 30, "native", False, "bfloat16 vectors
 
 def test_this_machine_is_described():
     found = look()
-    code = native.library()
-    assert found.engine == ("pytorch" if code is None else "native")
-    assert (found.fast == "float32") == (code is None or code.grbm_half() == 0)
+    assert found.engine == ("pytorch" if native.library() is None else "native")
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if found.engine == "native" and "avx512f" in flags:
+        assert (found.fast == "float32") == ("avx512_bf16" not in flags)
     assert all(0 < x < 10_000 for x in found.milliseconds.values())
 
 

@@ -220,6 +220,31 @@ def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
 
 
 @needs_compiler
+@pytest.mark.usefixtures("half_products")
+def test_half_precision_of_several_replicas_follows_one_of_a_single_one():
+    energy, v = random_model(70, 40, 3, dtype=torch.float32).freeze("fast"), torch.randn(4, 8, 70)
+    alone = run_chains(energy, Gibbs(), v[0], 2, Philox(KEY)).chains
+    together = run_chains(energy, Gibbs(), v, 2, Philox(KEY)).chains
+    torch.testing.assert_close(together.v[0], alone.v)
+    assert together.v.isfinite().all()
+
+
+@needs_compiler
+def test_code_for_matrix_units_compiles_with_the_shapes_of_its_tiles(tmp_path):
+    """Nobody's tests may run on a processor that has them: at least the configuration is stored before it is loaded."""
+    made = tmp_path / "native.s"
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    command = [*str(compiler).split(), "-O3", "-march=sapphirerapids", "-S", "-o", str(made), str(native.SOURCES[0])]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("the compiler knows no such processor")
+    code = made.read_text()
+    assert "tdpbf16ps" in code
+    before = code[: code.index("ldtilecfg")].splitlines()[-40:]
+    sixteen = str(0x1010101010101010)  # eight tiles of 16 rows, a byte each: as one number, or from a table
+    assert any(sixteen in line or ".LC" in line for line in before)
+
+
+@needs_compiler
 @pytest.mark.parametrize("sampler", [Gibbs(), GibbsLangevin(0.15, adjust_from=0)], ids=repr)
 def test_half_precision_does_not_drift_visibly(sampler):
     """20,000 chains from the exact distribution: every moment within 4 standard errors after 8 steps."""

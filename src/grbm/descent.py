@@ -17,7 +17,7 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     shapes: dict[str, tuple[int, ...]] = {"v": (N,), "v2": (N,), "h": (M,), "vh": (N, M)}
     shapes |= {"data_v": (N,), "data_h": (M,), "chains_v2": (N,)}
     if chains.accept_rate is not None:
-        shapes["accept_rate"] = ()
+        shapes["accept_rate"] = tuple(chains.accept_rate.shape)
     if chains.swaps is not None:
         shapes["n_accepted"] = tuple(chains.swaps.n_accepted.shape)
     sums = group.places(shapes, chains.v.device)
@@ -52,8 +52,12 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
 
 
 def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool) -> Tensor:
-    """Hand the optimizer, which goes downhill, the gradient; returns its norm over all parameters together."""
-    if native_learning.serves(energy.W, model.W):
+    """Hand the optimizer, which goes downhill, the gradient; returns its norm over all parameters together.
+
+    On a CPU it may be written over the last one.
+    """
+    own = {name for name, _ in model.named_parameters()} - {"W", "b", "mu", "log_var"}
+    if not own and native_learning.serves(energy.W, model.W):
         return native_learning.set_gradients(model, energy, pooled, centred=centred)
     uphill = ascent(energy, Moments(*(x * pooled.scale for x in pooled.difference)))
     if centred:

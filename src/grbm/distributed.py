@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from grbm import memory
 from grbm.errors import LostProcessError, UserError
 from grbm.randomness import Blocks, seed_of
 
@@ -59,9 +60,13 @@ class ProcessGroup:
         """Float64 places by name for what `exchange` is to add up, valid until the next call."""
         sizes = [math.prod(shape) for shape in shapes.values()]
         n = sum(sizes) + len(self.REQUESTS)
-        if len(self.buffer) != n or self.buffer.device != device:
-            self.buffer = torch.empty(n, dtype=torch.float64, device=device)
-        parts = torch.split(self.buffer, [*sizes, len(self.REQUESTS)])[:-1]
+        if self.world_size == 1:  # threads may share the group
+            buffer = memory.empty(2 * n).view(torch.float64) if device.type == "cpu" else _doubles(n, device)
+        else:
+            if len(self.buffer) != n or self.buffer.device != device:
+                self.buffer = _doubles(n, device)
+            buffer = self.buffer
+        parts = torch.split(buffer, [*sizes, len(self.REQUESTS)])[:-1]
         return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def exchange(self) -> None:
@@ -117,6 +122,10 @@ class ProcessGroup:
             dist.all_reduce(low, dist.ReduceOp.MIN)
             dist.all_reduce(high, dist.ReduceOp.MAX)
         return torch.equal(low, high)
+
+
+def _doubles(n: int, device: torch.device) -> Tensor:
+    return torch.empty(n, dtype=torch.float64, device=device)
 
 
 @contextmanager

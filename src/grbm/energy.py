@@ -111,8 +111,11 @@ class Energy(Sized):
         """(W/σ²)ᵀ of the untempered energy, (M, N): maps v to the hidden logits. Made when first asked for."""
         if self._untempered is not None:
             return self._untempered.projection
+        if self.W.requires_grad or self.var.requires_grad:  # each use has a graph of its own
+            return (self.W / self.var[:, None]).T
         if self._projection is None:
-            self._projection = (self.W / self.var[:, None]).T
+            with torch.inference_mode(False):  # it may be used outside of it
+                self._projection = (self.W / self.var[:, None]).T
         return self._projection
 
     @property

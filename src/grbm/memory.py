@@ -6,25 +6,35 @@ every update, would take as long as a step of the chains.
 
 import math
 import mmap
+import os
 import sys
 import threading
 import weakref
+from collections import deque
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 LARGE = 1 << 20  # bytes from which memory is kept
-KEPT = 16  # pieces that are kept while nobody has them
+KEPT = 1 << 31  # bytes that are kept while nobody has them
 
 _free: list[mmap.mmap] = []  # the piece given back last at the end
-_lock = threading.RLock()  # a tensor may die, and give back its piece, while one is being looked for
+_returned: deque[mmap.mmap] = deque()  # given back since one was last looked for
+_lock = threading.Lock()
+
+
+def _unlock() -> None:
+    """In a process that was forked while another thread held the lock."""
+    global _lock
+    _lock = threading.Lock()
 
 
 def empty(*shape: int) -> Tensor:
     """A float32 tensor on the CPU, to be written before it is read."""
     n_bytes = 4 * math.prod(shape)
     if n_bytes < LARGE or sys.platform == "win32":
-        return torch.empty(*shape)
+        return torch.empty(*shape, dtype=torch.float32, device="cpu")
     piece = _piece(n_bytes)
     lent = memoryview(piece)
     weakref.finalize(lent, _give_back, piece).atexit = False  # the tensor's storage has the view
@@ -40,16 +50,23 @@ def clone(x: Tensor) -> Tensor:
 
 def _piece(n_bytes: int) -> mmap.mmap:
     with _lock:
+        while _returned:
+            _free.append(_returned.popleft())
+        while sum(map(len, _free)) > KEPT:
+            del _free[0]
         for k in reversed(range(len(_free))):
             if len(_free[k]) == n_bytes:
                 return _free.pop(k)
     made = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        made.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without large pages
+            made.madvise(mmap.MADV_HUGEPAGE)
     return made
 
 
 def _give_back(piece: mmap.mmap) -> None:
-    with _lock:
-        _free.append(piece)
-        del _free[:-KEPT]
+    _returned.append(piece)  # at any moment, even while a piece is looked for: sorted in by the next that looks
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)

@@ -86,7 +86,8 @@ def lines(machine: Machine) -> list[str]:
     if machine.fast != "float32":
         told += f", and {fast:.1f} ms with fast ({full / fast:.1f} times as fast)"
     said.append(f"{told}.")
-    engines = {"fused": "in kernels of our own", "pytorch": "in PyTorch: Triton or a C compiler is missing"}
+    missing = " ($GRBM_ENGINE says so)" if machine.forced else ": Triton or a C compiler is missing"
+    engines = {"fused": "in kernels of our own", "pytorch": f"in PyTorch{missing}"}
     for gpu in machine.gpus:
         said.append(f"GPU: {gpu.name}, {gpu.n_bytes / 2**30:.0f} GiB; chains run {engines[gpu.engine]}.")
         said.append("--precision highest is float32 there, high TF32, fast float16.")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grbm.model import Base, Energy
-from grbm.randomness import Rng
+from grbm.randomness import Rng, n_blocks
 from grbm.samplers.chains import Chains, Walked, gather, start_chains
 from grbm.samplers.engines import native, native_paths
 from grbm.samplers.moves import Moves, move_step
@@ -60,7 +60,10 @@ def run_given(
     energy: Energy, y: Tensor, share: Tensor, std: Tensor, v: Tensor, n_steps: int, rng: Rng, **options: Any
 ) -> tuple[Chains, Tensor, Tensor] | None:
     """A whole walk under measurements at once, where an engine can: `native_paths.run_given` with its ``options``."""
-    if isinstance(rng, torch.Generator) or energy.beta is not None or v.ndim != 2 or not native.serves(energy):
+    plain = v.ndim == 2 and v.dtype == energy.W.dtype and energy.beta is None
+    if isinstance(rng, torch.Generator) or not plain or not native.serves(energy):
+        return None
+    if len(v) == 0 or len(v) % n_blocks(rng):
         return None
     return native_paths.run_given(energy, y, share, std, v, n_steps, rng, **options)
 

@@ -162,7 +162,7 @@ def padded(n: int) -> int:
 
 
 _packed: WeakKeyDictionary[Energy, dict[bool, dict[str, Tensor]]] = WeakKeyDictionary()  # by untempered energy and half
-_tables: WeakKeyDictionary[Energy, dict[int, dict[str, Tensor]]] = WeakKeyDictionary()  # the rest, by energy and R
+_tables: WeakKeyDictionary[Energy, dict[tuple[int, bool], dict[str, Tensor]]] = WeakKeyDictionary()  # the rest
 
 
 def _pack(energy: Energy, half: bool) -> dict[str, Tensor]:
@@ -192,9 +192,11 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
     if half not in packed:
         packed[half] = _pack(energy.untempered, half)
     tables = _tables.setdefault(energy, {})
-    if half and -1 not in tables:  # at one temperature; operands are (v - mu)/sigma and W/sigma
+    if (R, half) in tables:
+        return packed[half] | tables[R, half]
+    if half:  # at one temperature; operands are (v - mu)/sigma and W/sigma
         sigma = energy.var.sqrt()
-        tables[-1] = {
+        tables[R, half] = {
             "real": table(None, N, v_row),
             "inverse": table(1 / sigma, N, v_row),
             "beta": torch.ones(R),
@@ -203,8 +205,8 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
             "gain": table(sigma, N, v_row),
             "inverse_var": table(1 / energy.var, N, v_row),
         }
-    elif not half and R not in tables:
-        tables[R] = {
+    else:
+        tables[R, half] = {
             "real": table(None, N, v_row),
             "beta": table(None if energy.beta is None else energy.beta, 1, 1),
             "b": table(energy.b, M, h_row, -87.0),
@@ -212,7 +214,7 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
             "gain": table(energy.gain, N, v_row),
             "inverse_var": table(1 / energy.var, N, v_row),
         }
-    return packed[half] | tables[-1 if half else R]
+    return packed[half] | tables[R, half]
 
 
 def run_moves(

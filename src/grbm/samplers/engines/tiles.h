@@ -26,7 +26,8 @@ static void tile_multiply(int c, int a, int b) {
                 store(emulated[c][r] + j, multiply_pairs(load(emulated[c][r] + j), x, pairs));
             }
 }
-#elif defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__)
+#elif defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__AVX512BF16__) && defined(__linux__)
+// In assembly: of what these instructions read and write in memory, the intrinsics of GCC 12 tell the compiler too little.
 #include <sys/syscall.h>
 #include <unistd.h>
 enum { HAS_TILES = 1 };
@@ -41,12 +42,14 @@ static void tiles_begin(void) {
         uint8_t rows[16];
     } shape = {.palette = 1};
     for (int t = 0; t < 8; t++) shape.bytes[t] = SIDE * sizeof(float), shape.rows[t] = SIDE;
-    _tile_loadconfig(&shape);
+    __asm__ volatile("ldtilecfg %0" ::"m"(shape));
 }
-static void tiles_end(void) { _tile_release(); }
-#define tile_load(t, x, row) _tile_loadd(t, x, (row) * sizeof(float))
-#define tile_store(t, x, row) _tile_stored(t, x, (row) * sizeof(float))
-#define tile_multiply(c, a, b) _tile_dpbf16ps(c, a, b)
+static void tiles_end(void) { __asm__ volatile("tilerelease" ::: "memory"); }
+#define tile_load(t, x, row) \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(x), "r"((row) * (int64_t)sizeof(float)) : "memory")
+#define tile_store(t, x, row) \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(x), "r"((row) * (int64_t)sizeof(float)) : "memory")
+#define tile_multiply(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 #else
 enum { HAS_TILES = 0 };
 static int tiles_allowed(void) { return 0; }

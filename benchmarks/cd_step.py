@@ -85,8 +85,7 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
     def walk(
         how: Callable[..., object], sampler: GibbsLangevin, precision: Precision = "highest"
     ) -> Callable[[], object]:
-        energy = model.freeze(precision)
-        return lambda: how(energy, sampler, v, T, Blocks(1, BLOCKS, device=device), burn_in=0)
+        return _walk(how, model.freeze(precision), v, size, sampler)
 
     found: dict[str, Callable[[], object]] = {
         "published": lambda: published.negative_phase(energy, v, T, K, STEP_SIZE),
@@ -158,7 +157,7 @@ def updates(rounds: int) -> None:
         for precision in kinds:
             calls = {
                 "update": _update(model, v, few, sampler, precision),
-                "walk": _walk(energy.at(precision), v, few, sampler),
+                "walk": _walk(run_chains, energy.at(precision), v, few, sampler),
             }
             times = measure(calls, 1, rounds if size.N < 3000 else 3)
             between = times["update"] - times["walk"]
@@ -181,9 +180,11 @@ def _update(
     return lambda: next(made)
 
 
-def _walk(energy: Energy, v: torch.Tensor, size: Size, sampler: GibbsLangevin) -> Callable[[], object]:
-    """The walk of such an update."""
-    return lambda: run_chains(energy, sampler, v, size.steps, Blocks(1, BLOCKS), burn_in=0)
+def _walk(
+    how: Callable[..., object], energy: Energy, v: torch.Tensor, size: Size, sampler: GibbsLangevin
+) -> Callable[[], object]:
+    """A walk from v with its statistics."""
+    return lambda: how(energy, sampler, v, size.steps, Blocks(1, BLOCKS, device=v.device), burn_in=0)
 
 
 def growth(rounds: int, device: torch.device) -> None:

@@ -87,7 +87,7 @@ def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
         assert torch.equal(a, b)
 
     given = sampler.given_hidden(energy)
-    chains, total, squares = run_given(energy, *given, v, 5, Philox(7, 3), burn_in=2)
+    chains, (total, squares) = run_given(energy, *given, v, 5, Philox(7, 3), burn_in=2)
     assert torch.equal(chains.h, whole.chains.h)
     states = [sampler.at_once(energy, v, n, Philox(7, 3)).chains.h for n in (3, 4, 5)]
     means = torch.stack([given.mean(energy, h) for h in states]).double()

@@ -77,12 +77,12 @@ class Conditional(Sampler):
         *,
         given: Chains | None = None,
         burn_in: int | None = None,
-        probabilities: bool = False,
+        **options: Any,
     ) -> Walked | None:
         if burn_in is not None:  # sums by block are not taken
             return None
         self._check(v.shape[-2])
-        found = run_given(energy, *self.given_hidden(energy), v, n_steps, rng, burn_in=n_steps, given=given)
+        found = run_given(energy, *self.given_hidden(energy), v, n_steps, rng, given=given)
         return None if found is None else Walked(found[0], None)
 
     def given_hidden(self, energy: Energy) -> "GivenHidden":
@@ -197,11 +197,9 @@ def _moments(
     """Mean and deviation of v given y, of rows that have ``n_chains`` chains each, one after another."""
     conditional = given.given_hidden(energy)
     v, std = sampler.noise(energy, len(conditional.std), rng), conditional.std
-    found = None
-    if sampler is given:
-        found = run_given(energy, *conditional, v, n_steps, rng, burn_in=burn_in)
-    if found is not None:
-        _, total, squares = found
+    found = run_given(energy, *conditional, v, n_steps, rng, burn_in=burn_in) if sampler is given else None
+    if found is not None and found[1] is not None:
+        total, squares = found[1]
     else:
         chains = sampler.start(energy, v, rng)
         total, squares = torch.zeros_like(std, dtype=torch.float64), torch.zeros_like(std, dtype=torch.float64)

@@ -20,7 +20,7 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
         shapes["accept_rate"] = tuple(chains.accept_rate.shape)
     if chains.swaps is not None:
         shapes["n_accepted"] = tuple(chains.swaps.n_accepted.shape)
-    sums = group.places(shapes, chains.v.device)
+    buffer, sums = group.places(shapes, chains.v.device)
     if native_learning.serves(*data.sums, *chains.sums.sums):
         native_learning.pool(data, chains.sums, sums)
     else:
@@ -33,7 +33,7 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
         sums["accept_rate"].copy_(chains.accept_rate)
     if chains.swaps is not None:
         sums["n_accepted"].copy_(chains.swaps.n_accepted)
-    group.exchange()
+    group.exchange(buffer)
     size, like = group.world_size, chains.v
     n_data, n_chains = data.count * size, chains.sums.count * size
     return Pooled(
@@ -45,9 +45,7 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
         mean_v2=sums["chains_v2"].to(like) / n_chains,
         mean_h=sums["data_h"].to(like) / n_data,
         accept_rate=(sums["accept_rate"] / size).to(like) if "accept_rate" in sums else None,
-        swap_rate=None
-        if chains.swaps is None
-        else Swaps(sums["n_accepted"].clone(), chains.swaps.n_proposed * size).rate(),
+        swap_rate=None if chains.swaps is None else Swaps(sums["n_accepted"], chains.swaps.n_proposed * size).rate(),
     )
 
 

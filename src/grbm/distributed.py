@@ -41,7 +41,6 @@ class ProcessGroup:
         self.rank, self.world_size = rank, world_size
         self.requests: set[str] = set()
         self.agreed: set[str] = set()
-        self.buffer = torch.empty(0, dtype=torch.float64)  # kept: fresh pages for every exchange would cost as much
 
     @property
     def is_leader(self) -> bool:
@@ -56,28 +55,26 @@ class ProcessGroup:
         """The random numbers of this process's blocks among ``total``."""
         return Blocks(seed_of(seed, *purpose), total, range(total)[self.part(total)], device)
 
-    def places(self, shapes: dict[str, tuple[int, ...]], device: torch.device) -> dict[str, Tensor]:
-        """Float64 places by name for what `exchange` is to add up, valid until the next call."""
+    def places(self, shapes: dict[str, tuple[int, ...]], device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+        """A buffer for `exchange`, and in it float64 places by name for what is to be added up."""
         sizes = [math.prod(shape) for shape in shapes.values()]
         n = sum(sizes) + len(self.REQUESTS)
-        if self.world_size == 1:  # threads may share the group
-            buffer = memory.empty(2 * n).view(torch.float64) if device.type == "cpu" else _doubles(n, device)
+        if device.type == "cpu":
+            buffer = memory.empty(2 * n).view(torch.float64)
         else:
-            if len(self.buffer) != n or self.buffer.device != device:
-                self.buffer = _doubles(n, device)
-            buffer = self.buffer
+            buffer = torch.empty(n, dtype=torch.float64, device=device)
         parts = torch.split(buffer, [*sizes, len(self.REQUESTS)])[:-1]
-        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        return buffer, {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
-    def exchange(self) -> None:
-        """Add over processes what each put into its `places`, requests included; a single process has its own there."""
-        self.agreed = set(self.requests)
+    def exchange(self, buffer: Tensor) -> None:
+        """Add over processes what each put into the `places` of its buffer, requests included."""
         if self.world_size == 1:
+            self.agreed = set(self.requests)
             return
-        requests = self.buffer[-len(self.REQUESTS) :]
+        requests = buffer[-len(self.REQUESTS) :]
         requests.copy_(torch.tensor([float(request in self.requests) for request in self.REQUESTS]))
         with _noticing_loss():
-            dist.all_reduce(self.buffer)
+            dist.all_reduce(buffer)
         self.agreed = {request for request, n in zip(self.REQUESTS, requests.tolist(), strict=True) if n > 0}
 
     def all_gather(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -122,10 +119,6 @@ class ProcessGroup:
             dist.all_reduce(low, dist.ReduceOp.MIN)
             dist.all_reduce(high, dist.ReduceOp.MAX)
         return torch.equal(low, high)
-
-
-def _doubles(n: int, device: torch.device) -> Tensor:
-    return torch.empty(n, dtype=torch.float64, device=device)
 
 
 @contextmanager

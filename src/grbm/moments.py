@@ -65,7 +65,7 @@ class MomentSum:
 
 
 class Pooled(NamedTuple):
-    """What learning needs of all processes' rows and chains: float64, valid until the group's next exchange.
+    """What learning needs of all processes' rows and chains, sums in float64.
 
     The difference of means is brought to one denominator, so that what is added over processes are whole sums, which
     float64 holds exactly, and one W-shaped tensor travels in place of two.

@@ -58,7 +58,7 @@ def run_ladder(
 
 def run_given(
     energy: Energy, y: Tensor, share: Tensor, std: Tensor, v: Tensor, n_steps: int, rng: Rng, **options: Any
-) -> tuple[Chains, Tensor, Tensor] | None:
+) -> tuple[Chains, native_paths.GivenSums | None] | None:
     """A whole walk under measurements at once, where an engine can: `native_paths.run_given` with its ``options``."""
     plain = v.ndim == 2 and v.dtype == energy.W.dtype and energy.beta is None
     if isinstance(rng, torch.Generator) or not plain or not native.serves(energy):

@@ -38,23 +38,23 @@ ALWAYS double summed(int64_t n_blocks, const float *x, int64_t row, int64_t i) {
     return sum;
 }
 
+// The sum over blocks of n numbers of row i of v h', from number `first` on
+static void add_blocks(const Sums *s, int64_t i, int64_t first, int64_t n, double *restrict sum) {
+    for (int64_t b = 0; b < s->n_blocks; b++) {
+        const float *x = s->vh + b * s->vh_block + i * s->vh_row + first;
+        for (int64_t j = 0; j < n; j++) sum[j] += x[j];
+    }
+}
+
 static void pool_rows(const void *all, int64_t k) {
-    enum { PIECE = 256 };  // numbers whose sum stays in registers and the first cache
+    enum { PIECE = 256 };  // numbers whose sums stay in the first cache
     const Pool *p = all;
     const int64_t M = p->n_hidden, end = (k + 1) * ROWS_TOGETHER < p->n_visible ? (k + 1) * ROWS_TOGETHER : p->n_visible;
     for (int64_t i = k * ROWS_TOGETHER; i < end; i++)
         for (int64_t first = 0; first < M; first += PIECE) {
             const int64_t n = M - first < PIECE ? M - first : PIECE;
-            double at_data[PIECE] = {0}, at_chains[PIECE] = {0};
-            for (int64_t b = 0; b < p->data.n_blocks; b++) {
-                const float *x = p->data.vh + b * p->data.vh_block + i * p->data.vh_row + first;
-                for (int64_t j = 0; j < n; j++) at_data[j] += x[j];
-            }
-            for (int64_t b = 0; b < p->chains.n_blocks; b++) {
-                const float *x = p->chains.vh + b * p->chains.vh_block + i * p->chains.vh_row + first;
-                for (int64_t j = 0; j < n; j++) at_chains[j] += x[j];
-            }
-            double *out = p->vh + i * M + first;
+            double at_data[PIECE] = {0}, at_chains[PIECE] = {0}, *out = p->vh + i * M + first;
+            add_blocks(&p->data, i, first, n, at_data), add_blocks(&p->chains, i, first, n, at_chains);
             for (int64_t j = 0; j < n; j++) out[j] = at_data[j] * p->n_chains - at_chains[j] * p->n_data;
         }
 }

@@ -192,26 +192,15 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, Tensor]:
     if half not in packed:
         packed[half] = _pack(energy.untempered, half)
     tables = _tables.setdefault(energy, {})
-    if (R, half) in tables:
-        return packed[half] | tables[R, half]
-    if half:  # at one temperature; operands are (v - mu)/sigma and W/sigma
+    if (R, half) not in tables:
         sigma = energy.var.sqrt()
-        tables[R, half] = {
+        tables[R, half] = {  # with half, at one temperature, operands are (v - mu)/sigma and W/sigma
             "real": table(None, N, v_row),
             "inverse": table(1 / sigma, N, v_row),
-            "beta": torch.ones(R),
-            "b": table(energy.b + (energy.mu / energy.var) @ energy.W, M, h_row, -87.0),
+            "beta": table(energy.beta, 1, 1),
+            "b": table(energy.b + (energy.mu / energy.var) @ energy.W if half else energy.b, M, h_row, -87.0),
             "mu": table(energy.mu, N, v_row),
-            "gain": table(sigma, N, v_row),
-            "inverse_var": table(1 / energy.var, N, v_row),
-        }
-    else:
-        tables[R, half] = {
-            "real": table(None, N, v_row),
-            "beta": table(None if energy.beta is None else energy.beta, 1, 1),
-            "b": table(energy.b, M, h_row, -87.0),
-            "mu": table(energy.mu, N, v_row),
-            "gain": table(energy.gain, N, v_row),
+            "gain": table(sigma if half else energy.gain, N, v_row),
             "inverse_var": table(1 / energy.var, N, v_row),
         }
     return packed[half] | tables[R, half]

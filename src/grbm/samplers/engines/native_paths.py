@@ -1,6 +1,7 @@
 """Walks along inverse temperatures in native code: parallel tempering (`tempered.c`) and annealing (`annealed.c`)."""
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,13 @@ from grbm.samplers.chains import Chains, Swaps, Walked
 from grbm.samplers.engines.native import PANEL, constants, library, n_threads, padded
 from grbm.samplers.engines.structs import AnnealedPath, Given, Ladder, Sweep, Walk
 from grbm.samplers.moves import Moves
+
+
+class GivenSums(NamedTuple):
+    """Sums over steps of the mean of v given h and measurements, and of its square, by chain: (C, N) float64."""
+
+    total: Tensor
+    squares: Tensor
 
 
 def serves_moves(moves: Moves) -> bool:
@@ -158,12 +166,12 @@ def run_given(
     n_steps: int,
     rng: Blocks | Philox,
     *,
-    burn_in: int,
     given: Chains | None = None,
-) -> tuple[Chains, Tensor, Tensor]:
+    burn_in: int | None = None,
+) -> tuple[Chains, GivenSums | None]:
     """A walk of `grbm.conditional.Conditional`: v (C, N) given h has mean m + share (y − m) and deviation ``std``.
 
-    Also the sums of that mean, and of its square, over the states after the first ``burn_in`` steps, (C, N) float64.
+    Also the sums of that mean over the states after the first ``burn_in`` steps, none with None.
     """
     native = library()
     assert native is not None
@@ -185,17 +193,18 @@ def run_given(
     }
     own = {"given": rows(y), "share": rows(share), "std": rows(std), "noise": torch.empty(C, v_row)}
     own |= {"zero": torch.zeros(chunk, v_row), "one": torch.ones(v_row)}
-    own |= {name: torch.zeros(C, v_row, dtype=torch.float64) for name in ("total", "squares")}
+    if burn_in is not None:
+        own |= {name: torch.zeros(C, v_row, dtype=torch.float64) for name in ("total", "squares")}
     walk = Walk(
         n_replicas=1, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=v_row, h_row=h_row,
         draw_start=given is None, key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw,
         temperature=1.0, **{name: x.data_ptr() for name, x in tensors.items()},
     )  # fmt: skip
-    every = Given(walk, burn_in, **{name: x.data_ptr() for name, x in own.items()})
+    every = Given(walk, burn_in or 0, **{name: x.data_ptr() for name, x in own.items()})
     native.grbm_walk_given(ctypes.byref(every), threads)
     rng.draw += (given is None) + 2 * n_steps
     last = (tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M)))
-    return Chains(*last), own["total"][:, :N], own["squares"][:, :N]
+    return Chains(*last), None if burn_in is None else GivenSums(own["total"][:, :N], own["squares"][:, :N])
 
 
 def sweep(J: Tensor, bar: Tensor, h: Tensor) -> Tensor:

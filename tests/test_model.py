@@ -161,3 +161,24 @@ def test_wrong_shapes_are_named():
         model.free_energy(torch.zeros(5, 4))
     with pytest.raises(ValueError, match="2 hidden units"):
         model.energy(torch.zeros(5, 3), torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize("looking", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_look_at_an_energy_takes_no_gradient_from_it(looking, learned):
+    """W/σ² is made when first asked for, and that may be where no gradients are taken."""
+    model = random_model(3, 4, 1)
+    W = model.W.detach().clone().requires_grad_(learned)
+    energy = model.freeze()
+    energy.W = W
+    v, _ = inputs(model)
+    with looking():
+        energy.hidden_logits(v)
+    v.requires_grad_()
+    energy.free_energy(v).sum().backward()
+    torch.testing.assert_close(v.grad, model.free_energy_grad(v).detach())
+    if learned:
+        model.free_energy(v).sum().backward()
+        torch.testing.assert_close(W.grad, model.W.grad)
+        energy.free_energy(v).sum().backward()  # once more: nothing is kept of the first graph
+        torch.testing.assert_close(W.grad, 2 * model.W.grad)

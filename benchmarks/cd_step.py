@@ -26,7 +26,7 @@ from grbm import GRBM, FitOptions, GibbsLangevin, ModifiedCD, TrainState, fit
 from grbm.model import Energy, Precision
 from grbm.randomness import Blocks
 from grbm.samplers import run_chains
-from grbm.samplers.engines import native
+from grbm.samplers.engines import compiled, native
 from grbm.samplers.sampling import reference
 
 STEP_SIZE, BLOCKS = 0.04, 4
@@ -95,9 +95,9 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
     if device.type == "cuda":
         found |= {f"fused, {p}": walk(run_chains, sampler, p) for p in ("highest", "high", "fast")}
         found["half products alone"] = half_products
-    elif native.serves(energy):
+    elif compiled.serves(energy):
         found |= {"native": walk(run_chains, sampler), "native, adjusted": walk(run_chains, adjusted)}
-        code = native.library()
+        code = compiled.library()
         if code is not None and code.grbm_half():
             found["native, fast"] = walk(run_chains, sampler, "fast")
     found["whole update"] = _update(model, v, size, sampler, "highest")
@@ -217,8 +217,8 @@ def profile(sizes: list[Size]) -> None:
     )
     with tempfile.TemporaryDirectory() as folder, one_thread():
         path = Path(folder) / "profiled.so"
-        subprocess.run(["cc", *native.FLAGS, "-DPROFILE", "-o", str(path), *map(str, native.SOURCES)], check=True)
-        plain, clocked = native.library(), ctypes.CDLL(str(path))
+        subprocess.run(["cc", *compiled.FLAGS, "-DPROFILE", "-o", str(path), *map(str, compiled.SOURCES)], check=True)
+        plain, clocked = compiled.library(), ctypes.CDLL(str(path))
         assert plain is not None
         seconds = (ctypes.c_double * len(names)).in_dll(clocked, "grbm_seconds")
         for size in sizes[:4]:

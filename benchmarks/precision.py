@@ -20,7 +20,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train as train_run
 from grbm.samplers import Gibbs, sample
-from grbm.samplers.engines import native
+from grbm.samplers.engines import compiled
 
 CURVES = {"energy_distance": "energy distance of chains to data", "reconstruction": "reconstruction error"}
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("precision.png"))
     options = parser.parse_args()
-    code = native.library()
+    code = compiled.library()
     half = code is not None and bool(code.grbm_half())
     print("fast is " + ("bfloat16 here" if half else "float32 on this processor, and nothing is compared"))
     tasks = [("digits", seed, PRESETS["digits"].config) for seed in range(3)]

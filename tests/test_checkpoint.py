@@ -30,7 +30,7 @@ from grbm import (
 )
 from grbm.distributed import ProcessGroup
 from grbm.runs import checkpoint
-from grbm.samplers.engines import native
+from grbm.samplers.engines import compiled
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--checkpoint.updates", "5"]
@@ -89,7 +89,7 @@ def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective)
     assert same(numbers(whole), numbers(learn(half, 30, objective=objective)))
 
 
-@pytest.mark.skipif(native.library() is None, reason="no C compiler here")
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler here")
 def test_saved_models_come_back_in_the_precision_of_the_run(tmp_path):
     objective = PCD(TrajectoryTempering(save_below=0.8), 2, n_chains=8)
 

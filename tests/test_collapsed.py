@@ -12,7 +12,7 @@ from grbm.quasi_newton import draw
 from grbm.randomness import Blocks, generator
 from grbm.samplers import Gibbs, GlobalMoves, run_chains
 from grbm.samplers.collapsed import Boltzmann, anneal, annealed
-from grbm.samplers.engines import native, native_paths
+from grbm.samplers.engines import compiled, native_paths
 from tests.conftest import random_model
 
 
@@ -61,7 +61,7 @@ def test_a_sweep_leaves_the_marginal_alone(beta):
     assert (after != h[which]).double().mean() > 0.1
 
 
-@pytest.mark.skipif(native.library() is None, reason="no C compiler")
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler")
 @pytest.mark.parametrize(("n_chains", "M"), [(1, 1), (3, 5), (64, 16), (100, 70), (200, 129)])
 def test_the_native_sweep_is_the_definition_unit_by_unit(n_chains, M):
     rng = generator(M, "sweep")

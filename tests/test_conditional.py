@@ -8,7 +8,7 @@ from grbm.data.standardise import Standardizer
 from grbm.evaluate import exact
 from grbm.measured import impute as impute_whitened
 from grbm.randomness import Philox, generator
-from grbm.samplers.engines import native, run_given
+from grbm.samplers.engines import compiled, run_given
 from grbm.samplers.sampling import reference
 from tests.conftest import exact_chains, random_model, z_scores
 
@@ -59,7 +59,7 @@ def test_imputed_mean_and_deviation_are_those_of_enumeration(noise_std, n_replic
     torch.testing.assert_close(found.std.double(), var.sqrt(), atol=0.03, rtol=0)
 
 
-@pytest.mark.skipif(native.library() is None, reason="there is no compiler here")
+@pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
 @pytest.mark.parametrize(("N", "M", "C"), [(2, 5, 7), (4, 33, 70), (17, 70, 40), (130, 65, 3)])
 def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
     """From the same random numbers: every unit of every chain, and the sums of the conditional mean and its square."""

@@ -11,9 +11,9 @@ from grbm.descent import pool, set_gradients
 from grbm.distributed import ProcessGroup
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import Negative
-from grbm.samplers.engines import native, native_learning
+from grbm.samplers.engines import compiled, native_learning, native_packing
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="there is no compiler here")
+pytestmark = pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
 
 SIZES = [(1, 1), (5, 16), (16, 33), (37, 130)]
 
@@ -21,7 +21,7 @@ SIZES = [(1, 1), (5, 16), (16, 33), (37, 130)]
 def sums_of(n_blocks: int, N: int, M: int, count: int, seed: int) -> MomentSum:
     """Sums as a native walk leaves them, whose rows are longer than what they hold."""
     g = torch.Generator().manual_seed(seed)
-    rows = native.padded(M)
+    rows = native_packing.padded(M)
     vh = (20 * torch.randn(n_blocks, N, rows, generator=g))[..., :M]
     v, v2, h = (20 * torch.randn(n_blocks, n, generator=g)[:, : n - 3] for n in (N + 3, N + 3, M + 3))
     return MomentSum.of(Moments(v, v2.abs(), h.abs(), vh), count)
@@ -76,14 +76,14 @@ def test_pooled_sums_are_exact_and_those_of_any_number_of_threads():
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(("N", "M"), [(5, 3), (37, 130), (64, 64), (130, 65)])
 def test_packed_weights_lie_in_panels_of_64_columns(N, M, half):
-    if half and not native.library().grbm_half():
+    if half and not compiled.library().grbm_half():
         pytest.skip("this processor does not multiply bfloat16")
     energy = machine(N, M).freeze()
-    packed = native._pack(energy, half)
+    packed = native_packing.pack(energy, half)
     unit = energy.var.sqrt() if half else energy.var
     of_visible, of_hidden = energy.W / unit[:, None], (energy.W / unit[:, None] if half else energy.W).T
     for name, matrix in (("up", of_visible), ("down", of_hidden)):
-        found, K, n = packed[name], *matrix.shape
+        found, K, n = getattr(packed, name), *matrix.shape
         if half:  # the first of a pair of rows in the lower bits
             pairs = found.view(torch.bfloat16).view(*found.shape, 2).float()
             found = pairs.movedim(-1, 2).reshape(len(found), -1, 64)

@@ -7,14 +7,14 @@ import pytest
 
 from grbm.cli.main import main
 from grbm.report.machine import Gpu, Machine, lines, look
-from grbm.samplers.engines import native
+from grbm.samplers.engines import compiled
 
 PLAIN = Machine("Some processor", 4, 8 << 30, "native", False, "bfloat16 vectors", {"highest": 9.0, "fast": 4.5}, [])
 
 
 def test_this_machine_is_described():
     found = look()
-    assert found.engine == ("pytorch" if native.library() is None else "native")
+    assert found.engine == ("pytorch" if compiled.library() is None else "native")
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if found.engine == "native" and "avx512f" in flags:
         assert (found.fast == "float32") == ("avx512_bf16" not in flags)

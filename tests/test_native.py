@@ -16,12 +16,12 @@ from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains
-from grbm.samplers.engines import native
+from grbm.samplers.engines import compiled, native
 from grbm.samplers.moves import Moves
 from grbm.samplers.sampling import _states_after, reference, run_chains
 from tests.conftest import exact_chains, random_model, z_scores
 
-needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
+needs_compiler = pytest.mark.skipif(compiled.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
 KEY = 0x0123456789ABCDEF
 SAMPLERS = [
     Gibbs(),
@@ -180,11 +180,11 @@ def test_the_native_walk_is_its_definition(sampler, N, M, C):
 def half_products(request, monkeypatch):
     """Native code with products of bfloat16: as this processor has them, or with matrix units that any can emulate."""
     if request.param == "this processor's":
-        if native.library() is None or not native.library().grbm_half():
+        if compiled.library() is None or not compiled.library().grbm_half():
             pytest.skip("no bfloat16 products here")
         return
-    monkeypatch.setattr(native, "FLAGS", [*native.FLAGS, "-DEMULATED"])
-    emulating = native.library.__wrapped__()
+    monkeypatch.setattr(compiled, "FLAGS", [*compiled.FLAGS, "-DEMULATED"])
+    emulating = compiled.library.__wrapped__()
     assert emulating.grbm_half() == 2
     monkeypatch.setattr(native, "library", lambda: emulating)
 
@@ -234,7 +234,7 @@ def test_code_for_matrix_units_compiles_with_the_shapes_of_its_tiles(tmp_path):
     """Nobody's tests may run on a processor that has them: at least the configuration is stored before it is loaded."""
     made = tmp_path / "native.s"
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    command = [*str(compiler).split(), "-O3", "-march=sapphirerapids", "-S", "-o", str(made), str(native.SOURCES[0])]
+    command = [*str(compiler).split(), "-O3", "-march=sapphirerapids", "-S", "-o", str(made), str(compiled.SOURCES[0])]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("the compiler knows no such processor")
     code = made.read_text()
@@ -506,29 +506,29 @@ def test_without_a_compiler_pytorch_serves_with_one_notice(tmp_path):
 
 
 @pytest.fixture
-def compiled(tmp_path, monkeypatch):
+def load(tmp_path, monkeypatch):
     """Loads the library anew, as another process would, from a cache of its own."""
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GRBM_ENGINE", "native")
-    return native.library.__wrapped__
+    return compiled.library.__wrapped__
 
 
 @needs_compiler
-def test_compiled_once(compiled, tmp_path, monkeypatch):
+def test_compiled_once(load, tmp_path, monkeypatch):
     """And a cache that is full needs no compiler any more."""
-    assert compiled() is not None
+    assert load() is not None
     (made,) = (tmp_path / "cache" / "native").iterdir()
     assert re.fullmatch(r"[0-9a-f]{16}-[0-9a-f]{32}\.so", made.name)
     stamp = made.stat().st_mtime_ns
     monkeypatch.setenv("PATH", "/nowhere")
-    assert compiled() is not None
+    assert load() is not None
     assert [path.stat().st_mtime_ns for path in (tmp_path / "cache" / "native").iterdir()] == [stamp]
 
 
 @needs_compiler
 @pytest.mark.parametrize("damage", ["cut", "zeros", "other code"])
-def test_a_damaged_library_is_made_again(compiled, tmp_path, damage):
-    compiled()
+def test_a_damaged_library_is_made_again(load, tmp_path, damage):
+    load()
     (made,) = (tmp_path / "cache" / "native").iterdir()
     whole = made.read_bytes()
     made.unlink()  # it is mapped by this process
@@ -541,31 +541,31 @@ def test_a_damaged_library_is_made_again(compiled, tmp_path, damage):
         source.write_text("int nothing(void) { return 1; }\n")
         compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")))
         subprocess.run([*compiler.split(), "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
-    assert compiled() is not None
+    assert load() is not None
     (again,) = (tmp_path / "cache" / "native").iterdir()
     assert len(again.read_bytes()) == len(whole)
 
 
 @needs_compiler
-def test_a_library_that_others_could_have_put_there_is_not_loaded(compiled, tmp_path, monkeypatch, caplog):
+def test_a_library_that_others_could_have_put_there_is_not_loaded(load, tmp_path, monkeypatch, caplog):
     """It runs with the user's rights. The notice says what is wrong; chains run in PyTorch."""
-    compiled()
+    load()
     folder = tmp_path / "cache" / "native"
     (made,) = folder.iterdir()
     for path, mode, back in ((folder, 0o777, 0o700), (made, 0o666, 0o644)):
         path.chmod(mode)
         with pytest.raises(UserError, match="can be written by, somebody else"):
-            compiled()
+            load()
         path.chmod(back)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(made).st_uid + 1)
     monkeypatch.setenv("GRBM_ENGINE", "auto")
-    assert compiled() is None
+    assert load() is None
     assert "belongs to" in caplog.text
     assert "plain PyTorch" in caplog.text
 
 
 @needs_compiler
-def test_an_empty_cache_variable_and_what_a_kill_left(compiled, tmp_path, monkeypatch):
+def test_an_empty_cache_variable_and_what_a_kill_left(load, tmp_path, monkeypatch):
     """Empty is as if it were not set: nothing is written to where one happens to be."""
     here = tmp_path / "here"
     here.mkdir()
@@ -577,7 +577,7 @@ def test_an_empty_cache_variable_and_what_a_kill_left(compiled, tmp_path, monkey
         (folder / name).mkdir(parents=True)
         folder.chmod(0o700)
         os.utime(folder / name, (time.time() - age,) * 2)
-    assert compiled() is not None
+    assert load() is not None
     assert list(here.iterdir()) == []
     assert sorted(path.name for path in folder.iterdir())[0] == ".making-new"
     assert len(list(folder.iterdir())) == 2

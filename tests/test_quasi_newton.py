@@ -32,7 +32,7 @@ from grbm.randomness import Blocks, generator
 from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.samplers import GlobalMoves
-from grbm.samplers.engines import native, native_averages
+from grbm.samplers.engines import compiled, native_averages
 from grbm.training import FRESH, follow, train_round, train_step
 from tests.conftest import random_model
 
@@ -83,7 +83,7 @@ def test_natural_parameters_are_those_of_the_machine():
     torch.testing.assert_close(natural.energy_of(theta, 3, 5).hidden_logits(v), energy.hidden_logits(v))
 
 
-@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+@pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
 @pytest.mark.parametrize(
     ("N", "M", "n"), [(1, 1, 1), (2, 7, 5), (3, 8, 257), (6, 225, 1026), (25, 2000, 300), (3, 9, 9999)]
 )
@@ -106,7 +106,7 @@ def test_native_averages_are_the_definition(N, M, n, weighted):
     assert all(torch.equal(x, y) for x, y in zip((again, *again_means), (free_energy, *means), strict=True))
 
 
-@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+@pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
 def test_native_averages_of_many_units_and_of_no_weight():
     """2^2000 is beyond float64; of 300 states, all of the first 256 have no weight."""
     W, b, mu = (torch.zeros(*shape, dtype=torch.float64) for shape in ((1, 2000), (2000,), (1,)))
@@ -120,7 +120,7 @@ def test_native_averages_of_many_units_and_of_no_weight():
         torch.testing.assert_close(found, mean)
 
 
-@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+@pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
 def test_native_probabilities_are_exact_to_the_rarest():
     """exp over all of its range, to some last digits, and 0 below it."""
     b = torch.cat([torch.linspace(-700, 700, 2801).double(), torch.tensor([-1e3, -740.0, 1e3]).double()])
@@ -135,7 +135,7 @@ def test_averages_of_tempered_or_large_machines_are_not_taken_natively():
     energy = Energy(*(torch.ones(*shape).double() for shape in ((2, 3), (3,), (2,), (2,))))
     base = Base(torch.zeros(2).double(), torch.ones(2).double())
     large = Energy(*(torch.ones(*shape).double() for shape in ((512, 257), (257,), (512,), (512,))))
-    assert native_averages.serves(energy) is (native.library() is not None)
+    assert native_averages.serves(energy) is (compiled.library() is not None)
     assert not native_averages.serves(energy.temper(torch.tensor(0.5).double(), base))
     assert not native_averages.serves(large)
 

@@ -82,12 +82,14 @@ class Energy(Sized):
 
     Attributes
     ----------
-    beta, gain, offset
-        Of a tempered energy, as in `Tempering`; None, None and 0 where it is not tempered.
+    beta, gain
+        Of a tempered energy, as in `Tempering`; None where it is not tempered.
     """
 
     _untempered: "Energy | None" = None  # pickles of version 0.1 have neither this
     _projection: Tensor | None = None  # nor this
+    _tempering: "Tempering | None" = None
+    _offset: Tensor | None = None
 
     def __init__(
         self,
@@ -100,11 +102,10 @@ class Energy(Sized):
         tempering: "Tempering | None" = None,
     ) -> None:
         self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
-        self._untempered = None if tempering is None else tempering.untempered
+        self._tempering, self._untempered = tempering, None if tempering is None else tempering.untempered
         self._at: dict[Precision, Energy] = {}  # what `at` has made
         self.beta = None if tempering is None else tempering.beta
         self.gain = None if tempering is None else tempering.gain
-        self.offset = 0.0 if tempering is None else tempering.offset
 
     @property
     def projection(self) -> Tensor:
@@ -119,6 +120,16 @@ class Energy(Sized):
         return self._projection
 
     @property
+    def offset(self) -> Tensor | float:
+        """What keeps E_β = (1 − β) E_0 + β E_1 exact, constants included; 0 without tempering. Made when asked."""
+        if self._offset is None and self._tempering is not None:
+            one, beta, _, base = self._tempering
+            with torch.inference_mode(False):
+                squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
+                self._offset = 0.5 * squares.sum(-1)
+        return 0.0 if self._offset is None else self._offset
+
+    @property
     def untempered(self) -> "Energy":
         """The energy at β = 1, with which a tempered one shares W; itself where it is not tempered."""
         return self._untempered or self
@@ -131,8 +142,7 @@ class Energy(Sized):
         inverse_var = (1 - beta) / base.var + beta / self.var
         var = 1 / inverse_var
         mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
-        squares = (1 - beta) * base.mean**2 / base.var + beta * self.mu**2 / self.var - mu**2 * inverse_var
-        tempering = Tempering(self.untempered, beta, beta * var / self.var, 0.5 * squares.sum(-1))
+        tempering = Tempering(self.untempered, beta, beta * var / self.var, base)
         return Energy(self.W, beta * self.b, mu, var, self.precision, tempering=tempering)
 
     def at(self, precision: Precision) -> "Energy":
@@ -193,7 +203,7 @@ class Tempering(NamedTuple):
     untempered: Energy
     beta: Tensor  # multiplies v in the logits
     gain: Tensor  # β var_β/var: scales the drive W h
-    offset: Tensor  # keeps E_β = (1 − β) E_0 + β E_1 exact, constants included
+    base: Base  # E_0
 
 
 def base_for(base: Base | None, energy: Energy) -> Base:

@@ -13,7 +13,7 @@ from grbm.model import GRBM
 from grbm.options import Precision
 from grbm.randomness import Philox
 from grbm.samplers import Gibbs, run_chains
-from grbm.samplers.engines import engine_name, native
+from grbm.samplers.engines import compiled, engine_name
 
 N_VISIBLE, N_HIDDEN, N_CHAINS, N_STEPS = 784, 512, 256, 4  # of the walk that is timed
 ROUNDS = 5
@@ -45,7 +45,7 @@ class Machine(NamedTuple):
 def look() -> Machine:
     """Look at this machine; takes about a second."""
     engine, half = engine_name(torch.device("cpu")), 0
-    if (code := native.library()) is not None:
+    if (code := compiled.library()) is not None:
         half = int(code.grbm_half())
     kinds: tuple[Products, ...] = ("float32", "bfloat16 vectors", "bfloat16 matrix units")
     gpus = []

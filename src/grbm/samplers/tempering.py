@@ -238,13 +238,13 @@ def even_out(betas: Tensor, swap_rate: Tensor, share: float, n_replicas: int | N
 
     ``share`` below 1 goes only that part of the way, for ladders of the same length.
     """
-    n_replicas = n_replicas or len(betas)
-    rejected = (1 - swap_rate.double().cpu()).clamp_min(1e-3)  # where all is accepted, rungs must not fall together
-    summed = torch.cat([rejected.new_zeros(1), rejected.cumsum(0)])
-    wanted = torch.linspace(0, 1, n_replicas, dtype=torch.float64) * summed[-1]
-    even = torch.from_numpy(np.interp(wanted.numpy(), summed.numpy(), betas.numpy()))
+    n_replicas, old = n_replicas or len(betas), betas.numpy()
+    rejected = 1 - swap_rate.double().cpu().numpy()
+    rejected = np.maximum(rejected, 1e-3)  # where all is accepted, rungs must not fall together
+    summed = np.concatenate(([0.0], rejected.cumsum()))
+    even = np.interp(np.linspace(0, 1, n_replicas) * summed[-1], summed, old)
     even[0], even[-1] = 0.0, 1.0
-    return even if n_replicas != len(betas) else torch.lerp(betas, even, share)
+    return torch.from_numpy(even if n_replicas != len(old) else old + share * (even - old))
 
 
 def _target(replicas: Chains) -> Chains:

@@ -16,7 +16,7 @@ from torch import Tensor
 from grbm.model import Base, Energy
 from grbm.randomness import Rng, n_blocks
 from grbm.samplers.chains import Chains, Walked, gather, start_chains
-from grbm.samplers.engines import native, native_paths
+from grbm.samplers.engines import compiled, native, native_paths
 from grbm.samplers.moves import Moves, move_step
 
 Engine = Callable[..., Walked]  # called as `run_moves` is
@@ -51,7 +51,7 @@ def run_ladder(
 
     The replicas v (R, C, N) have the energies ``ladder`` from ``base`` to ``energy``.
     """
-    if isinstance(rng, torch.Generator) or not native.serves(energy) or not native_paths.serves_moves(moves):
+    if isinstance(rng, torch.Generator) or not compiled.serves(energy) or not native_paths.serves_moves(moves):
         return None
     return native_paths.run_ladder(energy, base, ladder, moves, v, n_steps, rng, **options)
 
@@ -61,7 +61,7 @@ def run_given(
 ) -> tuple[Chains, native_paths.GivenSums | None] | None:
     """A whole walk under measurements at once, where an engine can: `native_paths.run_given` with its ``options``."""
     plain = v.ndim == 2 and v.dtype == energy.W.dtype and energy.beta is None
-    if isinstance(rng, torch.Generator) or not plain or not native.serves(energy):
+    if isinstance(rng, torch.Generator) or not plain or not compiled.serves(energy):
         return None
     if len(v) == 0 or len(v) % n_blocks(rng):
         return None
@@ -78,7 +78,7 @@ def pick_engine(energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng)
         if cuda is not None and cuda.serves(energy, moves, v, n_steps):
             engine: Engine = cuda.run_moves
             return engine
-        if native.serves(energy):
+        if compiled.serves(energy):
             return native.run_moves
     return definition
 
@@ -95,7 +95,7 @@ def engine_name(device: torch.device) -> str:
     """What runs the chains of a float32 model on ``device``: "native", "fused" or "pytorch"."""
     if device.type == "cuda":
         return "pytorch" if _cuda() is None else "fused"
-    return "native" if device.type == "cpu" and native.library() is not None else "pytorch"
+    return "native" if device.type == "cpu" and compiled.library() is not None else "pytorch"
 
 
 @functools.cache

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <math.h>
 #include <string.h>
 #if defined(__AVX2__)
 #include <immintrin.h>

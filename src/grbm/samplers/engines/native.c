@@ -15,6 +15,9 @@ static void run(Walk w) {
         memset(w.sum_v, 0, w.v_row * sizeof(float)), memset(w.sum_v2, 0, w.v_row * sizeof(float));
         memset(w.sum_h, 0, w.h_row * sizeof(float)), memset(w.sum_vh, 0, w.n_visible * w.h_row * sizeof(float));
     }
+    into_rows(w.v, w.v_row, w.start_v, w.n_visible, w.n_chains);
+    into_rows(w.h, w.h_row, w.start_h, w.n_hidden, w.n_chains);
+    into_rows(w.p, w.h_row, w.start_p, w.n_hidden, w.n_chains);
     int64_t first = w.burn_in < 0 ? 0 : 1;  // the first slot that is not summed yet
     float *const p_start = w.keep_p || w.n_steps == 0 ? w.p : 0, *const F = w.adjusted ? w.free_energy : 0;
     if (w.draw_start || w.adjusted) TIMED(3, hidden(&w, draw, w.v, w.draw_start ? w.h : 0, p_start, F));
@@ -51,11 +54,9 @@ static void run(Walk w) {
                 float *const sum = w.sum_vh + i * w.h_row + j;
                 store(sum, w.gain[i] * load(sum) + w.mu[i] * load(w.sum_h + j));
             }
-    for (int64_t c = 0; c < w.n_chains; c++) {
-        memcpy(w.last_v + c * w.n_visible, w.v + slot * v_size + c * w.v_row, w.n_visible * sizeof(float));
-        memcpy(w.last_h + c * w.n_hidden, w.h + slot * h_size + c * w.h_row, w.n_hidden * sizeof(float));
-        memcpy(w.last_p + c * w.n_hidden, w.p + (w.keep_p ? slot * h_size : 0) + c * w.h_row, w.n_hidden * sizeof(float));
-    }
+    out_of_rows(w.last_v, w.n_visible, w.v + slot * v_size, w.v_row, w.n_chains);
+    out_of_rows(w.last_h, w.n_hidden, w.h + slot * h_size, w.h_row, w.n_chains);
+    out_of_rows(w.last_p, w.n_hidden, w.p + (w.keep_p ? slot * h_size : 0), w.h_row, w.n_chains);
 }
 
 // Walk number k of those that `all` describes
@@ -75,6 +76,8 @@ static Walk one(const Walk *all, int64_t k) {
     if (w.half) w.halves += k * (slots + 1) * (v + h) / 2;
     const int64_t chain = r * all->n_chains + first;
     if (w.adjusted) w.accept_chain += chain;
+    w.start_v += chain * w.n_visible;
+    if (w.start_h) w.start_h += chain * w.n_hidden, w.start_p += chain * w.n_hidden;
     w.last_v += chain * w.n_visible, w.last_h += chain * w.n_hidden, w.last_p += chain * w.n_hidden;
     return w;
 }

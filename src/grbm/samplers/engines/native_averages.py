@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from grbm.model import Energy
 from grbm.moments import Moments
-from grbm.samplers.engines.native import library, n_threads
+from grbm.samplers.engines.compiled import library, n_threads
 from grbm.samplers.engines.structs import Averages
 
 CHUNK = 256  # states of a part: its probabilities stay in a cache, and sums are those of any number of threads

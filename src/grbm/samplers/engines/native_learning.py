@@ -7,7 +7,8 @@ from torch import Tensor
 
 from grbm.model import GRBM, Energy
 from grbm.moments import MomentSum, Pooled
-from grbm.samplers.engines.native import library, n_threads, padded
+from grbm.samplers.engines.compiled import library, n_threads
+from grbm.samplers.engines.native_packing import padded
 from grbm.samplers.engines.structs import Ascent, Pool, Sums
 
 TOGETHER = 16  # as ROWS_TOGETHER in learning.c

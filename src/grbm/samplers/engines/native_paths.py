@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from grbm.model import Base, Energy
-from grbm.moments import Moments, MomentSum
 from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walked
-from grbm.samplers.engines.native import PANEL, constants, library, n_threads, padded
+from grbm.samplers.engines.compiled import library, n_threads
+from grbm.samplers.engines.native import rows_of, summed, sums_for
+from grbm.samplers.engines.native_packing import INVERSE, PANEL, Room, Rows, addresses, constants, lay, padded
 from grbm.samplers.engines.structs import AnnealedPath, Given, Ladder, Sweep, Walk
 from grbm.samplers.moves import Moves
 
@@ -59,62 +60,40 @@ def run_ladder(
     ring = max(1, min(n_steps + 1, -(-384 // chunk)))  # states enough for one efficient product
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
 
-    def room(row: int, start: Tensor | None = None) -> Tensor:
-        """Room for (parts, R, chunk, row), with the start (R, C, ·)."""
-        if start is None:
-            return torch.empty(parts, R, chunk, row)
-        padding = (0, row - start.shape[-1], 0, parts * chunk - C)
-        return functional.pad(start, padding).view(R, parts, chunk, row).transpose(0, 1).contiguous()
-
-    def table(x: Tensor, row: int, value: float = 0.0) -> Tensor:
-        return functional.pad(x.float(), (0, row - x.shape[-1]), value=value).contiguous()
-
-    own = {
-        "gaps": ladder.beta.flatten().diff().contiguous(),
-        "base_mean": table(base.mean, v_row),
-        "base_inverse_var": table(1 / base.var, v_row),
-        "plain_mu": table(energy.mu, v_row),
-        "plain_inverse_var": table(1 / energy.var, v_row),
-        "v": room(v_row, v),
-        "h": room(h_row, None if given is None else given.h),
-        "p": room(h_row),
-        "difference": torch.empty(parts, R, chunk),
-        "accepted": torch.empty(parts, R - 1, dtype=torch.int64),
-    }
-    summed = ring if burn_in is not None else 1
-    tensors = constants(ladder, R, False) | {
-        "shrink": table(moves.shrink.reshape(T, -1, N).expand(T, R, N), v_row),
-        "noise_std": table(moves.noise_std.reshape(T, -1, N).expand(T, R, N), v_row),
-        "v": torch.empty(parts, summed, chunk, v_row),
-        "h": torch.empty(parts, summed, chunk, h_row),
-        "p": torch.empty(parts, summed, chunk, h_row),
-        "mean": torch.empty(parts, chunk, v_row),
-        "log_q": torch.empty(parts, chunk),
-        "tile": torch.empty(parts, chunk, PANEL),
-        "plain_b": table(energy.b, h_row),
-    }
+    n = parts * chunk  # chains held
+    held = {"v": R * n * v_row, "h": R * n * h_row, "p": R * n * h_row, "difference": R * n}
+    slots = ring if burn_in is not None else 1
+    sizes = {"v": slots * n * v_row, "h": slots * n * h_row, "p": slots * n * h_row}
+    sizes |= {"mean": n * v_row, "log_q": n, "tile": n * PANEL}
+    start = {"start_v": v} | ({} if given is None else {"start_h": given.h})
+    start = {name: x.to(energy.W).contiguous() for name, x in start.items()}
+    out = {"last_v": torch.empty(R, C, N), "last_h": torch.empty(R, C, M), "last_p": torch.empty(R, C, M)}
     if burn_in is not None:
-        tensors |= {"sum_v": torch.empty(parts, v_row), "sum_v2": torch.empty(parts, v_row)}
-        tensors |= {"sum_h": torch.empty(parts, h_row), "sum_vh": torch.empty(parts, N, h_row)}
+        out |= sums_for(parts, N, M)
+    of_walk = rows_of(moves, N, R) | {"plain_b": Rows(energy.b, M, h_row)}
+    own = {
+        "gaps": Rows(ladder.beta.flatten().diff(), R - 1, R - 1),
+        "base_mean": Rows(base.mean, N, v_row),
+        "base_inverse_var": Rows(base.var, N, v_row, kind=INVERSE),
+        "plain_mu": Rows(energy.mu, N, v_row),
+        "plain_inverse_var": Rows(energy.var, N, v_row, kind=INVERSE),
+    }
+    accepted = torch.empty(parts, R - 1, dtype=torch.int64)
+    room, rooms, tables, own_tables = Room.of(sizes), Room.of(held), lay(of_walk), lay(own)
     walk = Walk(
         n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
         burn_in=n_steps if burn_in is None else burn_in, adjust_from=n_steps, probabilities=probabilities,
-        draw_start=given is None, v_row=v_row, h_row=h_row, ring=summed, move_row=R * v_row if T > 1 else 0,
+        draw_start=given is None, v_row=v_row, h_row=h_row, ring=slots, move_row=R * v_row if T > 1 else 0,
         key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw, temperature=moves.temperature,
-        **{name: x.data_ptr() for name, x in tensors.items()},
+        **constants(ladder, R, False), **tables.at, **room.at, **addresses(start), **addresses(out),
     )  # fmt: skip
-    native.grbm_temper(ctypes.byref(Ladder(walk, **{name: x.data_ptr() for name, x in own.items()})), threads)
+    every = Ladder(walk, **own_tables.at, **rooms.at, accepted=accepted.data_ptr())
+    native.grbm_temper(ctypes.byref(every), threads)
     rng.draw += (given is None) + 4 * n_steps
 
-    def last(x: Tensor, n: int) -> Tensor:
-        return x.transpose(0, 1).reshape(R, parts * chunk, -1)[:, :C, :n].contiguous()
-
-    replicas = Chains(last(own["v"], N), last(own["h"], M), last(own["p"], M))
-    sums = None
-    if burn_in is not None:
-        found = (tensors["sum_v"][:, :N], tensors["sum_v2"][:, :N], tensors["sum_h"][:, :M])
-        sums = MomentSum.of(Moments(*found, tensors["sum_vh"][..., :M]), C * (n_steps - burn_in))
-    swaps = Swaps(own["accepted"].sum(0).double(), n_steps * C) if n_steps else None
+    replicas = Chains(out["last_v"], out["last_h"], out["last_p"])
+    sums = None if burn_in is None else summed(out, C * (n_steps - burn_in), M)
+    swaps = Swaps(accepted.sum(0).double(), n_steps * C) if n_steps else None
     top = Chains(replicas.v[-1], replicas.h[-1], replicas.h_prob[-1], replicas)
     return Walked(top, sums, swaps=swaps)
 
@@ -131,7 +110,7 @@ def anneal(
     chunk = min(64, -(-C // threads))
     parts = -(-C // chunk)
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
-    tensors = constants(energy, 1, False) | {
+    tensors = {
         "v": functional.pad(v, (0, v_row - N)).contiguous(),
         "h": torch.empty(C, h_row),
         "mean": torch.empty(C, v_row),
@@ -149,9 +128,9 @@ def anneal(
     walk = Walk(
         n_replicas=1, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=v_row, h_row=h_row,
         key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw, temperature=1.0,
-        **{name: x.data_ptr() for name, x in tensors.items()},
+        **constants(energy, 1, False), **addresses(tensors),
     )  # fmt: skip
-    path = AnnealedPath(walk, back=back, **{name: x.data_ptr() for name, x in own.items()})
+    path = AnnealedPath(walk, back=back, **addresses(own))
     native.grbm_anneal(ctypes.byref(path), threads)
     rng.draw += 2 * n_steps
     return own["log_weight"], tensors["v"][:, :N].contiguous()
@@ -183,7 +162,7 @@ def run_given(
     def rows(x: Tensor, row: int = v_row) -> Tensor:
         return functional.pad(x, (0, row - x.shape[-1])).contiguous()
 
-    tensors = constants(energy, 1, False) | {
+    tensors = {
         "v": rows(v),
         "h": torch.empty(C, h_row) if given is None else rows(given.h, h_row),
         "p": torch.empty(C, h_row) if given is None else rows(given.h_prob, h_row),
@@ -198,9 +177,9 @@ def run_given(
     walk = Walk(
         n_replicas=1, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=v_row, h_row=h_row,
         draw_start=given is None, key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw,
-        temperature=1.0, **{name: x.data_ptr() for name, x in tensors.items()},
+        temperature=1.0, **constants(energy, 1, False), **addresses(tensors),
     )  # fmt: skip
-    every = Given(walk, burn_in or 0, **{name: x.data_ptr() for name, x in own.items()})
+    every = Given(walk, burn_in or 0, **addresses(own))
     native.grbm_walk_given(ctypes.byref(every), threads)
     rng.draw += (given is None) + 2 * n_steps
     last = (tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M)))
@@ -220,6 +199,6 @@ def sweep(J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
 
     J, new = J.contiguous(), blocks(h, 0.0)
     tensors = {"J": J, "bar": blocks(bar, torch.inf), "h": new, "field": torch.empty_like(new)}
-    every = Sweep(M, len(new), **{name: x.data_ptr() for name, x in tensors.items()})
+    every = Sweep(M, len(new), **addresses(tensors))
     native.grbm_sweep(ctypes.byref(every), n_threads())
     return new.mT.reshape(-1, M)[:C].contiguous()

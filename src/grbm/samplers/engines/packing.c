@@ -1,9 +1,33 @@
-// W as products read it: columns in panels of 64, each panel's rows one after another.
+// Parameters as walks read them: numbers of units in rows, and W in panels of 64 columns, each panel's rows one after
+// another.
 //
 // `up` is W/sigma^2 by visible units and `down` is W^T by hidden ones; with `half` both are of W/sigma, in bfloat16, a
 // pair of neighbouring rows in the place of a float.
 
 #include "arithmetic.h"
+
+// out (rows, row): row k is row k / repeat of x (., n), or ones where x is null, and from unit n on the padding
+typedef struct {
+    const float *x;
+    float *out;
+    int64_t rows, repeat, n, row, kind;
+    float padding;
+} Table;
+
+enum { AS_IT_IS, INVERSE, ROOT, INVERSE_ROOT };  // kinds: x, 1/x, sqrt x, 1/sqrt x
+
+void grbm_lay(const Table *tables, int64_t n_tables) {
+    for (const Table *t = tables; t < tables + n_tables; t++)
+        for (int64_t k = 0; k < t->rows; k++) {
+            const float *const x = t->x ? t->x + k / t->repeat * t->n : 0;
+            float *const out = t->out + k * t->row;
+            for (int64_t i = 0; i < t->n; i++) {
+                const float number = x ? x[i] : 1, root = t->kind >= ROOT ? sqrtf(number) : number;
+                out[i] = t->kind == INVERSE || t->kind == INVERSE_ROOT ? 1 / root : root;
+            }
+            for (int64_t i = t->n; i < t->row; i++) out[i] = t->padding;
+        }
+}
 
 typedef struct {
     int64_t n_visible, n_hidden, half;
@@ -70,4 +94,5 @@ void grbm_pack(const Packing *all, int64_t threads) {
     share(part, all, (rows_up(all) + TOGETHER - 1) / TOGETHER + (all->down ? panels(all->n_visible) : 0), threads);
 }
 
+int64_t grbm_table_size(void) { return sizeof(Table); }
 int64_t grbm_packing_size(void) { return sizeof(Packing); }

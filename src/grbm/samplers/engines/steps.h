@@ -37,7 +37,8 @@ typedef struct {
     const float *inverse;    // 1/sigma, with `half`
     const float *beta, *b, *mu, *gain, *inverse_var;  // (n_replicas, 1 or row)
     const float *shrink, *noise_std;                // (steps, n_replicas, row)
-    float *v, *h, *p;                // (ring, chunk, row): the start in slot 0
+    const float *start_v, *start_h, *start_p;       // (n_replicas, n_chains, units): h and p may be null, with draw_start
+    float *v, *h, *p;                // (ring, chunk, row)
     float *last_v, *last_h, *last_p; // (n_replicas, n_chains, units): where the last state goes
     float *mean, *old_mean;  // (chunk, row)
     float *free_energy, *old_free_energy, *log_q, *tile;  // (chunk, 1 or PANEL)
@@ -61,6 +62,18 @@ static inline double now(void) {
 #else
 #define TIMED(part, call) call
 #endif
+
+// Numbers of n chains, which lie one after another, into rows, and out of them; nothing where there are none
+static inline void into_rows(float *rows, int64_t row, const float *x, int64_t units, int64_t n) {
+    for (int64_t c = 0; c < n && x; c++) {
+        memcpy(rows + c * row, x + c * units, units * sizeof(float));
+        memset(rows + c * row + units, 0, (row - units) * sizeof(float));
+    }
+}
+
+static inline void out_of_rows(float *x, int64_t units, const float *rows, int64_t row, int64_t n) {
+    for (int64_t c = 0; c < n; c++) memcpy(x + c * units, rows + c * row, units * sizeof(float));
+}
 
 // ------------------------------------------------------------------------------------------------------- parts of a step
 

@@ -17,8 +17,9 @@ class Walk(ctypes.Structure):
         + [("temperature", ctypes.c_float)]
         + [(name, ctypes.c_void_p) for name in (
             "up", "down", "real", "inverse", "beta", "b", "mu", "gain", "inverse_var", "shrink", "noise_std",
-            "v", "h", "p", "last_v", "last_h", "last_p", "mean", "old_mean", "free_energy", "old_free_energy", "log_q",
-            "tile", "plain_b", "coupling", "halves", "sum_v", "sum_v2", "sum_h", "sum_vh", "accept", "accept_chain",
+            "start_v", "start_h", "start_p", "v", "h", "p", "last_v", "last_h", "last_p", "mean", "old_mean",
+            "free_energy", "old_free_energy", "log_q", "tile", "plain_b", "coupling", "halves",
+            "sum_v", "sum_v2", "sum_h", "sum_vh", "accept", "accept_chain",
         )]
     )  # fmt: skip
 
@@ -59,6 +60,14 @@ class Sweep(ctypes.Structure):
     _fields_: ClassVar = [("n_hidden", ctypes.c_int64), ("n_blocks", ctypes.c_int64)] + [
         (name, ctypes.c_void_p) for name in ("J", "bar", "h", "field")
     ]
+
+
+class Table(ctypes.Structure):
+    """The C struct of the same name, in packing.c."""
+
+    _fields_: ClassVar = [("x", ctypes.c_void_p), ("out", ctypes.c_void_p)] + [
+        (name, ctypes.c_int64) for name in ("rows", "repeat", "n", "row", "kind")
+    ] + [("padding", ctypes.c_float)]  # fmt: skip
 
 
 class Packing(ctypes.Structure):

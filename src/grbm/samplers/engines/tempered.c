@@ -10,7 +10,7 @@ typedef struct {
     const float *gaps;                   // (n_replicas - 1,): from one inverse temperature to the next
     const float *base_mean, *base_inverse_var;    // (row): E_0
     const float *plain_mu, *plain_inverse_var;    // (row): E_1
-    float *v, *h, *p;                    // by chunk: (n_replicas, chunk, row), the start in v (and h)
+    float *v, *h, *p;                    // by chunk: (n_replicas, chunk, row)
     float *difference;                   // by chunk: (n_replicas, chunk), E_1 - E_0
     int64_t *accepted;                   // by chunk: (n_replicas - 1,), sums of acceptance probabilities in 2^-30
 } Ladder;
@@ -124,7 +124,18 @@ static void part(const void *all, int64_t k) {
     w->mean += k * c * v, w->tile += k * c * PANEL, w->log_q += k * c;
     if (w->sum_v) w->sum_v += k * v, w->sum_v2 += k * v, w->sum_h += k * h, w->sum_vh += k * w->n_visible * h;
     l.v += k * R * c * v, l.h += k * R * c * h, l.p += k * R * c * h, l.difference += k * R * c, l.accepted += k * (R - 1);
+    for (int64_t r = 0; r < R; r++) {
+        const int64_t from = r * ((const Ladder *)all)->walk.n_chains + first;
+        into_rows(l.v + r * c * v, v, w->start_v + from * w->n_visible, w->n_visible, w->n_chains);
+        if (w->start_h) into_rows(l.h + r * c * h, h, w->start_h + from * w->n_hidden, w->n_hidden, w->n_chains);
+    }
     run(l);
+    for (int64_t r = 0; r < R; r++) {
+        const int64_t to = r * ((const Ladder *)all)->walk.n_chains + first;
+        out_of_rows(w->last_v + to * w->n_visible, w->n_visible, l.v + r * c * v, v, w->n_chains);
+        out_of_rows(w->last_h + to * w->n_hidden, w->n_hidden, l.h + r * c * h, h, w->n_chains);
+        out_of_rows(w->last_p + to * w->n_hidden, w->n_hidden, l.p + r * c * h, h, w->n_chains);
+    }
 }
 
 void grbm_temper(const Ladder *all, int64_t threads) {

@@ -1,0 +1,126 @@
+"""Parameters as the native code reads them (`packing.c`), and the memory that a call of it needs."""
+
+import ctypes
+from collections.abc import Mapping
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+from torch.nn import functional
+
+from grbm import memory
+from grbm.model import Energy
+from grbm.samplers.engines.compiled import library, n_threads
+from grbm.samplers.engines.structs import Packing, Table
+
+PANEL, FEW = 64, 4  # as in arithmetic.h: columns of a packed matrix that lie together; visible units treated one by one
+AS_IT_IS, INVERSE, ROOT, INVERSE_ROOT = range(4)  # as in packing.c: what becomes of the numbers of a table
+
+
+class Room(NamedTuple):
+    """Arrays of float32 in one piece of memory, and their addresses by name; the piece must outlive their use."""
+
+    piece: Tensor
+    at: dict[str, int]
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int]) -> "Room":
+        """Room for so many numbers of each name, each array at the beginning of a cache line."""
+        starts, end = {}, 0
+        for name, size in sizes.items():
+            starts[name] = 4 * end
+            end += -(-size // 16) * 16
+        piece = memory.empty(end)
+        base = piece.data_ptr()
+        return cls(piece, {name: base + start for name, start in starts.items()})
+
+
+class Rows(NamedTuple):
+    """Rows of numbers, or of ones without ``x`` (., n): row k of ``rows`` is its row k // ``repeat``, padded."""
+
+    x: Tensor | None
+    n: int
+    row: int  # floats from one row to the next
+    rows: int = 1
+    repeat: int = 1
+    kind: int = AS_IT_IS
+    padding: float = 0.0
+
+
+def addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Where they lie; each must be contiguous, and outlive the call."""
+    return {name: x.data_ptr() for name, x in tensors.items()}
+
+
+def padded(n: int) -> int:
+    """Floats from one row of ``n`` to the next: whole cache lines, no power of two (rows would share cache sets)."""
+    row = -(-n // 16) * 16
+    return row + 16 if row % 128 == 0 else row
+
+
+def lay(tables: Mapping[str, Rows]) -> Room:
+    """All these rows, in one piece."""
+    native = library()
+    assert native is not None
+    room = Room.of({name: t.rows * t.row for name, t in tables.items()})
+    held = [None if t.x is None else t.x.float().contiguous() for t in tables.values()]
+    every = (Table * len(tables))(
+        *(
+            Table(None if x is None else x.data_ptr(), out, t.rows, t.repeat, t.n, t.row, t.kind, t.padding)
+            for x, out, t in zip(held, room.at.values(), tables.values(), strict=True)
+        )
+    )
+    native.grbm_lay(every, len(tables))
+    return room
+
+
+class Packed(NamedTuple):
+    """W by visible and by hidden units, as products read it; with FEW visible units the latter is W itself, padded."""
+
+    up: Tensor
+    down: Tensor
+
+
+_packed: WeakKeyDictionary[Energy, dict[bool, Packed]] = WeakKeyDictionary()  # by untempered energy and half
+_tables: WeakKeyDictionary[Energy, dict[tuple[int, bool], Room]] = WeakKeyDictionary()  # the rest
+
+
+def pack(energy: Energy, half: bool) -> Packed:
+    """Pack W anew."""
+    native = library()
+    assert native is not None
+    N, M, step = energy.n_visible, energy.n_hidden, 2 if half else 1
+    W, unit = energy.W.contiguous(), (energy.var.sqrt() if half else energy.var).contiguous()
+    up = memory.empty(-(-M // PANEL), -(-N // step), PANEL)
+    down = memory.empty(-(-N // PANEL), -(-M // step), PANEL) if N > FEW else None
+    every = Packing(N, M, half, W.data_ptr(), unit.data_ptr(), up.data_ptr(), None if down is None else down.data_ptr())
+    native.grbm_pack(ctypes.byref(every), n_threads())
+    return Packed(up, functional.pad(W, (0, padded(M) - M)).contiguous() if down is None else down)
+
+
+def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
+    """Addresses of what the parameters give, with a row for each of R replicas; they last as ``energy`` does."""
+    packed, tables = _packed.setdefault(energy.untempered, {}), _tables.setdefault(energy, {})
+    if half not in packed:
+        packed[half] = pack(energy.untempered, half)
+    if (R, half) not in tables:
+        tables[R, half] = lay(_rows(energy, R, half))
+    up, down = packed[half]
+    return tables[R, half].at | {"up": up.data_ptr(), "down": down.data_ptr()}
+
+
+def _rows(energy: Energy, R: int, half: bool) -> dict[str, Rows]:
+    """The tables; with ``half``, at one temperature, operands are (v - mu)/sigma and W/sigma."""
+    (N, M), var = energy.W.shape, energy.var
+    repeat = R if energy.beta is None or energy.beta.ndim == 0 else 1  # else a row for each inverse temperature
+    v, h = (N, padded(N), R, repeat), (M, padded(M), R, repeat)
+    b = energy.b + (energy.mu / var) @ energy.W if half else energy.b
+    return {
+        "real": Rows(None, *v),
+        "inverse": Rows(var, *v, INVERSE_ROOT),
+        "beta": Rows(energy.beta, 1, 1, R, repeat),
+        "b": Rows(b, *h, AS_IT_IS, -87.0),
+        "mu": Rows(energy.mu, *v),
+        "gain": Rows(var, *v, ROOT) if half else Rows(energy.gain, *v),
+        "inverse_var": Rows(var, *v, INVERSE),
+    }

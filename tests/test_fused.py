@@ -51,14 +51,24 @@ def walk(sampler, energy, v, n_steps, rng, burn_in, marginal, **given):
     )
 
 
-@pytest.mark.parametrize("precision", ["highest", "high", "fast"])
-@pytest.mark.parametrize("sampler", [Gibbs(), GibbsLangevin(0.05), Langevin(0.05, per_unit=True)], ids=repr)
+@pytest.mark.parametrize("precision", ["highest", pytest.param("high", marks=needs_gpu), "fast"])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Gibbs(),
+        GibbsLangevin(0.05),
+        Langevin(0.05, per_unit=True),
+        GibbsLangevin(0.3, adjust_from=0),
+        Langevin(0.1, adjust_from=1, temperature=2.0),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize(("N", "M", "C"), [(2, 5, 3), (70, 130, 17)])
 def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C):
     """From the same random numbers: every unit of every chain and all sums; half precision within its rounding."""
-    model = random_model(N, M, 3, dtype=torch.float32).to(DEVICE)
-    with torch.no_grad():
-        model.W.mul_(0.3)
+    model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32).to(
+        DEVICE
+    )  # so that units turn on and off
     energy = model.freeze(precision)
     v = torch.randn(C, N, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     for n_steps, burn_in, marginal in ((0, -1, True), (1, 0, False), (3, 1, True), (11, -1, False)):
@@ -73,8 +83,9 @@ def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C):
             for a, b in zip(one.sums.mean(), own, strict=True):
                 torch.testing.assert_close(a, b, rtol=limit, atol=limit)
         elif torch.equal(one.chains.h, two.chains.h) and torch.allclose(one.chains.v, two.chains.v, rtol=0, atol=1e-3):
-            for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):  # no chain went another way
-                torch.testing.assert_close(a, b, rtol=5e-3, atol=5e-3)
+            limit = 5e-3 if precision == "highest" else 3e-2  # no chain went another way, but for some h in between
+            for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):
+                torch.testing.assert_close(a, b, rtol=limit, atol=limit)
         if precision == "highest":
             agree(one, two)
             continue
@@ -84,11 +95,12 @@ def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C):
         torch.testing.assert_close(one.chains.h_prob[same], two.chains.h_prob[same], rtol=0, atol=5e-3)
 
 
-def test_given_hidden_units_and_stretches():
+@pytest.mark.parametrize("sampler", [GibbsLangevin(0.05), GibbsLangevin(0.3, adjust_from=0)], ids=repr)
+def test_given_hidden_units_and_stretches(sampler):
     """A walk in two parts is the walk."""
     energy = random_model(20, 33, 1, dtype=torch.float32).to(DEVICE).freeze()
     v = torch.randn(9, 20, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    moves = GibbsLangevin(0.05).moves(energy, 6)
+    moves = sampler.moves(energy, 6)
     whole = fused.run_moves(energy, moves, v, 6, Philox(KEY)).chains
     rng = Philox(KEY)
     first = fused.run_moves(energy, moves.part(0, 2), v, 2, rng).chains
@@ -107,15 +119,18 @@ def test_blocks_draw_the_same_wherever_they_are():
 
 
 @pytest.mark.parametrize("precision", ["highest", "fast"])
-@pytest.mark.parametrize("sampler", [Gibbs(), PartialGibbs(0.8)], ids=repr)
-def test_the_fused_walk_does_not_drift(sampler, precision):
+@pytest.mark.parametrize("sampler", [Gibbs(), PartialGibbs(0.8), GibbsLangevin(0.5, adjust_from=0)], ids=repr)
+def test_the_fused_walk_does_not_drift(sampler, precision, monkeypatch):
     """4,000 chains from the exact distribution, on the kernels' own draws: all moments within 4 standard errors."""
     model = random_model(3, 6, 2)
     truth = exact.moments(model)
     v, _ = exact_chains(model, 4000, seed=2)
     energy = model.float().to(DEVICE).freeze(precision)
-    fused.TILE["BM"] = 128
-    chains = walk(sampler, energy, v.float().to(DEVICE), 4, Philox(KEY), None, False).chains
+    for name in ("TILE", "TAIL"):
+        monkeypatch.setattr(fused, name, getattr(fused, name) | {"BM": 128})
+    walked = walk(sampler, energy, v.float().to(DEVICE), 4, Philox(KEY), None, False)
+    chains = walked.chains
+    assert walked.accept_rate is None or 0.3 < float(walked.accept_rate) < 0.95
     assert z_scores(chains.v.double().cpu(), chains.h.double().cpu(), truth).abs().max() < 4
 
 

@@ -151,9 +151,7 @@ def own_moments(run, energy, moves, v, n_steps: int, burn_in: int, probabilities
 @pytest.mark.parametrize(("N", "M", "C"), [(1, 1, 1), (2, 256, 100), (17, 70, 7), (64, 128, 25), (130, 65, 13)])
 def test_the_native_walk_is_its_definition(sampler, N, M, C):
     """From the same random numbers: every unit of every chain, all sums, the acceptance; tiles of every width."""
-    model = random_model(N, M, 3, dtype=torch.float32)
-    with torch.no_grad():
-        model.W.mul_(0.5)
+    model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
     energy, v = model.freeze(), torch.randn(C, N, generator=torch.Generator().manual_seed(1))
     for n_steps, burn_in, probabilities in (
         (0, -1, True),
@@ -277,9 +275,7 @@ LADDER_SIZES = [(1, 1, 3, 2), (2, 256, 20, 5), (17, 70, 7, 3), (64, 128, 25, 8),
 @pytest.mark.parametrize(("N", "M", "C", "R"), LADDER_SIZES)
 def test_a_native_ladder_is_its_definition(inner, N, M, C, R):
     """From the same random numbers: every unit of every replica, the swaps, the sums of the states at β = 1."""
-    model = random_model(N, M, 3, dtype=torch.float32)
-    with torch.no_grad():
-        model.W.mul_(0.4)
+    model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
     rng = torch.Generator().manual_seed(1)
     base = Base(torch.randn(N, generator=rng), torch.rand(N, generator=rng) + 0.5)
     energy, sampler, v = model.freeze(), ParallelTempering(base, R, sampler=inner), torch.randn(C, N, generator=rng)
@@ -349,9 +345,7 @@ def test_a_native_ladder_does_not_drift():
 @pytest.mark.parametrize(("N", "M", "C"), [(1, 1, 1), (2, 256, 100), (17, 70, 7), (64, 128, 25), (130, 65, 13)])
 def test_native_annealing_is_its_definition(N, M, C, back):
     """From the same random numbers: the log weight, to 1e-3 of its deviation, and every unit of every chain."""
-    model = random_model(N, M, 3, dtype=torch.float32)
-    with torch.no_grad():
-        model.W.mul_(0.4)
+    model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
     rng = torch.Generator().manual_seed(1)
     base = Base(torch.randn(N, generator=rng), torch.rand(N, generator=rng) + 0.5)
     v, betas = torch.randn(C, N, generator=rng), torch.linspace(0, 1, 13, dtype=torch.float64) ** 2

@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
@@ -69,9 +70,10 @@ def _normals(radius, angle):
 
 @triton.jit
 def _draw_hidden(
-    logits, state, draw, h, p, rows, first, C, M, KEEP_P: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
-):
-    """h ~ Bernoulli(sigmoid(logits)) for a tile (BM, BN), and its probabilities."""
+    logits, state, draw, h, p, part, rows, first, C, M, n_parts,
+    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """h ~ Bernoulli(sigmoid(logits)) for a tile (BM, BN), its probabilities, and its ``part`` of Σ_j softplus."""
     units = first + tl.arange(0, BN)
     w0, w1, w2, w3 = _words(state, rows, first, draw, BM, BN)
     prob = tl.sigmoid(logits)
@@ -81,23 +83,30 @@ def _draw_hidden(
     tl.store(h + places, tl.where(on, 1.0, 0.0).to(h.dtype.element_ty), inside)
     if KEEP_P:
         tl.store(p + places, prob.to(p.dtype.element_ty), inside)
+    if ADJUST:
+        softplus = tl.maximum(logits, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(logits)))
+        summed = tl.sum(tl.where(inside, softplus, 0.0), 1)
+        tl.store(part + rows * n_parts + first // BN, summed, rows < C)
 
 
 @triton.jit(do_not_specialize=["draw"])
-def hidden_tail(logits, c, state, draw, h, p, C, M, KEEP_P: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+def hidden_tail(
+    logits, c, state, draw, h, p, part, C, M, n_parts,
+    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
     """h from products (C, M) that were made elsewhere."""
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
     units = first + tl.arange(0, BN)
     inside = (rows[:, None] < C) & (units[None, :] < M)
     x = tl.load(logits + rows[:, None].to(tl.int64) * M + units[None, :], inside, 0.0)
     x += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(x, state, draw, h, p, rows, first, C, M, KEEP_P, BM, BN)
+    _draw_hidden(x, state, draw, h, p, part, rows, first, C, M, n_parts, KEEP_P, ADJUST, BM, BN)
 
 
 @triton.jit(do_not_specialize=["draw"])
 def hidden_fused(
-    u, V, c, state, draw, h, p, C, N, M,
-    KEEP_P: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    u, V, c, state, draw, h, p, part, C, N, M, n_parts,
+    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """h from u (C, N) and V (N, M) in half precision: product, bias, sigmoid and draw without leaving the chip."""
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
@@ -110,7 +119,16 @@ def hidden_fused(
         b = tl.load(right + inner[:, None].to(tl.int64) * M, (inner[:, None] < N) & (units[None, :] < M), 0.0)
         sums = tl.dot(a, b, sums)
     sums += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(sums, state, draw, h, p, rows, first, C, M, KEEP_P, BM, BN)
+    _draw_hidden(sums, state, draw, h, p, part, rows, first, C, M, n_parts, KEEP_P, ADJUST, BM, BN)
+
+
+@triton.jit
+def _noise(state, rows, first, draw, BM: tl.constexpr, BN: tl.constexpr):
+    """ξ of a tile (BM, BN) of chains and visible units."""
+    w0, w1, w2, w3 = _words(state, rows, first, draw, BM, BN)
+    z0, z1 = _normals(w0, w1)
+    z2, z3 = _normals(w2, w3)
+    return _by_unit(z0, z1, z2, z3, BM, BN)
 
 
 @triton.jit(do_not_specialize=["draw"])
@@ -120,16 +138,41 @@ def visible_tail(u, d, shrink, noise_std, state, draw, moved, operand, C, N, BM:
     units = first + tl.arange(0, BN)
     inside = (rows[:, None] < C) & (units[None, :] < N)
     places = rows[:, None].to(tl.int64) * N + units[None, :]
-    w0, w1, w2, w3 = _words(state, rows, first, draw, BM, BN)
-    z0, z1 = _normals(w0, w1)
-    z2, z3 = _normals(w2, w3)
-    xi = _by_unit(z0, z1, z2, z3, BM, BN)
+    xi = _noise(state, rows, first, draw, BM, BN)
     drive = tl.load(d + places, inside, 0.0)
     keep = tl.load(shrink + units, units < N, 0.0)[None, :]
     std = tl.load(noise_std + units, units < N, 0.0)[None, :]
     new = drive + keep * (tl.load(u + places, inside, 0.0) - drive) + std * xi
     tl.store(moved + places, new, inside)
     tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
+
+
+@triton.jit(do_not_specialize=["draw"])
+def acceptance(
+    u, moved, d, moved_d, softplus, moved_softplus, shrink, noise_std, state, draw, prob, taken, temperature, C, N,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """With what probability each chain takes its move from u, drawn by ``draw``, and whether it does (Eq. 12)."""
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    falls = tl.load(moved_softplus + rows, rows < C, 0.0) - tl.load(softplus + rows, rows < C, 0.0)  # F(u) − F(u')
+    log_q = tl.zeros((BM,), tl.float32)
+    for first in range(0, N, BN):
+        units = first + tl.arange(0, BN)
+        inside = (rows[:, None] < C) & (units[None, :] < N)
+        places = rows[:, None].to(tl.int64) * N + units[None, :]
+        old, new = tl.load(u + places, inside, 0.0), tl.load(moved + places, inside, 0.0)
+        keep = tl.load(shrink + units, units < N, 0.0)[None, :]
+        std = tl.load(noise_std + units, units < N, 1.0)[None, :]
+        drive = tl.load(moved_d + places, inside, 0.0)
+        there, back = _noise(state, rows, first, draw, BM, BN), (old - (drive + keep * (new - drive))) / std
+        log_q += 0.5 * tl.sum(tl.where(inside, there * there - back * back, 0.0), 1)
+        falls += 0.5 * tl.sum(old * old - new * new, 1)
+    log_ratio = falls / temperature + log_q
+    probability = tl.where(log_ratio >= 0, 1.0, tl.where(log_ratio > -87.0, tl.exp(log_ratio), 0.0))  # NaN: 0
+    word, _, _, _ = _words(state, rows, 0, draw + 2, BM, 64)
+    drawn = tl.sum(tl.where((tl.arange(0, 16) == 0)[None, :], _uniform(word), 0.0), 1)
+    tl.store(prob + rows, probability, rows < C)
+    tl.store(taken + rows, drawn < probability, rows < C)
 
 
 # ------------------------------------------------------------------------------------------------------------- the walk
@@ -147,6 +190,8 @@ class Shape(NamedTuple):
     mean_field: bool
     probabilities: bool
     given: bool
+    adjust_from: int | None  # steps from which on moves are accepted or rejected
+    temperature: float  # at which they are
     precision: Precision
     device: torch.device
 
@@ -178,17 +223,25 @@ class Walker:
         self.u, self.operand = room(self.ring, C, N), room(self.ring, C, N, kind=self.kind)
         self.h, self.p = (room(self.ring if keep else 1, C, M, kind=self.kind) for keep in (True, self.keep_p))
         self.sum_u, self.sum_u2, self.sum_h, self.sum_uh = room(N), room(N), room(M), room(N, M)
+        self.adjusted = shape.adjust_from is not None
+        adjusted = C if self.adjusted else 0
+        self.parts = room(adjusted, triton.cdiv(M, TAIL["BN"]))  # of Σ_j softplus, by tile
+        self.prob, self.accepted, self.accept_chain = room(adjusted), room(adjusted, kind=torch.bool), room(adjusted)
         self.graph: Any = None
 
     def run(self) -> None:
         """The walk from the start in slot 0; it ends in slot n_steps % ring."""
         s = self.shape
-        for total in (self.sum_u, self.sum_u2, self.sum_h, self.sum_uh):
+        for total in (self.sum_u, self.sum_u2, self.sum_h, self.sum_uh, self.parts, self.accept_chain):
             total.zero_()
         self.operand[0].copy_(self.u[0].clamp(-LIMIT.value, LIMIT.value))
         if not s.given:
             self._hidden(0, 0)
         first, draw = (0 if s.burn_in == -1 else 1), int(not s.given)
+        drive = softplus = None
+        if self.adjusted:
+            drive = self._drive(0)
+            softplus = functional.softplus(product(self.operand[0], self.V) + self.c, threshold=40.0).sum(1)
         for t in range(s.n_steps):
             old, new = t % self.ring, (t + 1) % self.ring
             if new == 0:
@@ -196,15 +249,38 @@ class Walker:
                 first = 0
             if s.burn_in is not None and t < s.burn_in:
                 first = new + 1
-            d = product(self.p[old] if s.mean_field else self.h[old], self.Vt)
+            d = self._drive(old) if drive is None else drive
             k = t if s.n_moves > 1 else 0
             visible_tail[self._grid(s.n_visible, TAIL)](
                 self.u[old], d, self.shrink[k], self.noise_std[k], self.state, draw, self.u[new], self.operand[new],
                 s.n_chains, s.n_visible, **TAIL,
             )  # fmt: skip
             self._hidden(new, draw + 1)
-            draw += 2
+            if s.adjust_from is not None:
+                drive, softplus = self._adjust(t, old, new, draw, d, softplus)
+            draw += 2 if s.adjust_from is None or t < s.adjust_from else 3
         self._sum(first, s.n_steps % self.ring + 1)
+
+    def _drive(self, slot: int) -> Tensor:
+        return product(self.p[slot] if self.shape.mean_field else self.h[slot], self.Vt)
+
+    def _adjust(self, t: int, old: int, new: int, draw: int, d: Tensor, softplus: Any) -> tuple[Tensor, Tensor]:
+        """Take step t, or stay; the drive of what is then in slot ``new``, and its Σ_j softplus."""
+        s = self.shape
+        moved_d, moved_softplus = self._drive(new), self.parts.sum(1)
+        assert s.adjust_from is not None
+        if t < s.adjust_from:
+            return moved_d, moved_softplus
+        k = t if s.n_moves > 1 else 0
+        acceptance[(triton.cdiv(s.n_chains, TAIL["BM"]),)](
+            self.u[old], self.u[new], d, moved_d, softplus, moved_softplus, self.shrink[k], self.noise_std[k],
+            self.state, draw, self.prob, self.accepted, s.temperature, s.n_chains, s.n_visible, **TAIL,
+        )  # fmt: skip
+        self.accept_chain += self.prob
+        taken = self.accepted[:, None]
+        for x in (self.u, self.operand, self.h) + ((self.p,) if self.keep_p else ()):
+            x[new] = torch.where(taken, x[new], x[old])
+        return torch.where(taken, moved_d, d), torch.where(self.accepted, moved_softplus, softplus)
 
     def _hidden(self, slot: int, draw: int) -> None:
         s = self.shape
@@ -212,11 +288,15 @@ class Walker:
         h, p = self.h[slot], self.p[slot if self.keep_p else 0]
         if s.precision == "fast":
             hidden_fused[self._grid(M, TILE)](
-                self.operand[slot], self.V, self.c, self.state, draw, h, p, C, N, M, self.keep_p, **TILE
-            )
+                self.operand[slot], self.V, self.c, self.state, draw, h, p, self.parts, C, N, M, self.parts.shape[1],
+                self.keep_p, self.adjusted, **TILE,
+            )  # fmt: skip
             return
         logits = product(self.operand[slot], self.V)
-        hidden_tail[self._grid(M, TAIL)](logits, self.c, self.state, draw, h, p, C, M, self.keep_p, **TAIL)
+        hidden_tail[self._grid(M, TAIL)](
+            logits, self.c, self.state, draw, h, p, self.parts, C, M, self.parts.shape[1],
+            self.keep_p, self.adjusted, **TAIL,
+        )  # fmt: skip
 
     def _grid(self, n_units: int, tile: dict[str, int]) -> tuple[int, int]:
         return triton.cdiv(self.shape.n_chains, tile["BM"]), triton.cdiv(n_units, tile["BN"])
@@ -292,9 +372,11 @@ def run_moves(
     C, N = v.shape
     precision = energy.precision
     M, W, device = energy.n_hidden, energy.W, energy.W.device
+    adjust_from = moves.adjust_from if moves.adjust_from is not None and moves.adjust_from < n_steps else None
     shape = Shape(
         n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
-        mean_field=moves.mean_field, probabilities=probabilities, given=given is not None, precision=precision,
+        mean_field=moves.mean_field, probabilities=probabilities, given=given is not None,
+        adjust_from=adjust_from, temperature=moves.temperature if adjust_from is not None else 1.0, precision=precision,
         device=device,
     )  # fmt: skip
     w = walker(shape)
@@ -315,12 +397,15 @@ def run_moves(
         w.p[0].copy_(given.h_prob)
     with _set_for(shape):
         w.replay()
-    rng.draw += (given is None) + 2 * n_steps
+    n_adjusted = 0 if adjust_from is None else n_steps - adjust_from
+    rng.draw += (given is None) + 2 * n_steps + n_adjusted
     slot = n_steps % w.ring
     last_v = energy.mu + sigma * w.u[slot]
     chains = Chains(last_v, w.h[slot].to(W, copy=True), energy.hidden_logits(last_v).sigmoid())
+    accept_prob = w.accept_chain / n_adjusted if n_adjusted else None
+    accept_rate = None if accept_prob is None else accept_prob.mean()
     if burn_in is None:
-        return Walked(chains, None)
+        return Walked(chains, None, accept_prob, accept_rate)
     count = C * (n_steps - burn_in)
     mu, u, u2, h = energy.mu, sigma * w.sum_u, sigma.square() * w.sum_u2, w.sum_h.clone()
     sums = (
@@ -329,11 +414,10 @@ def run_moves(
         h,
         torch.outer(mu, h).addcmul_(sigma[:, None], w.sum_uh),
     )
-    return Walked(chains, MomentSum.of(Moments(*(x[None] for x in sums)), count))
+    return Walked(chains, MomentSum.of(Moments(*(x[None] for x in sums)), count), accept_prob, accept_rate)
 
 
 def serves(energy: Energy, moves: Moves, v: Tensor, n_steps: int) -> bool:
-    """Whether `run_moves` can do this walk: chains under one untempered energy, with moves that cannot be rejected."""
-    adjusted = moves.adjust_from is not None and moves.adjust_from < n_steps
-    plain = energy.beta is None and v.ndim == 2 and not adjusted
+    """Whether `run_moves` can do this walk: chains under one untempered energy."""
+    plain = energy.beta is None and v.ndim == 2
     return plain and energy.W.is_cuda and energy.W.dtype == torch.float32

@@ -71,6 +71,17 @@ def _images(name: str, n_hidden: int, n_updates: int, learning_rate: float) -> R
     )
 
 
+def _quick(config: RunConfig) -> RunConfig:
+    """Half the rows, chains and steps, three times the rate, and fewer updates: what `benchmarks.speedrun` found.
+
+    With 512 hidden units digits are nearer to the data, in a quarter of the time.
+    """
+    objective = replace(config.objective, n_steps=5, n_chains=128)
+    return replace(
+        config, objective=objective, train=replace(config.train, n_updates=4000, batch_size=128, learning_rate=0.3)
+    )
+
+
 def _table() -> RunConfig:
     """A table of any units: whitened, from weights as long as the data are wide, with chains that jump everywhere.
 
@@ -149,7 +160,7 @@ PAPER_SAMPLERS = {
 
 PRESETS: dict[str, Preset] = {
     "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.05)),
-    "mnist-small": Preset("MNIST on two CPU cores", _images("mnist", 512, 6000, 0.1)),
+    "mnist-small": Preset("MNIST on two CPU cores, a minute or two", _quick(_images("mnist", 512, 6000, 0.1))),
     "mnist-medium": Preset("MNIST on two CPU cores, an hour", _images("mnist", 2048, 6000, 0.1)),
     "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, 6000, 0.1)),
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),

@@ -17,165 +17,20 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.options import Precision
-from grbm.randomness import ROUNDS, Blocks, Philox
+from grbm.randomness import Blocks, Philox
 from grbm.samplers.chains import Chains, Walked
+from grbm.samplers.engines.kernels import LIMIT, acceptance, hidden_fused, hidden_tail, visible_tail
 from grbm.samplers.moves import Moves
 
 # Sizes from the arithmetic of an H100 (one wave of tiles at the paper's MNIST size), not yet tuned on one.
 TILE: dict[str, int] = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
 TAIL: dict[str, int] = {"BM": 16, "BN": 64}
-PHILOX_ROUNDS = tl.constexpr(ROUNDS)
-LIMIT = tl.constexpr(60000.0)
-
-
-# ------------------------------------------------------------------------------------------------------------- kernels
-
-
-@triton.jit
-def _words(state, rows, first_unit, draw, BM: tl.constexpr, BN: tl.constexpr):
-    """Philox words 0..3 of the counters (BM, BN/4) of BM chains and BN units; ``state`` is (key, chain, draw)."""
-    shape: tl.constexpr = (BM, BN // 4)
-    c0 = tl.broadcast_to((first_unit // 4 + tl.arange(0, BN // 4))[None, :], shape).to(tl.uint32)
-    c1 = tl.broadcast_to((tl.load(state + 1).to(tl.int32) + rows)[:, None], shape).to(tl.uint32)
-    c2 = tl.full(shape, 0, tl.uint32) + (tl.load(state + 2).to(tl.int32) + draw).to(tl.uint32)
-    return tl.philox(tl.load(state), c0, c1, c2, tl.zeros(shape, tl.uint32), PHILOX_ROUNDS)
-
-
-@triton.jit
-def _by_unit(w0, w1, w2, w3, BM: tl.constexpr, BN: tl.constexpr):
-    """Numbers by counter in the order of their units, 64 j + 16 w + lane: four of (BM, BN/4) -> (BM, BN)."""
-    by_counter = tl.join(tl.join(w0, w1), tl.join(w2, w3))  # (BM, 16 j + lane, low bit of w, high bit of w)
-    split = tl.reshape(by_counter, (BM, BN // 64, 16, 2, 2))
-    return tl.reshape(tl.permute(split, (0, 1, 4, 3, 2)), (BM, BN))
-
-
-@triton.jit
-def _uniform(word):
-    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
-
-
-@triton.jit
-def _normals(radius, angle):
-    r = tl.sqrt(-2.0 * tl.log(((radius >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10))  # 2^-31
-    a = _uniform(angle) * 6.283185307179586
-    return r * tl.cos(a), r * tl.sin(a)
-
-
-@triton.jit
-def _draw_hidden(
-    logits, state, draw, h, p, part, rows, first, C, M, n_parts,
-    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """h ~ Bernoulli(sigmoid(logits)) for a tile (BM, BN), its probabilities, and its ``part`` of Σ_j softplus."""
-    units = first + tl.arange(0, BN)
-    w0, w1, w2, w3 = _words(state, rows, first, draw, BM, BN)
-    prob = tl.sigmoid(logits)
-    on = _uniform(_by_unit(w0, w1, w2, w3, BM, BN)) < prob
-    places = rows[:, None].to(tl.int64) * M + units[None, :]
-    inside = (rows[:, None] < C) & (units[None, :] < M)
-    tl.store(h + places, tl.where(on, 1.0, 0.0).to(h.dtype.element_ty), inside)
-    if KEEP_P:
-        tl.store(p + places, prob.to(p.dtype.element_ty), inside)
-    if ADJUST:
-        softplus = tl.maximum(logits, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(logits)))
-        summed = tl.sum(tl.where(inside, softplus, 0.0), 1)
-        tl.store(part + rows * n_parts + first // BN, summed, rows < C)
-
-
-@triton.jit(do_not_specialize=["draw"])
-def hidden_tail(
-    logits, c, state, draw, h, p, part, C, M, n_parts,
-    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """h from products (C, M) that were made elsewhere."""
-    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
-    units = first + tl.arange(0, BN)
-    inside = (rows[:, None] < C) & (units[None, :] < M)
-    x = tl.load(logits + rows[:, None].to(tl.int64) * M + units[None, :], inside, 0.0)
-    x += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(x, state, draw, h, p, part, rows, first, C, M, n_parts, KEEP_P, ADJUST, BM, BN)
-
-
-@triton.jit(do_not_specialize=["draw"])
-def hidden_fused(
-    u, V, c, state, draw, h, p, part, C, N, M, n_parts,
-    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """h from u (C, N) and V (N, M) in half precision: product, bias, sigmoid and draw without leaving the chip."""
-    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
-    units, ks = first + tl.arange(0, BN), tl.arange(0, BK)
-    left, right = u + rows[:, None].to(tl.int64) * N, V + units[None, :]
-    sums = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, N, BK):
-        inner = k + ks
-        a = tl.load(left + inner[None, :], (rows[:, None] < C) & (inner[None, :] < N), 0.0)
-        b = tl.load(right + inner[:, None].to(tl.int64) * M, (inner[:, None] < N) & (units[None, :] < M), 0.0)
-        sums = tl.dot(a, b, sums)
-    sums += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(sums, state, draw, h, p, part, rows, first, C, M, n_parts, KEEP_P, ADJUST, BM, BN)
-
-
-@triton.jit
-def _noise(state, rows, first, draw, BM: tl.constexpr, BN: tl.constexpr):
-    """ξ of a tile (BM, BN) of chains and visible units."""
-    w0, w1, w2, w3 = _words(state, rows, first, draw, BM, BN)
-    z0, z1 = _normals(w0, w1)
-    z2, z3 = _normals(w2, w3)
-    return _by_unit(z0, z1, z2, z3, BM, BN)
-
-
-@triton.jit(do_not_specialize=["draw"])
-def visible_tail(u, d, shrink, noise_std, state, draw, moved, operand, C, N, BM: tl.constexpr, BN: tl.constexpr):
-    """u' = d + shrink (u − d) + noise_std ξ (C, N), and its copy as the next product's operand."""
-    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
-    units = first + tl.arange(0, BN)
-    inside = (rows[:, None] < C) & (units[None, :] < N)
-    places = rows[:, None].to(tl.int64) * N + units[None, :]
-    xi = _noise(state, rows, first, draw, BM, BN)
-    drive = tl.load(d + places, inside, 0.0)
-    keep = tl.load(shrink + units, units < N, 0.0)[None, :]
-    std = tl.load(noise_std + units, units < N, 0.0)[None, :]
-    new = drive + keep * (tl.load(u + places, inside, 0.0) - drive) + std * xi
-    tl.store(moved + places, new, inside)
-    tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
-
-
-@triton.jit(do_not_specialize=["draw"])
-def acceptance(
-    u, moved, d, moved_d, softplus, moved_softplus, shrink, noise_std, state, draw, prob, taken, temperature, C, N,
-    BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """With what probability each chain takes its move from u, drawn by ``draw``, and whether it does (Eq. 12)."""
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    falls = tl.load(moved_softplus + rows, rows < C, 0.0) - tl.load(softplus + rows, rows < C, 0.0)  # F(u) − F(u')
-    log_q = tl.zeros((BM,), tl.float32)
-    for first in range(0, N, BN):
-        units = first + tl.arange(0, BN)
-        inside = (rows[:, None] < C) & (units[None, :] < N)
-        places = rows[:, None].to(tl.int64) * N + units[None, :]
-        old, new = tl.load(u + places, inside, 0.0), tl.load(moved + places, inside, 0.0)
-        keep = tl.load(shrink + units, units < N, 0.0)[None, :]
-        std = tl.load(noise_std + units, units < N, 1.0)[None, :]
-        drive = tl.load(moved_d + places, inside, 0.0)
-        there, back = _noise(state, rows, first, draw, BM, BN), (old - (drive + keep * (new - drive))) / std
-        log_q += 0.5 * tl.sum(tl.where(inside, there * there - back * back, 0.0), 1)
-        falls += 0.5 * tl.sum(old * old - new * new, 1)
-    log_ratio = falls / temperature + log_q
-    probability = tl.where(log_ratio >= 0, 1.0, tl.where(log_ratio > -87.0, tl.exp(log_ratio), 0.0))  # NaN: 0
-    word, _, _, _ = _words(state, rows, 0, draw + 2, BM, 64)
-    drawn = tl.sum(tl.where((tl.arange(0, 16) == 0)[None, :], _uniform(word), 0.0), 1)
-    tl.store(prob + rows, probability, rows < C)
-    tl.store(taken + rows, drawn < probability, rows < C)
-
-
-# ------------------------------------------------------------------------------------------------------------- the walk
 
 
 class Shape(NamedTuple):

@@ -28,6 +28,7 @@ from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
 from grbm.runs.config import ModelConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
 from grbm.runs.preparing import prepare
+from grbm.samplers.engines import compiled
 
 WANTED, N_IMAGES = 32.7, 2000
 SMALL = RunConfig(  # the preset mnist-small as it was when this began
@@ -73,6 +74,7 @@ def trained(config: RunConfig, judge: Features, real: FeatureStatistics) -> Trai
     """Train once, and judge what the average of the parameters draws."""
     with TemporaryDirectory() as folder:
         run = prepare(config, Path(folder), ALONE, "cpu", resume=False)
+    compiled.library()  # compiled before the clock runs
     learning, state = fit(run.state, run.data, run.objective, config.train, precision=config.precision), run.state
     began = time.perf_counter()
     for _ in learning:

@@ -59,7 +59,7 @@ def walk(sampler, energy, v, n_steps, rng, burn_in, marginal, **given):
         GibbsLangevin(0.05),
         Langevin(0.05, per_unit=True),
         GibbsLangevin(0.3, adjust_from=0),
-        Langevin(0.1, adjust_from=1, temperature=2.0),
+        Langevin(0.5, adjust_from=1, temperature=2.0),
     ],
     ids=repr,
 )
@@ -98,7 +98,7 @@ def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C):
 @pytest.mark.parametrize("sampler", [GibbsLangevin(0.05), GibbsLangevin(0.3, adjust_from=0)], ids=repr)
 def test_given_hidden_units_and_stretches(sampler):
     """A walk in two parts is the walk."""
-    energy = random_model(20, 33, 1, dtype=torch.float32).to(DEVICE).freeze()
+    energy = random_model(20, 33, 1, strength=0.2 * 20**-0.5, dtype=torch.float32).to(DEVICE).freeze()
     v = torch.randn(9, 20, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     moves = sampler.moves(energy, 6)
     whole = fused.run_moves(energy, moves, v, 6, Philox(KEY)).chains

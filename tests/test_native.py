@@ -16,7 +16,7 @@ from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains
-from grbm.samplers.engines import compiled, native
+from grbm.samplers.engines import compiled, native, native_packing
 from grbm.samplers.moves import Moves
 from grbm.samplers.sampling import _states_after, reference, run_chains
 from tests.conftest import exact_chains, random_model, z_scores
@@ -31,7 +31,7 @@ SAMPLERS = [
     GibbsLangevin(0.05, adjust_from=2, temperature=2.0),
     Langevin(0.05),
     Langevin(0.05, per_unit=True),
-    Langevin(0.02, adjust_from=0),
+    Langevin(0.4, adjust_from=0),
 ]
 
 
@@ -184,7 +184,8 @@ def half_products(request, monkeypatch):
     monkeypatch.setattr(compiled, "FLAGS", [*compiled.FLAGS, "-DEMULATED"])
     emulating = compiled.library.__wrapped__()
     assert emulating.grbm_half() == 2
-    monkeypatch.setattr(native, "library", lambda: emulating)
+    for user in (native, native_packing):
+        monkeypatch.setattr(user, "library", lambda: emulating)
 
 
 @needs_compiler
@@ -497,6 +498,52 @@ def test_without_a_compiler_pytorch_serves_with_one_notice(tmp_path):
     assert outputs["off"].stderr == ""
     assert "GRBM_ENGINE must be native, pytorch or auto, not 'numpy'" in outputs["wrong"].stderr
     assert "GRBM_ENGINE=native, but native.c could not be compiled" in outputs["forced"].stderr
+
+
+@needs_compiler
+def test_what_does_not_fit_is_refused_before_any_memory_is_read():
+    energy = random_model(6, 5, 0, dtype=torch.float32).freeze()
+    for v in (torch.zeros(4, 3), torch.zeros(4, 12)):
+        with pytest.raises(ValueError, match=r"Chains v must have shape \(4, 6\)"):
+            run_chains(energy, Gibbs(), v, 2, Philox(KEY))
+    for n_replicas in (4, 6):
+        with pytest.raises(ValueError, match="does not fit"):
+            run_chains(energy, ParallelTempering(n_replicas=n_replicas), torch.zeros(3, 8, 6), 2, Philox(KEY))
+    moves = Gibbs().moves(energy, 2)
+    with pytest.raises(ValueError, match="does not fit"):
+        native.run_moves(energy, moves._replace(shrink=torch.zeros(1, 4, 6)), torch.zeros(4, 6), 2, Philox(KEY))
+    chains = run_chains(energy, Gibbs(), torch.zeros(4, 6), 1, Philox(KEY)).chains
+    with pytest.raises(ValueError, match="Chains start_h must have shape"):
+        native.run_moves(energy, moves, torch.zeros(4, 6), 2, Philox(KEY), given=chains._replace(h=chains.h[:3]))
+
+
+@needs_compiler
+def test_numbers_do_not_depend_on_the_default_dtype():
+    energy, v = random_model(6, 5, 0, dtype=torch.float32).freeze(), torch.zeros(4, 6)
+    samplers = [GibbsLangevin(0.1, adjust_from=0), ParallelTempering(n_replicas=3)]
+    before = [run_chains(energy, sampler, v, 3, Philox(KEY), burn_in=0) for sampler in samplers]
+    torch.set_default_dtype(torch.float64)
+    try:
+        after = [run_chains(energy, sampler, v, 3, Philox(KEY), burn_in=0) for sampler in samplers]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for a, b in zip(before, after, strict=True):
+        assert torch.equal(a.chains.v, b.chains.v)
+        assert torch.equal(a.sums.sums.vh, b.sums.sums.vh)
+
+
+@needs_compiler
+def test_tables_that_another_thread_made_first_are_kept(monkeypatch):
+    """C may have their addresses already."""
+    energy, lay, first = random_model(6, 5, 0, dtype=torch.float32).freeze(), native_packing.lay, []
+
+    def overtaken(tables):
+        monkeypatch.setattr(native_packing, "lay", lay)
+        first.append(native_packing.constants(energy, 1, False))
+        return lay(tables)
+
+    monkeypatch.setattr(native_packing, "lay", overtaken)
+    assert native_packing.constants(energy, 1, False) == first[0]
 
 
 @pytest.fixture

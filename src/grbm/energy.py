@@ -122,12 +122,16 @@ class Energy(Sized):
     @property
     def offset(self) -> Tensor | float:
         """What keeps E_β = (1 − β) E_0 + β E_1 exact, constants included; 0 without tempering. Made when asked."""
-        if self._offset is None and self._tempering is not None:
-            one, beta, _, base = self._tempering
-            with torch.inference_mode(False):
-                squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
-                self._offset = 0.5 * squares.sum(-1)
-        return 0.0 if self._offset is None else self._offset
+        if self._tempering is None:
+            return self.__dict__.get("offset", 0.0)  # type: ignore[no-any-return]  # pickles of version 0.1 have it
+        if self._offset is not None:
+            return self._offset
+        one, beta, _, base = self._tempering
+        squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
+        offset = 0.5 * squares.sum(-1)
+        if not offset.requires_grad and not offset.is_inference():  # else each use has its own
+            self._offset = offset
+        return offset
 
     @property
     def untempered(self) -> "Energy":

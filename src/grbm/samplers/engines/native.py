@@ -2,7 +2,6 @@
 
 import ctypes
 
-import torch
 from torch import Tensor
 
 from grbm import memory
@@ -20,7 +19,15 @@ def rows_of(moves: Moves, N: int, R: int) -> dict[str, Rows]:
     """The tables of the moves, with a row for each step and replica."""
     rows = len(moves.shrink) * R
     tables = {"shrink": moves.shrink, "noise_std": moves.noise_std}
-    return {name: Rows(x, N, padded(N), rows, rows * N // x.numel()) for name, x in tables.items()}
+    return {name: Rows(x, N, padded(N), rows, rows * N // max(1, x.numel())) for name, x in tables.items()}
+
+
+def starts(energy: Energy, v: Tensor, hidden: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Where chains begin, as C reads it, which looks at no sizes; raises ValueError for wrong ones."""
+    for name, x, n in (("v", v, energy.n_visible), *((name, x, energy.n_hidden) for name, x in hidden.items())):
+        if x.shape != (*v.shape[:-1], n):
+            raise ValueError(f"Chains {name} must have shape {(*v.shape[:-1], n)}, got {tuple(x.shape)}.")
+    return {name: x.to(energy.W).contiguous() for name, x in {"start_v": v, **hidden}.items()}
 
 
 def sums_for(n_blocks: int, N: int, M: int) -> dict[str, Tensor]:
@@ -77,16 +84,12 @@ def run_moves(
     sizes = {"v": ring * n * v_row, "h": ring * n * h_row, "p": p_slots * n * h_row}
     sizes |= {"mean": n * v_row, "log_q": n, "tile": n * PANEL}
     sizes["halves"] = R * parts * (ring * chunk + 1) * (v_row + h_row) // 2 if half else 0
-    start = {"start_v": v} | ({} if given is None else {"start_h": given.h, "start_p": given.h_prob})
-    start = {name: x.to(energy.W).contiguous() for name, x in start.items()}
-    out = {
-        "last_v": torch.empty(*v.shape),
-        "last_h": torch.empty(*v.shape[:-1], M),
-        "last_p": torch.empty(*v.shape[:-1], M),
-    }
+    start = starts(energy, v, {} if given is None else {"start_h": given.h, "start_p": given.h_prob})
+    out = {"last_v": memory.empty(*v.shape)}
+    out |= {name: memory.empty(*v.shape[:-1], M) for name in ("last_h", "last_p")}
     if adjusted:
         sizes |= {"old_mean": n * v_row, "free_energy": n, "old_free_energy": n}
-        out |= {"accept": torch.empty(R * parts, n_steps), "accept_chain": torch.zeros(*v.shape[:-1])}
+        out |= {"accept": memory.empty(R * parts, n_steps), "accept_chain": memory.empty(*v.shape[:-1]).zero_()}
     if burn_in is not None:
         out |= sums_for(parts, N, M)
     room, tables = Room.of(sizes), lay(rows_of(moves, N, R))

@@ -5,6 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from grbm import memory
 from grbm.model import GRBM, Energy
 from grbm.moments import MomentSum, Pooled
 from grbm.samplers.engines.compiled import library, n_threads
@@ -51,7 +52,8 @@ def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool)
             parameter.grad = torch.empty_like(parameter, memory_format=torch.contiguous_format)
         grads[f"grad_{name}"] = parameter.grad
     squares = torch.empty(parts, dtype=torch.float64)
-    room = {"slope_b": torch.zeros(h_row), "offset_h": torch.zeros(h_row), "columns": torch.empty(parts, h_row)}
+    room = {name: memory.empty(h_row).zero_() for name in ("slope_b", "offset_h")}
+    room["columns"] = memory.empty(parts, h_row)
     tensors = pooled.difference._asdict() | grads | room | {
         "data_v": pooled.data_v, "data_h": pooled.data_h, "squares": squares,
         "W": energy.W, "mu": energy.mu, "var": energy.var,

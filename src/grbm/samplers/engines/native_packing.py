@@ -63,6 +63,9 @@ def lay(tables: Mapping[str, Rows]) -> Room:
     native = library()
     assert native is not None
     room = Room.of({name: t.rows * t.row for name, t in tables.items()})
+    for name, t in tables.items():  # C looks at no sizes
+        if t.x is not None and (t.repeat < 1 or t.x.numel() != t.n * -(-t.rows // t.repeat)):
+            raise ValueError(f"{name} of shape {tuple(t.x.shape)} does not fit {t.rows} rows of {t.n} units.")
     held = [None if t.x is None else t.x.float().contiguous() for t in tables.values()]
     every = (Table * len(tables))(
         *(
@@ -101,10 +104,10 @@ def pack(energy: Energy, half: bool) -> Packed:
 def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
     """Addresses of what the parameters give, with a row for each of R replicas; they last as ``energy`` does."""
     packed, tables = _packed.setdefault(energy.untempered, {}), _tables.setdefault(energy, {})
-    if half not in packed:
-        packed[half] = pack(energy.untempered, half)
+    if half not in packed:  # threads may both make it: the first one's is kept, since C may have its address
+        packed.setdefault(half, pack(energy.untempered, half))
     if (R, half) not in tables:
-        tables[R, half] = lay(_rows(energy, R, half))
+        tables.setdefault((R, half), lay(_rows(energy, R, half)))
     up, down = packed[half]
     return tables[R, half].at | {"up": up.data_ptr(), "down": down.data_ptr()}
 

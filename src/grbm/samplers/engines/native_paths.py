@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from grbm import memory
 from grbm.model import Base, Energy
 from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walked
 from grbm.samplers.engines.compiled import library, n_threads
-from grbm.samplers.engines.native import rows_of, summed, sums_for
+from grbm.samplers.engines.native import rows_of, starts, summed, sums_for
 from grbm.samplers.engines.native_packing import INVERSE, PANEL, Room, Rows, addresses, constants, lay, padded
 from grbm.samplers.engines.structs import AnnealedPath, Given, Ladder, Sweep, Walk
 from grbm.samplers.moves import Moves
@@ -65,9 +66,8 @@ def run_ladder(
     slots = ring if burn_in is not None else 1
     sizes = {"v": slots * n * v_row, "h": slots * n * h_row, "p": slots * n * h_row}
     sizes |= {"mean": n * v_row, "log_q": n, "tile": n * PANEL}
-    start = {"start_v": v} | ({} if given is None else {"start_h": given.h})
-    start = {name: x.to(energy.W).contiguous() for name, x in start.items()}
-    out = {"last_v": torch.empty(R, C, N), "last_h": torch.empty(R, C, M), "last_p": torch.empty(R, C, M)}
+    start = starts(energy, v, {} if given is None else {"start_h": given.h})
+    out = {"last_v": memory.empty(R, C, N), "last_h": memory.empty(R, C, M), "last_p": memory.empty(R, C, M)}
     if burn_in is not None:
         out |= sums_for(parts, N, M)
     of_walk = rows_of(moves, N, R) | {"plain_b": Rows(energy.b, M, h_row)}
@@ -112,17 +112,17 @@ def anneal(
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
     tensors = {
         "v": functional.pad(v, (0, v_row - N)).contiguous(),
-        "h": torch.empty(C, h_row),
-        "mean": torch.empty(C, v_row),
-        "log_q": torch.empty(C),
-        "tile": torch.empty(C, PANEL),
+        "h": memory.empty(C, h_row),
+        "mean": memory.empty(C, v_row),
+        "log_q": memory.empty(C),
+        "tile": memory.empty(C, PANEL),
     }
     own = {
         "betas": betas.double().contiguous(),
         "base_mean": functional.pad(base.mean.float(), (0, v_row - N)),
         "base_inverse_var": functional.pad(1 / base.var.float(), (0, v_row - N)),
-        "tables": torch.empty(parts, 4, v_row),
-        "logits": torch.empty(C, h_row),
+        "tables": memory.empty(parts, 4, v_row),
+        "logits": memory.empty(C, h_row),
         "log_weight": torch.empty(C, dtype=torch.float64),
     }
     walk = Walk(
@@ -164,14 +164,14 @@ def run_given(
 
     tensors = {
         "v": rows(v),
-        "h": torch.empty(C, h_row) if given is None else rows(given.h, h_row),
-        "p": torch.empty(C, h_row) if given is None else rows(given.h_prob, h_row),
-        "mean": torch.zeros(C, v_row),
-        "log_q": torch.empty(C),
-        "tile": torch.empty(C, PANEL),
+        "h": memory.empty(C, h_row) if given is None else rows(given.h, h_row),
+        "p": memory.empty(C, h_row) if given is None else rows(given.h_prob, h_row),
+        "mean": memory.empty(C, v_row).zero_(),
+        "log_q": memory.empty(C),
+        "tile": memory.empty(C, PANEL),
     }
-    own = {"given": rows(y), "share": rows(share), "std": rows(std), "noise": torch.empty(C, v_row)}
-    own |= {"zero": torch.zeros(chunk, v_row), "one": torch.ones(v_row)}
+    own = {"given": rows(y), "share": rows(share), "std": rows(std), "noise": memory.empty(C, v_row)}
+    own |= {"zero": memory.empty(chunk, v_row).zero_(), "one": memory.empty(v_row).fill_(1)}
     if burn_in is not None:
         own |= {name: torch.zeros(C, v_row, dtype=torch.float64) for name in ("total", "squares")}
     walk = Walk(

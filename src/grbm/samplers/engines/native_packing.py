@@ -6,7 +6,6 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
-from torch.nn import functional
 
 from grbm import memory
 from grbm.model import Energy
@@ -98,7 +97,7 @@ def pack(energy: Energy, half: bool) -> Packed:
     down = memory.empty(-(-N // PANEL), -(-M // step), PANEL) if N > FEW else None
     every = Packing(N, M, half, W.data_ptr(), unit.data_ptr(), up.data_ptr(), None if down is None else down.data_ptr())
     native.grbm_pack(ctypes.byref(every), n_threads())
-    return Packed(up, functional.pad(W, (0, padded(M) - M)).contiguous() if down is None else down)
+    return Packed(up, lay({"W": Rows(W, M, padded(M), N)}).piece if down is None else down)
 
 
 def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:

@@ -110,30 +110,20 @@ def anneal(
     chunk = min(64, -(-C // threads))
     parts = -(-C // chunk)
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
-    tensors = {
-        "v": functional.pad(v, (0, v_row - N)).contiguous(),
-        "h": memory.empty(C, h_row),
-        "mean": memory.empty(C, v_row),
-        "log_q": memory.empty(C),
-        "tile": memory.empty(C, PANEL),
-    }
-    own = {
-        "betas": betas.double().contiguous(),
-        "base_mean": functional.pad(base.mean.float(), (0, v_row - N)),
-        "base_inverse_var": functional.pad(1 / base.var.float(), (0, v_row - N)),
-        "tables": memory.empty(parts, 4, v_row),
-        "logits": memory.empty(C, h_row),
-        "log_weight": torch.empty(C, dtype=torch.float64),
-    }
+    states = {"v": functional.pad(starts(energy, v, {})["start_v"], (0, v_row - N)).contiguous()}
+    room = Room.of({"h": C * h_row, "mean": C * v_row, "log_q": C, "tile": C * PANEL})
+    rooms = Room.of({"tables": parts * 4 * v_row, "logits": C * h_row})
+    bases = lay({"base_mean": Rows(base.mean, N, v_row), "base_inverse_var": Rows(base.var, N, v_row, kind=INVERSE)})
+    own = {"betas": betas.double().contiguous(), "log_weight": torch.empty(C, dtype=torch.float64)}
     walk = Walk(
         n_replicas=1, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=v_row, h_row=h_row,
         key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw, temperature=1.0,
-        **constants(energy, 1, False), **addresses(tensors),
+        **constants(energy, 1, False), **room.at, **addresses(states),
     )  # fmt: skip
-    path = AnnealedPath(walk, back=back, **addresses(own))
+    path = AnnealedPath(walk, back=back, **rooms.at, **bases.at, **addresses(own))
     native.grbm_anneal(ctypes.byref(path), threads)
     rng.draw += 2 * n_steps
-    return own["log_weight"], tensors["v"][:, :N].contiguous()
+    return own["log_weight"], states["v"][:, :N].contiguous()
 
 
 def run_given(
@@ -163,7 +153,7 @@ def run_given(
         return functional.pad(x, (0, row - x.shape[-1])).contiguous()
 
     tensors = {
-        "v": rows(v),
+        "v": rows(starts(energy, v, {})["start_v"]),
         "h": memory.empty(C, h_row) if given is None else rows(given.h, h_row),
         "p": memory.empty(C, h_row) if given is None else rows(given.h_prob, h_row),
         "mean": memory.empty(C, v_row).zero_(),

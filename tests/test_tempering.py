@@ -122,6 +122,8 @@ def test_a_ladder_is_evened_out_by_its_rejections():
     torch.testing.assert_close(even_out(betas, rates, 1.0), expected)
     torch.testing.assert_close(even_out(betas, rates, 0.25), 0.75 * betas + 0.25 * expected)
     assert even_out(betas, torch.ones(3), 1.0).diff().min() > 0.2  # where all is accepted nothing collapses
+    rarely = even_out(torch.tensor([0.0, 0.3, 0.6, 1.0]).double(), torch.tensor([1.0, 0.5, 1.0]), 1.0)
+    torch.testing.assert_close(rarely[1:3], torch.tensor([0.3998, 0.5002]).double())  # of rejections .001, .5, .001
     longer = even_out(betas, rates, 1.0, 7)
     assert len(longer) == 7
     torch.testing.assert_close(longer[[2, 4]], expected[1:3])

@@ -124,14 +124,11 @@ class Energy(Sized):
         """What keeps E_β = (1 − β) E_0 + β E_1 exact, constants included; 0 without tempering. Made when asked."""
         if self._tempering is None:
             return self.__dict__.get("offset", 0.0)  # type: ignore[no-any-return]  # pickles of version 0.1 have it
-        if self._offset is not None:
-            return self._offset
-        one, beta, _, base = self._tempering
-        squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
-        offset = 0.5 * squares.sum(-1)
-        if not offset.requires_grad and not offset.is_inference():  # else each use has its own
-            self._offset = offset
-        return offset
+        if self._offset is None:
+            one, beta, _, base = self._tempering
+            squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
+            self._offset = 0.5 * squares.sum(-1)
+        return self._offset
 
     @property
     def untempered(self) -> "Energy":

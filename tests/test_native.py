@@ -515,7 +515,7 @@ def test_without_a_compiler_pytorch_serves_with_one_notice(tmp_path):
 def test_what_does_not_fit_is_refused_before_any_memory_is_read():
     energy = random_model(6, 5, 0, dtype=torch.float32).freeze()
     for v in (torch.zeros(4, 3), torch.zeros(4, 12)):
-        with pytest.raises(ValueError, match=r"Chains v must have shape \(4, 6\)"):
+        with pytest.raises(ValueError, match=r"v of the chains must have shape \(4, 6\)"):
             run_chains(energy, Gibbs(), v, 2, Philox(KEY))
     for n_replicas in (4, 6):
         with pytest.raises(ValueError, match="does not fit"):
@@ -524,7 +524,7 @@ def test_what_does_not_fit_is_refused_before_any_memory_is_read():
     with pytest.raises(ValueError, match="does not fit"):
         native.run_moves(energy, moves._replace(shrink=torch.zeros(1, 4, 6)), torch.zeros(4, 6), 2, Philox(KEY))
     chains = run_chains(energy, Gibbs(), torch.zeros(4, 6), 1, Philox(KEY)).chains
-    with pytest.raises(ValueError, match="Chains start_h must have shape"):
+    with pytest.raises(ValueError, match="h of the chains must have shape"):
         native.run_moves(energy, moves, torch.zeros(4, 6), 2, Philox(KEY), given=chains._replace(h=chains.h[:3]))
 
 

@@ -22,12 +22,14 @@ def rows_of(moves: Moves, N: int, R: int) -> dict[str, Rows]:
     return {name: Rows(x, N, padded(N), rows, rows * N // max(1, x.numel())) for name, x in tables.items()}
 
 
-def starts(energy: Energy, v: Tensor, hidden: dict[str, Tensor]) -> dict[str, Tensor]:
+def starts(energy: Energy, v: Tensor, given: Chains | None = None) -> dict[str, Tensor]:
     """Where chains begin, as C reads it, which looks at no sizes; raises ValueError for wrong ones."""
-    for name, x, n in (("v", v, energy.n_visible), *((name, x, energy.n_hidden) for name, x in hidden.items())):
-        if x.shape != (*v.shape[:-1], n):
-            raise ValueError(f"Chains {name} must have shape {(*v.shape[:-1], n)}, got {tuple(x.shape)}.")
-    return {name: x.to(energy.W).contiguous() for name, x in {"start_v": v, **hidden}.items()}
+    found = {"v": v} | ({} if given is None else {"h": given.h, "p": given.h_prob})
+    for name, x in found.items():
+        wanted = (*v.shape[:-1], energy.n_visible if name == "v" else energy.n_hidden)
+        if x.shape != wanted:
+            raise ValueError(f"{name} of the chains must have shape {wanted}, got {tuple(x.shape)}.")
+    return {f"start_{name}": x.to(energy.W).contiguous() for name, x in found.items()}
 
 
 def sums_for(n_blocks: int, N: int, M: int) -> dict[str, Tensor]:
@@ -84,7 +86,7 @@ def run_moves(
     sizes = {"v": ring * n * v_row, "h": ring * n * h_row, "p": p_slots * n * h_row}
     sizes |= {"mean": n * v_row, "log_q": n, "tile": n * PANEL}
     sizes["halves"] = R * parts * (ring * chunk + 1) * (v_row + h_row) // 2 if half else 0
-    start = starts(energy, v, {} if given is None else {"start_h": given.h, "start_p": given.h_prob})
+    start = starts(energy, v, given)
     out = {"last_v": memory.empty(*v.shape)}
     out |= {name: memory.empty(*v.shape[:-1], M) for name in ("last_h", "last_p")}
     if adjusted:

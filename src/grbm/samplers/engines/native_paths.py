@@ -66,7 +66,7 @@ def run_ladder(
     slots = ring if burn_in is not None else 1
     sizes = {"v": slots * n * v_row, "h": slots * n * h_row, "p": slots * n * h_row}
     sizes |= {"mean": n * v_row, "log_q": n, "tile": n * PANEL}
-    start = starts(energy, v, {} if given is None else {"start_h": given.h})
+    start = starts(energy, v, given)
     out = {"last_v": memory.empty(R, C, N), "last_h": memory.empty(R, C, M), "last_p": memory.empty(R, C, M)}
     if burn_in is not None:
         out |= sums_for(parts, N, M)
@@ -110,7 +110,7 @@ def anneal(
     chunk = min(64, -(-C // threads))
     parts = -(-C // chunk)
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
-    states = {"v": functional.pad(starts(energy, v, {})["start_v"], (0, v_row - N)).contiguous()}
+    states = {"v": functional.pad(starts(energy, v)["start_v"], (0, v_row - N)).contiguous()}
     room = Room.of({"h": C * h_row, "mean": C * v_row, "log_q": C, "tile": C * PANEL})
     rooms = Room.of({"tables": parts * 4 * v_row, "logits": C * h_row})
     bases = lay({"base_mean": Rows(base.mean, N, v_row), "base_inverse_var": Rows(base.var, N, v_row, kind=INVERSE)})
@@ -153,7 +153,7 @@ def run_given(
         return functional.pad(x, (0, row - x.shape[-1])).contiguous()
 
     tensors = {
-        "v": rows(starts(energy, v, {})["start_v"]),
+        "v": rows(starts(energy, v)["start_v"]),
         "h": memory.empty(C, h_row) if given is None else rows(given.h, h_row),
         "p": memory.empty(C, h_row) if given is None else rows(given.h_prob, h_row),
         "mean": memory.empty(C, v_row).zero_(),

@@ -51,7 +51,14 @@ def run_ladder(
 
     The replicas v (R, C, N) have the energies ``ladder`` from ``base`` to ``energy``.
     """
-    if isinstance(rng, torch.Generator) or not compiled.serves(energy) or not native_paths.serves_moves(moves):
+    if isinstance(rng, torch.Generator):
+        return None
+    if energy.W.is_cuda and _cuda() is not None:
+        from grbm.samplers.engines import cuda_ladder
+
+        if cuda_ladder.serves(energy, moves):
+            return cuda_ladder.run_ladder(energy, base, ladder, moves, v, n_steps, rng, **options)
+    if not compiled.serves(energy) or not native_paths.serves_moves(moves):
         return None
     return native_paths.run_ladder(energy, base, ladder, moves, v, n_steps, rng, **options)
 

@@ -12,7 +12,7 @@ The kernels also run in Triton's interpreter on a CPU (TRITON_INTERPRET=1), whic
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -58,6 +58,47 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
 
 
+class Replay:
+    """A walk over fixed buffers, from the second time on as a CUDA graph: the first compiles the kernels."""
+
+    def __init__(self, run: Callable[[], None], device: torch.device) -> None:
+        self.run, self.device, self.times = run, device, 0
+        self.graph: Any = None
+
+    def __call__(self) -> None:
+        self.times += 1
+        if self.device.type != "cuda" or self.times == 1:
+            self.run()
+            return
+        if self.graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.run()
+            self.graph = graph
+        self.graph.replay()
+
+
+def grid(n_rows: int, n_units: int, tile: dict[str, int]) -> tuple[int, int]:
+    return triton.cdiv(n_rows, tile["BM"]), triton.cdiv(n_units, tile["BN"])
+
+
+def draw_hidden(
+    precision: Precision, operand: Tensor, V: Tensor, c: Tensor, beta: Tensor | None, state: Tensor, draw: int,
+    h: Tensor, p: Tensor, parts: Tensor, n_chains: int, keep_p: bool, part: str,
+) -> None:  # fmt: skip
+    """h (rows, M) given the ``operand`` (rows, N), its probabilities, and by tile the ``parts`` that are asked for."""
+    (C, N), M = operand.shape, len(c)
+    if precision == "fast":
+        hidden_fused[grid(C, M, TILE)](
+            operand, V, c, beta, state, draw, h, p, parts, C, n_chains, N, M, parts.shape[1], keep_p, part, **TILE,
+        )  # fmt: skip
+    else:
+        logits = product(operand, V)
+        hidden_tail[grid(C, M, TAIL)](
+            logits, c, beta, state, draw, h, p, parts, C, n_chains, M, parts.shape[1], keep_p, part, **TAIL,
+        )  # fmt: skip
+
+
 class Walker:
     """Buffers of one `Shape`, the walk over them, and on a GPU its graph."""
 
@@ -82,7 +123,7 @@ class Walker:
         adjusted = C if self.adjusted else 0
         self.parts = room(adjusted, triton.cdiv(M, TAIL["BN"]))  # of Σ_j softplus, by tile
         self.prob, self.accepted, self.accept_chain = room(adjusted), room(adjusted, kind=torch.bool), room(adjusted)
-        self.graph: Any = None
+        self.replay = Replay(self.run, device)
 
     def run(self) -> None:
         """The walk from the start in slot 0; it ends in slot n_steps % ring."""
@@ -106,9 +147,9 @@ class Walker:
                 first = new + 1
             d = self._drive(old) if drive is None else drive
             k = t if s.n_moves > 1 else 0
-            visible_tail[self._grid(s.n_visible, TAIL)](
-                self.u[old], d, self.shrink[k], self.noise_std[k], self.state, draw, self.u[new], self.operand[new],
-                s.n_chains, s.n_visible, **TAIL,
+            visible_tail[grid(s.n_chains, s.n_visible, TAIL)](
+                self.u[old], d, d, d, self.shrink[k], self.noise_std[k], self.state, draw, self.u[new],
+                self.operand[new], s.n_chains, s.n_chains, s.n_visible, False, **TAIL,
             )  # fmt: skip
             self._hidden(new, draw + 1)
             if s.adjust_from is not None:
@@ -138,23 +179,11 @@ class Walker:
         return torch.where(taken, moved_d, d), torch.where(self.accepted, moved_softplus, softplus)
 
     def _hidden(self, slot: int, draw: int) -> None:
-        s = self.shape
-        C, N, M = s.n_chains, s.n_visible, s.n_hidden
-        h, p = self.h[slot], self.p[slot if self.keep_p else 0]
-        if s.precision == "fast":
-            hidden_fused[self._grid(M, TILE)](
-                self.operand[slot], self.V, self.c, self.state, draw, h, p, self.parts, C, N, M, self.parts.shape[1],
-                self.keep_p, self.adjusted, **TILE,
-            )  # fmt: skip
-            return
-        logits = product(self.operand[slot], self.V)
-        hidden_tail[self._grid(M, TAIL)](
-            logits, self.c, self.state, draw, h, p, self.parts, C, M, self.parts.shape[1],
-            self.keep_p, self.adjusted, **TAIL,
+        draw_hidden(
+            self.shape.precision, self.operand[slot], self.V, self.c, None, self.state, draw, self.h[slot],
+            self.p[slot if self.keep_p else 0], self.parts, self.shape.n_chains, self.keep_p,
+            "softplus" if self.adjusted else "",
         )  # fmt: skip
-
-    def _grid(self, n_units: int, tile: dict[str, int]) -> tuple[int, int]:
-        return triton.cdiv(self.shape.n_chains, tile["BM"]), triton.cdiv(n_units, tile["BN"])
 
     def _sum(self, first: int, last: int) -> None:
         """Add the states in slots first..last − 1."""
@@ -168,21 +197,6 @@ class Walker:
         self.sum_h += h.sum(0, dtype=torch.float32)
         self.sum_uh += product(self.operand[first:last].view(-1, s.n_visible).T, h)
 
-    def replay(self) -> None:
-        """`run`, from the second time on as a CUDA graph: the first compiles the kernels."""
-        if self.shape.device.type != "cuda":
-            self.run()
-        elif self.graph is None:
-            self.run()
-            self.graph = False
-        else:
-            if self.graph is False:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    self.run()
-                self.graph = graph
-            self.graph.replay()
-
 
 @functools.lru_cache(maxsize=8)
 def walker(shape: Shape) -> Walker:
@@ -192,11 +206,11 @@ def walker(shape: Shape) -> Walker:
 
 
 @contextlib.contextmanager
-def _set_for(shape: Shape) -> Iterator[None]:
+def set_for(precision: Precision, device: torch.device) -> Iterator[None]:
     """PyTorch's switches for a walk: the current device, and TF32 with "high" ("highest" is as PyTorch is set)."""
     modern = hasattr(torch.backends.cuda.matmul, "fp32_precision")
-    with torch.cuda.device(shape.device) if shape.device.type == "cuda" else contextlib.nullcontext():
-        if shape.precision != "high" or shape.device.type != "cuda":
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        if precision != "high" or device.type != "cuda":
             yield
             return
         before = torch.backends.cuda.matmul.fp32_precision if modern else torch.get_float32_matmul_precision()
@@ -210,6 +224,19 @@ def _set_for(shape: Shape) -> Iterator[None]:
 
 def _set_modern(value: str) -> None:
     torch.backends.cuda.matmul.fp32_precision = value
+
+
+def set_numbers(w: Any, energy: Energy, philox: Philox) -> Tensor:
+    """What a walk's kernels read: where random numbers begin, V and c. Returns σ."""
+    signed = philox.key - (1 << 64) if philox.key >> 63 else philox.key
+    for place, number in enumerate((signed, philox.first_chain, philox.draw)):
+        w.state[place].fill_(number)  # a kernel's argument, where a copy from the host would wait
+    sigma = energy.var.sqrt()
+    V = (energy.W / sigma[:, None]).clamp(-LIMIT.value, LIMIT.value)
+    w.V.copy_(V)
+    w.Vt.copy_(V.T)
+    w.c.copy_(energy.hidden_logits(energy.mu))
+    return sigma
 
 
 def run_moves(
@@ -236,21 +263,14 @@ def run_moves(
     )  # fmt: skip
     w = walker(shape)
     philox = rng.philox(C) if isinstance(rng, Blocks) else rng
-    signed = philox.key - (1 << 64) if philox.key >> 63 else philox.key
-    for place, number in enumerate((signed, philox.first_chain, philox.draw)):
-        w.state[place].fill_(number)  # a kernel's argument, where a copy from the host would wait
-    sigma = energy.var.sqrt()
-    V = (W / sigma[:, None]).clamp(-LIMIT.value, LIMIT.value)
-    w.V.copy_(V)
-    w.Vt.copy_(V.T)
-    w.c.copy_(energy.hidden_logits(energy.mu))
+    sigma = set_numbers(w, energy, philox)
     w.shrink.copy_(moves.shrink)
     w.noise_std.copy_(moves.noise_std / sigma)
     w.u[0].copy_((v - energy.mu) / sigma)
     if given is not None:
         w.h[0].copy_(given.h)
         w.p[0].copy_(given.h_prob)
-    with _set_for(shape):
+    with set_for(precision, device):
         w.replay()
     n_adjusted = 0 if adjust_from is None else n_steps - adjust_from
     rng.draw += (given is None) + 2 * n_steps + n_adjusted
@@ -261,15 +281,20 @@ def run_moves(
     accept_rate = None if accept_prob is None else accept_prob.mean()
     if burn_in is None:
         return Walked(chains, None, accept_prob, accept_rate)
-    count = C * (n_steps - burn_in)
-    mu, u, u2, h = energy.mu, sigma * w.sum_u, sigma.square() * w.sum_u2, w.sum_h.clone()
+    sums = sums_in_v(w, energy.mu, sigma, C * (n_steps - burn_in))
+    return Walked(chains, sums, accept_prob, accept_rate)
+
+
+def sums_in_v(w: Any, mu: Tensor, sigma: Tensor, count: int) -> MomentSum:
+    """A walker's sums over ``count`` states in u = (v − μ)/σ, as sums in v."""
+    u, u2, h = sigma * w.sum_u, sigma.square() * w.sum_u2, w.sum_h.clone()
     sums = (
         u + count * mu,
         u2 + 2 * mu * u + count * mu.square(),
         h,
         torch.outer(mu, h).addcmul_(sigma[:, None], w.sum_uh),
     )
-    return Walked(chains, MomentSum.of(Moments(*(x[None] for x in sums)), count), accept_prob, accept_rate)
+    return MomentSum.of(Moments(*(x[None] for x in sums)), count)
 
 
 def serves(energy: Energy, moves: Moves, v: Tensor, n_steps: int) -> bool:

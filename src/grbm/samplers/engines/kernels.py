@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-"""Triton kernels of the walk on a CUDA device, in the coordinates of `cuda.py`: draws, tails, acceptance."""
+"""Triton kernels of the walk on a CUDA device, in the coordinates of `cuda.py`: draws, tails, acceptance, swaps."""
 
 import triton
 import triton.language as tl
@@ -11,13 +11,17 @@ LIMIT = tl.constexpr(60000.0)  # standard deviations; float16 ends soon after
 
 
 @triton.jit
-def _words(state, rows, first_unit, draw, BM: tl.constexpr, BN: tl.constexpr):
-    """Philox words 0..3 of the counters (BM, BN/4) of BM chains and BN units; ``state`` is (key, chain, draw)."""
+def _words(state, rows, chains, first_unit, draw, BM: tl.constexpr, BN: tl.constexpr):
+    """Philox words 0..3 of the counters (BM, BN/4) of BM rows and BN units; ``state`` is (key, chain, draw).
+
+    Rows are ``chains`` chains of the first replica, then those of the next.
+    """
     shape: tl.constexpr = (BM, BN // 4)
     c0 = tl.broadcast_to((first_unit // 4 + tl.arange(0, BN // 4))[None, :], shape).to(tl.uint32)
-    c1 = tl.broadcast_to((tl.load(state + 1).to(tl.int32) + rows)[:, None], shape).to(tl.uint32)
+    c1 = tl.broadcast_to((tl.load(state + 1).to(tl.int32) + rows % chains)[:, None], shape).to(tl.uint32)
+    c3 = tl.broadcast_to((rows // chains)[:, None], shape).to(tl.uint32)
     c2 = tl.full(shape, 0, tl.uint32) + (tl.load(state + 2).to(tl.int32) + draw).to(tl.uint32)
-    return tl.philox(tl.load(state), c0, c1, c2, tl.zeros(shape, tl.uint32), PHILOX_ROUNDS)
+    return tl.philox(tl.load(state), c0, c1, c2, c3, PHILOX_ROUNDS)
 
 
 @triton.jit
@@ -41,30 +45,49 @@ def _normals(radius, angle):
 
 
 @triton.jit
+def _drawn(state, rows, chains, draw, BM: tl.constexpr):
+    """A uniform number for each of BM rows."""
+    word, _, _, _ = _words(state, rows, chains, 0, draw, BM, 64)
+    return tl.sum(tl.where((tl.arange(0, 16) == 0)[None, :], _uniform(word), 0.0), 1)
+
+
+@triton.jit
+def _probability(log_ratio):
+    return tl.where(log_ratio >= 0, 1.0, tl.where(log_ratio > -87.0, tl.exp(log_ratio), 0.0))  # NaN: 0
+
+
+@triton.jit
 def _draw_hidden(
-    logits, state, draw, h, p, part, rows, first, C, M, n_parts,
-    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    logits, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts,
+    KEEP_P: tl.constexpr, PART: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """h ~ Bernoulli(sigmoid(logits)) for a tile (BM, BN), its probabilities, and its ``part`` of Σ_j softplus."""
+    """h ~ Bernoulli(sigmoid(logits)) for a tile (BM, BN), its probabilities, and its ``part`` of a sum over j.
+
+    The sum is that of softplus(ℓ_j) for PART "softplus"; for "drive" that of h_j ℓ_j, where h is drawn at β ℓ.
+    """
     units = first + tl.arange(0, BN)
-    w0, w1, w2, w3 = _words(state, rows, first, draw, BM, BN)
-    prob = tl.sigmoid(logits)
+    w0, w1, w2, w3 = _words(state, rows, chains, first, draw, BM, BN)
+    tempered = logits * tl.load(beta + rows // chains, rows < C, 0.0)[:, None] if PART == "drive" else logits
+    prob = tl.sigmoid(tempered)
     on = _uniform(_by_unit(w0, w1, w2, w3, BM, BN)) < prob
     places = rows[:, None].to(tl.int64) * M + units[None, :]
     inside = (rows[:, None] < C) & (units[None, :] < M)
     tl.store(h + places, tl.where(on, 1.0, 0.0).to(h.dtype.element_ty), inside)
     if KEEP_P:
         tl.store(p + places, prob.to(p.dtype.element_ty), inside)
-    if ADJUST:
+    if PART == "softplus":
         softplus = tl.maximum(logits, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(logits)))
         summed = tl.sum(tl.where(inside, softplus, 0.0), 1)
+        tl.store(part + rows * n_parts + first // BN, summed, rows < C)
+    if PART == "drive":
+        summed = tl.sum(tl.where(inside & on, logits, 0.0), 1)
         tl.store(part + rows * n_parts + first // BN, summed, rows < C)
 
 
 @triton.jit(do_not_specialize=["draw"])
 def hidden_tail(
-    logits, c, state, draw, h, p, part, C, M, n_parts,
-    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    logits, c, beta, state, draw, h, p, part, C, chains, M, n_parts,
+    KEEP_P: tl.constexpr, PART: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """h from products (C, M) that were made elsewhere."""
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
@@ -72,13 +95,13 @@ def hidden_tail(
     inside = (rows[:, None] < C) & (units[None, :] < M)
     x = tl.load(logits + rows[:, None].to(tl.int64) * M + units[None, :], inside, 0.0)
     x += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(x, state, draw, h, p, part, rows, first, C, M, n_parts, KEEP_P, ADJUST, BM, BN)
+    _draw_hidden(x, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
 
 
 @triton.jit(do_not_specialize=["draw"])
 def hidden_fused(
-    u, V, c, state, draw, h, p, part, C, N, M, n_parts,
-    KEEP_P: tl.constexpr, ADJUST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    u, V, c, beta, state, draw, h, p, part, C, chains, N, M, n_parts,
+    KEEP_P: tl.constexpr, PART: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """h from u (C, N) and V (N, M) in half precision: product, bias, sigmoid and draw without leaving the chip."""
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
@@ -91,30 +114,41 @@ def hidden_fused(
         b = tl.load(right + inner[:, None].to(tl.int64) * M, (inner[:, None] < N) & (units[None, :] < M), 0.0)
         sums = tl.dot(a, b, sums)
     sums += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(sums, state, draw, h, p, part, rows, first, C, M, n_parts, KEEP_P, ADJUST, BM, BN)
+    _draw_hidden(sums, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
 
 
 @triton.jit
-def _noise(state, rows, first, draw, BM: tl.constexpr, BN: tl.constexpr):
+def _noise(state, rows, chains, first, draw, BM: tl.constexpr, BN: tl.constexpr):
     """ξ of a tile (BM, BN) of chains and visible units."""
-    w0, w1, w2, w3 = _words(state, rows, first, draw, BM, BN)
+    w0, w1, w2, w3 = _words(state, rows, chains, first, draw, BM, BN)
     z0, z1 = _normals(w0, w1)
     z2, z3 = _normals(w2, w3)
     return _by_unit(z0, z1, z2, z3, BM, BN)
 
 
 @triton.jit(do_not_specialize=["draw"])
-def visible_tail(u, d, shrink, noise_std, state, draw, moved, operand, C, N, BM: tl.constexpr, BN: tl.constexpr):
-    """u' = d + shrink (u − d) + noise_std ξ (C, N), and its copy as the next product's operand."""
+def visible_tail(
+    u, d, offset, gain, shrink, noise_std, state, draw, moved, operand, C, chains, N,
+    TEMPER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """u' = m + shrink (u − m) + noise_std ξ (C, N), and its copy as the next product's operand.
+
+    m = d; of replicas m = offset + gain d, each with coefficients of its own (R, N).
+    """
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
     units = first + tl.arange(0, BN)
     inside = (rows[:, None] < C) & (units[None, :] < N)
     places = rows[:, None].to(tl.int64) * N + units[None, :]
-    xi = _noise(state, rows, first, draw, BM, BN)
-    drive = tl.load(d + places, inside, 0.0)
-    keep = tl.load(shrink + units, units < N, 0.0)[None, :]
-    std = tl.load(noise_std + units, units < N, 0.0)[None, :]
-    new = drive + keep * (tl.load(u + places, inside, 0.0) - drive) + std * xi
+    xi = _noise(state, rows, chains, first, draw, BM, BN)
+    mean = tl.load(d + places, inside, 0.0)
+    if TEMPER:
+        own = (rows // chains)[:, None] * N + units[None, :]
+        mean = tl.load(offset + own, inside, 0.0) + tl.load(gain + own, inside, 0.0) * mean
+        keep, std = tl.load(shrink + own, inside, 0.0), tl.load(noise_std + own, inside, 0.0)
+    else:
+        keep = tl.load(shrink + units, units < N, 0.0)[None, :]
+        std = tl.load(noise_std + units, units < N, 0.0)[None, :]
+    new = mean + keep * (tl.load(u + places, inside, 0.0) - mean) + std * xi
     tl.store(moved + places, new, inside)
     tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
 
@@ -136,12 +170,52 @@ def acceptance(
         keep = tl.load(shrink + units, units < N, 0.0)[None, :]
         std = tl.load(noise_std + units, units < N, 1.0)[None, :]
         drive = tl.load(moved_d + places, inside, 0.0)
-        there, back = _noise(state, rows, first, draw, BM, BN), (old - (drive + keep * (new - drive))) / std
+        there, back = _noise(state, rows, C, first, draw, BM, BN), (old - (drive + keep * (new - drive))) / std
         log_q += 0.5 * tl.sum(tl.where(inside, there * there - back * back, 0.0), 1)
         falls += 0.5 * tl.sum(old * old - new * new, 1)
-    log_ratio = falls / temperature + log_q
-    probability = tl.where(log_ratio >= 0, 1.0, tl.where(log_ratio > -87.0, tl.exp(log_ratio), 0.0))  # NaN: 0
-    word, _, _, _ = _words(state, rows, 0, draw + 2, BM, 64)
-    drawn = tl.sum(tl.where((tl.arange(0, 16) == 0)[None, :], _uniform(word), 0.0), 1)
+    probability = _probability(falls / temperature + log_q)
     tl.store(prob + rows, probability, rows < C)
-    tl.store(taken + rows, drawn < probability, rows < C)
+    tl.store(taken + rows, _drawn(state, rows, C, draw + 2, BM) < probability, rows < C)
+
+
+@triton.jit
+def differences(u, stretch, shift, part, difference, C, N, n_parts, BM: tl.constexpr, BN: tl.constexpr):
+    """D = E_1 − E_0 by row, E_1 = ½ |u|² − Σ of ``part`` and E_0 = ½ |stretch u + shift|²."""
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    total = tl.zeros((BM,), tl.float32)
+    for first in range(0, N, BN):
+        units = first + tl.arange(0, BN)
+        inside = (rows[:, None] < C) & (units[None, :] < N)
+        one = tl.load(u + rows[:, None].to(tl.int64) * N + units[None, :], inside, 0.0)
+        zero = tl.load(stretch + units, units < N, 0.0)[None, :] * one + tl.load(shift + units, units < N, 0.0)[None, :]
+        total += 0.5 * tl.sum(one * one - zero * zero, 1)
+    for k in range(n_parts):
+        total -= tl.load(part + rows * n_parts + k, rows < C, 0.0)
+    tl.store(difference + rows, total, rows < C)
+
+
+@triton.jit(do_not_specialize=["draw"])
+def swap(difference, gaps, state, draw, order, accepted, chains, R, BM: tl.constexpr):
+    """Which row each replica's state comes from (R, chains): neighbours swap, even pairs, then odd ones.
+
+    The probabilities are added to ``accepted`` in units of 2^-30.
+    """
+    own = tl.program_id(0) * BM + tl.arange(0, BM)
+    inside = own < chains
+    for r in range(R):
+        tl.store(order + r * chains + own, r * chains + own, inside)
+    for first in tl.static_range(2):
+        for r in range(first, R - 1, 2):
+            tl.debug_barrier()
+            low = r * chains + own
+            high = low + chains
+            d_low, d_high = tl.load(difference + low, inside, 0.0), tl.load(difference + high, inside, 0.0)
+            probability = _probability(tl.load(gaps + r) * (d_high - d_low))
+            taken = _drawn(state, low, chains, draw + first, BM) < probability
+            from_low, from_high = tl.load(order + low, inside, 0), tl.load(order + high, inside, 0)
+            tl.store(difference + low, tl.where(taken, d_high, d_low), inside)
+            tl.store(difference + high, tl.where(taken, d_low, d_high), inside)
+            tl.store(order + low, tl.where(taken, from_high, from_low), inside)
+            tl.store(order + high, tl.where(taken, from_low, from_high), inside)
+            counted = (probability.to(tl.float64) * 1073741824.0 + 0.5).to(tl.int64)
+            tl.store(accepted + low, tl.load(accepted + low, inside, 0) + counted, inside)

@@ -1,0 +1,178 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+"""Parallel tempering on a CUDA device: all replicas, their swaps and moves, in one CUDA graph.
+
+In the coordinates of `cuda.py`, u = (v − μ)/σ with the model's own μ and σ, replica r has the logits β_r (Vᵀu + c) and
+the drive offset_r + gain_r ∘ (V h): so replicas share each product, and are rows of it.
+The definition is ParallelTempering.bind (samplers/tempering.py).
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from grbm.model import Base, Energy
+from grbm.options import Precision
+from grbm.randomness import Blocks, Philox
+from grbm.samplers.chains import Chains, Swaps, Walked
+from grbm.samplers.engines import cuda
+from grbm.samplers.engines.kernels import LIMIT, differences, swap, visible_tail
+from grbm.samplers.moves import Moves
+
+
+class Shape(NamedTuple):
+    """What a graph is captured for."""
+
+    n_replicas: int
+    n_chains: int
+    n_visible: int
+    n_hidden: int
+    n_steps: int
+    n_moves: int
+    burn_in: int | None
+    probabilities: bool
+    given: bool
+    precision: Precision
+    device: torch.device
+
+
+class Walker:
+    """Buffers of one `Shape`, and the walk over them; rows are the chains of the first replica, then of the next."""
+
+    def __init__(self, shape: Shape) -> None:
+        R, C, N, M = shape[:4]
+        self.shape, device, rows = shape, shape.device, R * C
+        kind = torch.float16 if shape.precision == "fast" else torch.float32
+
+        def room(*size: int, kind: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(size, dtype=kind, device=device)
+
+        self.state, self.order = room(3, kind=torch.int64), room(rows, kind=torch.int64)
+        self.accepted = room(R - 1, C, kind=torch.int64)
+        self.V, self.Vt, self.c = room(N, M, kind=kind), room(M, N, kind=kind), room(M)
+        self.beta, self.gaps, self.difference = room(R), room(R - 1), room(rows)
+        self.offset, self.gain = room(R, N), room(R, N)
+        self.shrink, self.noise_std = room(shape.n_moves, R, N), room(shape.n_moves, R, N)
+        self.stretch, self.shift = room(N), room(N)  # (v − mean of the base)/its deviation = stretch u + shift
+        self.u, self.swapped_u, self.operand = room(rows, N), room(rows, N), room(rows, N, kind=kind)
+        self.h, self.swapped_h = room(rows, M, kind=kind), room(rows, M, kind=kind)
+        self.p = room(rows if shape.probabilities else 1, M, kind=kind)
+        self.sum_u, self.sum_u2, self.sum_h, self.sum_uh = room(N), room(N), room(M), room(N, M)
+        self.parts = room(rows, triton.cdiv(M, cuda.TILE["BN"] if shape.precision == "fast" else cuda.TAIL["BN"]))
+        self.replay = cuda.Replay(self.run, device)
+
+    def run(self) -> None:
+        """The walk from the start in u; it ends there."""
+        s, tail = self.shape, cuda.TAIL
+        C, N, rows = s.n_chains, s.n_visible, s.n_replicas * s.n_chains
+        for total in (self.sum_u, self.sum_u2, self.sum_h, self.sum_uh, self.accepted):
+            total.zero_()
+        self.operand.copy_(self.u.clamp(-LIMIT.value, LIMIT.value))
+        if s.given:  # the sum that a draw would have left
+            logits = cuda.product(self.operand, self.V) + self.c
+            self.parts.zero_()
+            self.parts[:, 0] = (self.h * logits).sum(1)
+        else:
+            self._hidden(0)
+        draw = int(not s.given)
+        self._sum(-1)
+        for t in range(s.n_steps):
+            differences[(triton.cdiv(rows, tail["BM"]),)](
+                self.u, self.stretch, self.shift, self.parts, self.difference, rows, N, self.parts.shape[1], **tail,
+            )  # fmt: skip
+            swap[(triton.cdiv(C, tail["BM"]),)](
+                self.difference, self.gaps, self.state, draw, self.order, self.accepted, C, s.n_replicas, tail["BM"],
+            )  # fmt: skip
+            torch.index_select(self.u, 0, self.order, out=self.swapped_u)
+            torch.index_select(self.h, 0, self.order, out=self.swapped_h)
+            k = t if s.n_moves > 1 else 0
+            visible_tail[cuda.grid(rows, N, tail)](
+                self.swapped_u, cuda.product(self.swapped_h, self.Vt), self.offset, self.gain, self.shrink[k],
+                self.noise_std[k], self.state, draw + 2, self.u, self.operand, rows, C, N, True, **tail,
+            )  # fmt: skip
+            self._hidden(draw + 3)
+            draw += 4
+            self._sum(t)
+
+    def _hidden(self, draw: int) -> None:
+        s = self.shape
+        cuda.draw_hidden(
+            s.precision, self.operand, self.V, self.c, self.beta, self.state, draw, self.h, self.p, self.parts,
+            s.n_chains, s.probabilities, "drive",
+        )  # fmt: skip
+
+    def _sum(self, t: int) -> None:
+        """Add the states at β = 1 after step ``t``, where they count."""
+        s = self.shape
+        if s.burn_in is None or t < s.burn_in:
+            return
+        top = slice((s.n_replicas - 1) * s.n_chains, None)
+        u, h = self.u[top], (self.p if s.probabilities else self.h)[top]
+        self.sum_u += u.sum(0)
+        self.sum_u2 += u.square().sum(0)
+        self.sum_h += h.sum(0, dtype=torch.float32)
+        self.sum_uh += cuda.product(self.operand[top].T, h)
+
+
+@functools.lru_cache(maxsize=4)
+def walker(shape: Shape) -> Walker:
+    """The one for this shape; each walk overwrites its buffers."""
+    with torch.inference_mode(False):
+        return Walker(shape)
+
+
+def run_ladder(
+    energy: Energy,
+    base: Base,
+    ladder: Energy,
+    moves: Moves,
+    v: Tensor,
+    n_steps: int,
+    rng: Blocks | Philox,
+    *,
+    given: Chains | None = None,
+    burn_in: int | None = None,
+    probabilities: bool = False,
+) -> Walked:
+    """A walk of `ParallelTempering`, as `grbm.samplers.engines.run_ladder`; the host waits for nothing."""
+    assert ladder.beta is not None
+    assert ladder.gain is not None
+    (R, C, N), M, device = v.shape, energy.n_hidden, energy.W.device
+    shape = Shape(
+        n_replicas=R, n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
+        probabilities=probabilities, given=given is not None, precision=energy.precision, device=device,
+    )  # fmt: skip
+    w = walker(shape)
+    sigma = cuda.set_numbers(w, energy, rng.philox(C) if isinstance(rng, Blocks) else rng)
+    w.beta.copy_(ladder.beta.flatten())
+    w.gaps.copy_(ladder.beta.flatten().diff())
+    w.offset.copy_(((ladder.mu - energy.mu) / sigma).view(R, N))
+    w.gain.copy_(ladder.gain.view(R, N))
+    w.stretch.copy_(sigma / base.var.sqrt())
+    w.shift.copy_((energy.mu - base.mean) / base.var.sqrt())
+    for room, x in ((w.shrink, moves.shrink), (w.noise_std, moves.noise_std / sigma)):
+        room.copy_(x.reshape(len(x), -1, N))
+    w.u.view(R, C, N).copy_((v - energy.mu) / sigma)
+    if given is not None:
+        w.h.view(R, C, M).copy_(given.h)
+        if probabilities:
+            w.p.view(R, C, M).copy_(given.h_prob)
+    with cuda.set_for(energy.precision, device):
+        w.replay()
+    rng.draw += (given is None) + 4 * n_steps
+    last_v = energy.mu + sigma * w.u.view(R, C, N)
+    h = w.h.view(R, C, M).to(energy.W, copy=True)
+    replicas = Chains(last_v, h, ladder.hidden_logits(last_v).sigmoid())
+    top = Chains(replicas.v[-1], replicas.h[-1], replicas.h_prob[-1], replicas)
+    swaps = Swaps(w.accepted.sum(1).double(), n_steps * C) if n_steps else None
+    if burn_in is None:
+        return Walked(top, None, swaps=swaps)
+    return Walked(top, cuda.sums_in_v(w, energy.mu, sigma, C * (n_steps - burn_in)), swaps=swaps)
+
+
+def serves(energy: Energy, moves: Moves) -> bool:
+    """Whether replicas that move so can be walked together here: moves that nothing rejects, driven by draws of h."""
+    plain = moves.adjust_from is None and not moves.mean_field
+    return plain and energy.beta is None and energy.W.is_cuda and energy.W.dtype == torch.float32

@@ -1,0 +1,138 @@
+"""Parallel tempering on a CUDA device against its definition: in Triton's interpreter where there is no GPU."""
+
+import pytest
+import torch
+
+from grbm import Gibbs, GibbsLangevin, ParallelTempering, PartialGibbs
+from grbm.evaluate import exact
+from grbm.model import GRBM, Base
+from grbm.moments import Moments
+from grbm.randomness import Blocks, Philox
+from grbm.samplers.moves import moves_of
+from grbm.samplers.sampling import reference
+from tests.conftest import exact_chains, random_model, z_scores
+from tests.test_fused import DEVICE, KEY, small_tiles  # noqa: F401
+from tests.test_native import agree
+
+pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
+
+from grbm.samplers.engines import cuda, cuda_ladder, run_ladder
+
+
+@pytest.fixture(autouse=True)
+def fresh_walkers(small_tiles):  # noqa: F811
+    """Buffers are as large as tiles ask."""
+    cuda_ladder.walker.cache_clear()
+
+
+def walk(sampler, energy, v, n_steps, rng, run=cuda_ladder.run_ladder, **options):
+    ladder = energy.temper(sampler.betas().to(energy.W), sampler.base)
+    given = options.pop("given", None)
+    v = v.expand(sampler.n_replicas, *v.shape) if v.ndim == 2 else v
+    moves = moves_of(sampler.sampler, ladder, n_steps)
+    return run(energy, sampler.base, ladder, moves, v, n_steps, rng, given=given, **options)
+
+
+def far_base(N: int) -> Base:
+    """A base with another mean and variance in every unit than any model has."""
+    rng = torch.Generator().manual_seed(1)
+    return Base(torch.randn(N, generator=rng).to(DEVICE), (torch.rand(N, generator=rng) + 0.5).to(DEVICE))
+
+
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+@pytest.mark.parametrize("inner", [Gibbs(), PartialGibbs(0.5), GibbsLangevin(0.2)], ids=repr)
+@pytest.mark.parametrize(("N", "M", "C", "R"), [(1, 1, 3, 2), (3, 70, 5, 5), (70, 130, 7, 4)])
+def test_the_fused_ladder_is_its_definition(inner, precision, N, M, C, R):
+    """From the same random numbers: every unit of every replica, the swaps, the sums of the states at β = 1."""
+    model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
+    energy, sampler = model.to(DEVICE).freeze(precision), ParallelTempering(far_base(N), R, sampler=inner)
+    v = torch.randn(C, N, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    for n_steps, burn_in, marginal in ((0, -1, True), (1, 0, False), (4, 1, True), (3, None, False)):
+        options = {"burn_in": burn_in, "probabilities": marginal}
+        one = walk(sampler, energy, v, n_steps, Philox(KEY, 5), **options)
+        two = reference(energy, sampler, v, n_steps, Philox(KEY, 5), **options)
+        assert (one.sums is None) == (burn_in is None)
+        for a, b in zip(one.chains[:3], one.chains.state[:3], strict=True):
+            assert torch.equal(a, b[-1])
+        if n_steps:
+            assert one.swaps.n_proposed == two.swaps.n_proposed == n_steps * C
+        if precision == "highest":
+            agree(one._replace(chains=one.chains.state), two._replace(chains=two.chains.state))
+            if n_steps:
+                torch.testing.assert_close(one.swaps.rate(), two.swaps.rate(), rtol=0, atol=1e-5)
+            if burn_in is not None:
+                assert one.sums.count == two.sums.count
+                for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+            continue
+        # rounding to 11 bits decides one draw or swap in some thousands differently
+        ours, theirs = one.chains.state, two.chains.state
+        same = (ours.h == theirs.h).all(-1) & ((ours.v - theirs.v).abs() < 0.02).all(-1)
+        assert same.double().mean() > 0.7
+        torch.testing.assert_close(ours.h_prob[same], theirs.h_prob[same], rtol=0, atol=5e-3)
+        if burn_in is not None:
+            own = moments_step_by_step(sampler, energy, v, n_steps, burn_in, marginal)
+            for a, b in zip(one.sums.mean(), own, strict=True):
+                torch.testing.assert_close(a, b, rtol=5e-3, atol=5e-3)
+
+
+def moments_step_by_step(sampler, energy, v, n_steps: int, burn_in: int, marginal: bool) -> Moments:
+    """What the walk should have summed: means over its states, each a step from the last."""
+    rng, chains, states = Philox(KEY, 5), None, []
+    for t in range(-1, n_steps):
+        start = v if chains is None else chains.state.v
+        chains = walk(sampler, energy, start, int(t >= 0), rng, given=chains and chains.state).chains
+        if t >= burn_in:
+            states.append((chains.v.double(), (chains.h_prob if marginal else chains.h).double()))
+    return Moments.of(*(torch.cat(x) for x in zip(*states, strict=True)))
+
+
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+def test_a_fused_ladder_in_stretches_or_by_fewer_chains_is_the_same(precision):
+    """Going on from given states, and a chain without its neighbours: with the same numbers nothing changes."""
+    energy = random_model(5, 20, 1, dtype=torch.float32).to(DEVICE).freeze(precision)
+    sampler = ParallelTempering(far_base(5), 4)
+    v = torch.randn(4, 9, 5, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    whole = walk(sampler, energy, v, 6, Philox(KEY)).chains
+    rng = Philox(KEY)
+    first = walk(sampler, energy, v, 2, rng).chains
+    second = walk(sampler, energy, first.state.v, 4, rng, given=first.state).chains
+    torch.testing.assert_close(second.state.v, whole.state.v, rtol=1e-4, atol=1e-4)
+    assert torch.equal(second.state.h, whole.state.h)
+    few = walk(sampler, energy, v[:, 7:9], 6, Philox(KEY, 7)).chains
+    torch.testing.assert_close(few.state.v, whole.state.v[:, 7:9], rtol=1e-4, atol=1e-4)
+    start = walk(sampler, energy, first.state.v, 0, Philox(KEY), given=first.state, burn_in=-1, probabilities=True)
+    torch.testing.assert_close(start.sums.mean().h.float(), first.h_prob.mean(0), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+def test_a_fused_ladder_does_not_drift(precision, monkeypatch):
+    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 4,000 chains."""
+    for name in ("TILE", "TAIL"):
+        monkeypatch.setattr(cuda, name, getattr(cuda, name) | {"BM": 128})
+    model, C = random_model(3, 5, 2), 4000
+    base = Base(torch.tensor([0.5, 0.0, -0.5]).double(), torch.tensor([1.5, 2.0, 1.0]).double())
+    sampler = ParallelTempering(base, 4, sampler=PartialGibbs(0.3))
+    models = []
+    for rung in (model.freeze().temper(beta, base).plain() for beta in sampler.betas()):
+        models.append(GRBM(3, 5, dtype=torch.float64))
+        models[-1].load_state_dict({"W": rung.W, "b": rung.b, "mu": rung.mu, "log_var": rung.var.log()})
+    v = torch.stack([exact_chains(m, C, r)[0] for r, m in enumerate(models)]).float().to(DEVICE)
+    energy = model.float().to(DEVICE).freeze(precision)
+    sampler = ParallelTempering(Base(*(x.float().to(DEVICE) for x in base)), 4, sampler=PartialGibbs(0.3))
+    walked = walk(sampler, energy, v, 4, Blocks(4, 4, device=DEVICE))
+    for m, v_end, h_end in zip(models, walked.chains.state.v, walked.chains.state.h, strict=True):
+        assert z_scores(v_end.double().cpu(), h_end.double().cpu(), exact.moments(m)).abs().max() < 4
+    assert 0.1 < float(walked.swaps.rate().min()) < 1
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="no GPU")
+def test_a_ladder_on_a_gpu_runs_fused_and_repeats_itself():
+    """The first walk of a shape compiles, the next is captured, the third replayed: three times the same numbers."""
+    energy = random_model(20, 70, 1, dtype=torch.float32).to(DEVICE).freeze()
+    sampler = ParallelTempering(far_base(20), 5)
+    v = torch.randn(33, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    ends = [walk(sampler, energy, v, 7, Philox(KEY), run=run_ladder).chains.v for _ in range(3)]
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+    torch.testing.assert_close(sampler.at_once(energy, v, 7, Philox(KEY)).chains.v, ends[0])

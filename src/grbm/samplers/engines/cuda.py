@@ -26,11 +26,12 @@ from grbm.options import Precision
 from grbm.randomness import Blocks, Philox
 from grbm.samplers.chains import Chains, Walked
 from grbm.samplers.engines.kernels import LIMIT, acceptance, hidden_fused, hidden_tail, visible_tail
+from grbm.samplers.engines.tile_table import Product, Tile, tile_for
 from grbm.samplers.moves import Moves
 
-# Sizes from the arithmetic of an H100 (one wave of tiles at the paper's MNIST size), not yet tuned on one.
-TILE: dict[str, int] = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
-TAIL: dict[str, int] = {"BM": 16, "BN": 64}
+# Sizes from the arithmetic of an H100 (one wave of tiles at the paper's MNIST size), for devices without a table.
+TILE: Tile = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
+TAIL: Tile = {"BM": 16, "BN": 64}
 
 
 class Shape(NamedTuple):
@@ -78,19 +79,20 @@ class Replay:
         self.graph.replay()
 
 
-def grid(n_rows: int, n_units: int, tile: dict[str, int]) -> tuple[int, int]:
+def grid(n_rows: int, n_units: int, tile: Tile) -> tuple[int, int]:
+    """Tiles of an array (rows, units)."""
     return triton.cdiv(n_rows, tile["BM"]), triton.cdiv(n_units, tile["BN"])
 
 
 def draw_hidden(
     precision: Precision, operand: Tensor, V: Tensor, c: Tensor, beta: Tensor | None, state: Tensor, draw: int,
-    h: Tensor, p: Tensor, parts: Tensor, n_chains: int, keep_p: bool, part: str,
+    h: Tensor, p: Tensor, parts: Tensor, n_chains: int, keep_p: bool, part: str, tile: Tile,
 ) -> None:  # fmt: skip
     """h (rows, M) given the ``operand`` (rows, N), its probabilities, and by tile the ``parts`` that are asked for."""
     (C, N), M = operand.shape, len(c)
     if precision == "fast":
-        hidden_fused[grid(C, M, TILE)](
-            operand, V, c, beta, state, draw, h, p, parts, C, n_chains, N, M, parts.shape[1], keep_p, part, **TILE,
+        hidden_fused[grid(C, M, tile)](
+            operand, V, c, beta, state, draw, h, p, parts, C, n_chains, N, M, parts.shape[1], keep_p, part, **tile,
         )  # fmt: skip
     else:
         logits = product(operand, V)
@@ -109,6 +111,7 @@ class Walker:
         counted = 0 if shape.burn_in is None else T - shape.burn_in
         self.ring = max(2, min(counted + 1, 8))  # states that one product sums
         self.keep_p = shape.mean_field or shape.probabilities
+        self.tile = tile_for(Product(C, N, M), device, TILE)
 
         def room(*size: int, kind: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(size, dtype=kind, device=device)
@@ -182,7 +185,7 @@ class Walker:
         draw_hidden(
             self.shape.precision, self.operand[slot], self.V, self.c, None, self.state, draw, self.h[slot],
             self.p[slot if self.keep_p else 0], self.parts, self.shape.n_chains, self.keep_p,
-            "softplus" if self.adjusted else "",
+            "softplus" if self.adjusted else "", self.tile,
         )  # fmt: skip
 
     def _sum(self, first: int, last: int) -> None:

@@ -19,6 +19,7 @@ from grbm.randomness import Blocks, Philox
 from grbm.samplers.chains import Chains, Swaps, Walked
 from grbm.samplers.engines import cuda
 from grbm.samplers.engines.kernels import LIMIT, differences, swap, visible_tail
+from grbm.samplers.engines.tile_table import Product, tile_for
 from grbm.samplers.moves import Moves
 
 
@@ -60,7 +61,8 @@ class Walker:
         self.h, self.swapped_h = room(rows, M, kind=kind), room(rows, M, kind=kind)
         self.p = room(rows if shape.probabilities else 1, M, kind=kind)
         self.sum_u, self.sum_u2, self.sum_h, self.sum_uh = room(N), room(N), room(M), room(N, M)
-        self.parts = room(rows, triton.cdiv(M, cuda.TILE["BN"] if shape.precision == "fast" else cuda.TAIL["BN"]))
+        self.tile = tile_for(Product(rows, N, M), device, cuda.TILE)
+        self.parts = room(rows, triton.cdiv(M, cuda.TAIL["BN"]))  # as many as any tile leaves
         self.replay = cuda.Replay(self.run, device)
 
     def run(self) -> None:
@@ -100,7 +102,7 @@ class Walker:
         s = self.shape
         cuda.draw_hidden(
             s.precision, self.operand, self.V, self.c, self.beta, self.state, draw, self.h, self.p, self.parts,
-            s.n_chains, s.probabilities, "drive",
+            s.n_chains, s.probabilities, "drive", self.tile,
         )  # fmt: skip
 
     def _sum(self, t: int) -> None:

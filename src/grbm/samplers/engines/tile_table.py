@@ -1,0 +1,67 @@
+"""Tiles of the fused products on a CUDA device: what `python -m benchmarks.gpu` found fastest there, else a default."""
+
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from grbm.files import cache_folder, write_text
+
+RANGES = {"BM": (16, 256), "BN": (64, 256), "BK": (16, 128), "num_warps": (1, 16), "num_stages": (1, 8)}
+
+
+class Product(NamedTuple):
+    """The sizes of a product (rows, n_inner) (n_inner, n_units)."""
+
+    rows: int
+    n_inner: int
+    n_units: int
+
+
+Tile = dict[str, int]
+
+
+def path(device_name: str) -> Path:
+    """Where the table of a device is kept, in the user's cache."""
+    return cache_folder() / "tiles" / (re.sub(r"[^A-Za-z0-9]+", "-", device_name).strip("-") + ".json")
+
+
+def save(device_name: str, table: Mapping[Product, Tile]) -> Path:
+    """Keep a table; processes that start from now on use it."""
+    entries = [{"product": list(product), "tile": tile} for product, tile in table.items()]
+    target = path(device_name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(target, json.dumps(entries, indent=1) + "\n")
+    return target
+
+
+@functools.cache
+def read(device_name: str) -> dict[Product, Tile]:
+    """The table of a device; empty where there is none, or none that makes sense."""
+    try:
+        entries = json.loads(path(device_name).read_text())
+        return {Product(*map(int, entry["product"])): _checked(entry["tile"]) for entry in entries}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _checked(tile: Any) -> Tile:
+    for name, (least, most) in RANGES.items():
+        if not isinstance(tile[name], int) or not least <= tile[name] <= most:
+            raise ValueError(f"{name} of a tile is {tile[name]!r}")
+        if name != "num_stages" and tile[name].bit_count() != 1:
+            raise ValueError(f"{name} of a tile is {tile[name]}, not a power of two")
+    return {name: tile[name] for name in RANGES}
+
+
+def tile_for(product: Product, device: torch.device, default: Tile) -> Tile:
+    """The tile of the measured product that is nearest in size; ``default`` where nothing was measured."""
+    table = read(torch.cuda.get_device_name(device)) if device.type == "cuda" else {}
+    if not table or min(product) < 1:
+        return default
+    return table[min(table, key=lambda other: sum(math.log(a / b) ** 2 for a, b in zip(product, other, strict=True)))]

@@ -10,6 +10,7 @@ read. Without a GPU it says so and exits with 0.
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu_parts import MARKS, Found, Where, samplers, steps, tests, tiles, training
+from benchmarks.gpu_parts import Found, Where, samplers, steps, tests, tiles, training
 from grbm.files import write_text
 
 
@@ -31,11 +32,11 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "tests": Part(tests, 110),
-    "steps": Part(steps, 80),
-    "tiles": Part(tiles, 50),
-    "samplers": Part(samplers, 40),
-    "training": Part(training, 1300),
+    "tests": Part(tests, 150),
+    "steps": Part(steps, 90),
+    "tiles": Part(tiles, 60),
+    "samplers": Part(samplers, 50),
+    "training": Part(training, 1400),  # 1,200 of them learning; what is left of 25 minutes, and of a later call
 }
 
 
@@ -43,20 +44,22 @@ def run_part(name: str, where: Where) -> None:
     """One part, in this process; what it has found so far is always on the disk."""
     target = where.out / f"{name}.json"
     found: Found = read(target) if name == "training" else {}
-    began = time.perf_counter()
+    for old in ("stopped", "not_run", "finished"):
+        found.pop(old, None)
+    began, before = time.perf_counter(), found.get("part_seconds", 0.0)
     for more in PARTS[name].run(where):
-        found |= more | {"part_seconds": time.perf_counter() - began}
+        found |= more | {"part_seconds": before + time.perf_counter() - began}
         write_text(target, json.dumps(found, indent=1) + "\n")
-    found["finished"] = name != "training" or "not_run" in found or found.get("seconds", 0) >= MARKS[-1]
+    found["finished"] = name != "training" or found.get("done", False)
     write_text(target, json.dumps(found, indent=1) + "\n")
 
 
 def read(path: Path) -> Found:
     try:
-        found: Found = json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 def run_all(options: argparse.Namespace, device: torch.device) -> None:
@@ -72,7 +75,7 @@ def run_all(options: argparse.Namespace, device: torch.device) -> None:
             continue
         print(f"{name}: at most {left:.0f} s", flush=True)
         command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(options.out), "--part", name]
-        command += ["--seconds", str(left), "--device", str(device)]
+        command += ["--until", str(time.time() + left), "--device", str(device)]
         command += ["--data-dir", str(options.data_dir)] if options.data_dir else []
         process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
         try:
@@ -112,7 +115,11 @@ def page(found: Found) -> str:
     if "passed" in tested:
         failed = "".join(f"\n- {name}" for name in tested["failed"])
         lines += ["", "## Tests", ""]
-        lines += [f"{tested['passed']} passed, {len(tested['failed'])} failed, {tested['skipped']} skipped.{failed}"]
+        ended = tested.get("exit_status")
+        bad = f" pytest ended with {ended}: {tested['last_line']}" if ended else ""
+        lines += [
+            f"{tested['passed']} passed, {len(tested['failed'])} failed, {tested['skipped']} skipped.{bad}{failed}"
+        ]
     if peak := part["steps"].get("peak_tflops"):
         lines += [
             "",
@@ -120,33 +127,48 @@ def page(found: Found) -> str:
             "",
             "Peak, by one large product: " + ", ".join(f"{k} {x:.1f}" for k, x in peak.items()),
         ]
-        lines[-1] += " TFLOP/s. Updates have as many steps as the walks."
+        lines[-1] += " TFLOP/s. Default tiles; updates have as many steps as the walks."
     for one in part["steps"].get("sizes", []):
         lines += ["", said_of(one["size"]), "", "| | ms a step | times published | TFLOP/s | share of peak | GB |"]
         lines += ["|---|---|---|---|---|---|"]
         for name, row in one["per_step"].items():
             share = f"{row['share_of_peak']:.0%}" if "share_of_peak" in row else ""
-            times, memory = f"{row['times_published']:.1f}", f"{row['gb']:.2f}"
+            times, memory = f"{row.get('times_published', math.nan):.1f}", f"{row['gb']:.2f}"
             lines += [f"| {name} | {row['ms']:.4f} | {times} | {row['tflops']:.1f} | {share} | {memory} |"]
+        lines += failures(one)
     if sizes := part["tiles"].get("sizes"):
         lines += ["", "## Tiles of the fused product", "", "| | tile | ms | default, ms |", "|---|---|---|---|"]
+        usual = json.dumps(part["tiles"]["default"])
         for one in sizes:
-            tile = ", ".join(f"{k} {x}" for k, x in one["tile"].items())
-            lines += [f"| {said_of(one['size'])} | {tile} | {one['ms']:.4f} | {one['default_ms']:.4f} |"]
+            tile, times = one.get("tile", {}), one["ms"]
+            said, best = ", ".join(f"{k} {x}" for k, x in tile.items()), times.get(json.dumps(tile), math.nan)
+            lines += [f"| {said_of(one['size'])} | {said} | {best:.4f} | {times.get(usual, math.nan):.4f} |"]
+        for one in sizes:
+            lines += failures(one)
     if sizes := part["samplers"].get("sizes"):
         lines += ["", "## Adjusted and tempered walks, ms a step", "", "| | PyTorch | highest | high | fast |"]
         lines += ["|---|---|---|---|---|"]
         for one in sizes:
             for name in ("adjusted", "tempered"):
-                times = " | ".join(f"{one[name][how]:.4f}" for how in ("pytorch", "highest", "high", "fast"))
+                times = " | ".join(
+                    f"{one[name].get(how, math.nan):.4f}" for how in ("pytorch", "highest", "high", "fast")
+                )
                 with_replicas = f", {one['replicas']} replicas" if name == "tempered" else ""
                 lines += [f"| {said_of(one['size'])}, {name}{with_replicas} | {times} |"]
+        for one in sizes:
+            lines += failures(one)
     if looks := part["training"].get("looks"):
         lines += ["", "## MNIST, 4,096 hidden units", "", f"{part['training']['seconds_an_epoch']:.2f} s an epoch.", ""]
         lines += ["| seconds | updates | epochs | Fréchet |", "|---|---|---|---|"]
         for one in looks:
             lines += [f"| {one['seconds']:.0f} | {one['updates']} | {one['epochs']:.1f} | {one['frechet']:.1f} |"]
     return "\n".join(lines) + "\n"
+
+
+def failures(one: Found) -> list[str]:
+    """What could not be run, and why."""
+    lines = [f"- {said_of(one['size'])}, {name}: {error}" for name, error in one["errors"].items()]
+    return ["", *lines] if lines else []
 
 
 def said_of(size: dict[str, int]) -> str:
@@ -160,6 +182,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="where the MNIST files are, for the last part")
     parser.add_argument("--seconds", type=float, default=1500.0, help="of this call")
     parser.add_argument("--only", nargs="+", choices=PARTS)
+    parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -169,7 +192,7 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     if options.part:
-        run_part(options.part, Where(options.out, options.data_dir, options.seconds, device))
+        run_part(options.part, Where(options.out, options.data_dir, options.until, device))
     else:
         run_all(options, device)
 

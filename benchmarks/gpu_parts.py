@@ -1,6 +1,8 @@
 """What `benchmarks.gpu` does on a GPU, part by part; each yields what it has found as soon as it has found it."""
 
+import itertools
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -19,7 +21,6 @@ from grbm import GRBM, Gibbs, GibbsLangevin, ModifiedCD, ParallelTempering, Trai
 from grbm.distributed import ALONE
 from grbm.evaluate.features import Features
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
-from grbm.files import write_text
 from grbm.model import Energy, Precision, base_for
 from grbm.options import FitOptions
 from grbm.randomness import Blocks
@@ -31,6 +32,7 @@ from grbm.samplers.moves import MoveSampler
 from grbm.samplers.sampling import reference
 
 Found = dict[str, Any]
+Tile = dict[str, int]
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "fast")
 MARKS = (30, 60, 120, 240, 480, 720, 960, 1200)  # seconds of training after which the model is judged
 
@@ -40,25 +42,36 @@ class Where(NamedTuple):
 
     out: Path
     data_dir: Path | None
-    seconds: float  # until it is cut off
+    until: float  # when it is cut off, as time.time() has it
     device: torch.device
 
 
-def timed(calls: dict[str, Callable[[], object]], device: torch.device, rounds: int = 5) -> dict[str, float]:
-    """Milliseconds of each call, medians over rounds in turn.
+Calls = dict[str, Callable[[], object]]
 
-    Two rounds before compile the kernels and capture the graphs.
+
+def timed(calls: Calls, device: torch.device, rounds: int = 5) -> tuple[dict[str, float], dict[str, str]]:
+    """Milliseconds of each call, medians over rounds in turn; and what went wrong with those that cannot be made.
+
+    Two calls before compile the kernels and capture the graphs.
     """
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for k in range(rounds + 2):
-        for name, call in calls.items():
-            wait(device)
-            began = time.perf_counter()
+    times: dict[str, list[float]] = {}
+    errors: dict[str, str] = {}
+    for name, call in calls.items():
+        try:
+            call()
             call()
             wait(device)
-            if k > 1:
-                times[name].append(1e3 * (time.perf_counter() - began))
-    return {name: statistics.median(x) for name, x in times.items()}
+            times[name] = []
+        except Exception as error:  # of a compiler, a library, for want of memory: the others go on
+            errors[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+    for _ in range(rounds):
+        for name in times:
+            wait(device)
+            began = time.perf_counter()
+            calls[name]()
+            wait(device)
+            times[name].append(1e3 * (time.perf_counter() - began))
+    return {name: statistics.median(x) for name, x in times.items()}, errors
 
 
 def wait(device: torch.device) -> None:
@@ -68,7 +81,7 @@ def wait(device: torch.device) -> None:
 
 
 def memory_of(call: Callable[[], object], device: torch.device) -> float:
-    """The most GB that are held while it runs, when no walk before it has left buffers behind; 0 on a CPU."""
+    """GB that it takes beyond what is there, its graph included, with no buffers of other walks; 0 on a CPU."""
     from grbm.samplers.engines import cuda, cuda_ladder
 
     if device.type != "cuda":
@@ -77,9 +90,11 @@ def memory_of(call: Callable[[], object], device: torch.device) -> float:
         walker.cache_clear()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    call()
+    before = torch.cuda.memory_allocated(device)
+    for _ in range(3):
+        call()
     wait(device)
-    return torch.cuda.max_memory_allocated(device) / 1e9
+    return (torch.cuda.max_memory_reserved(device) - before) / 1e9
 
 
 def peaks(device: torch.device, n: int = 8192) -> dict[str, float]:
@@ -91,22 +106,28 @@ def peaks(device: torch.device, n: int = 8192) -> dict[str, float]:
     for precision in PRECISIONS:
         x, y = (a.half(), b.half()) if precision == "fast" else (a, b)
         with set_for(precision, device):
-            milliseconds = timed({"product": lambda x=x, y=y: x @ y}, device, 3)["product"]
+            milliseconds = timed({"product": lambda x=x, y=y: x @ y}, device, 3)[0]["product"]
         found[precision] = 2 * n**3 / milliseconds / 1e9
     return found
 
 
 def tests(where: Where) -> Iterator[Found]:
     """The tests of the CUDA kernels, on this GPU."""
-    files = ["tests/test_fused.py", "tests/test_fused_ladder.py", "tests/test_checkpoint.py"]
+    files = ["tests/test_fused_ladder.py", "tests/test_fused.py", "tests/test_checkpoint.py"]
     log = where.out / "tests.log"
     with log.open("w") as file:
-        command = [sys.executable, "-m", "pytest", "-v", "-n", "0", "--no-header", "-p", "no:cacheprovider", *files]
+        options = ["-v", "-o", "addopts=", "--no-header", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", *options, *files]
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        while process.poll() is None:
-            time.sleep(1)
-            yield tests_seen(log.read_text())
-    yield tests_seen(log.read_text()) | {"exit_status": process.returncode}
+        try:
+            while process.poll() is None:
+                time.sleep(1)
+                yield tests_seen(log.read_text(errors="replace"))
+        finally:
+            process.kill()
+    said = log.read_text(errors="replace")
+    last = (said.strip().splitlines() or [""])[-1]
+    yield tests_seen(said) | {"exit_status": process.returncode, "last_line": last}
 
 
 def tests_seen(log: str) -> Found:
@@ -123,7 +144,7 @@ def steps(where: Where, sizes: list[Size] = SIZES, peak_size: int = 8192) -> Ite
     for size in sizes:
         model, energy, v = prepared(size, where.device)
         sampler = GibbsLangevin(STEP_SIZE, n_inner=size.K)
-        calls: dict[str, Callable[[], object]] = {
+        calls: Calls = {
             "published": lambda e=energy, v=v, s=size: published.negative_phase(e, v, s.steps, s.K, STEP_SIZE),
             "pytorch": lambda e=energy, v=v, s=size, g=sampler: plain_walk(e, g, v, s.steps),
         }
@@ -131,77 +152,85 @@ def steps(where: Where, sizes: list[Size] = SIZES, peak_size: int = 8192) -> Ite
             at = energy.at(precision)
             calls[f"fused, {precision}"] = lambda e=at, v=v, s=size, g=sampler: fused_walk(e, g, v, s.steps)
             calls[f"update, {precision}"] = updates(model, v, size, sampler, precision)
-        entry: Found = {"size": size._asdict(), "per_step": {}}
-        for name, whole in timed(calls, where.device).items():
+        times, errors = timed(calls, where.device)
+        entry: Found = {"size": size._asdict(), "per_step": {}, "errors": errors}
+        for name, whole in times.items():
             milliseconds = whole / size.steps
             tflops = 6 * size.N * size.M * size.C / milliseconds / 1e9
             entry["per_step"][name] = {"ms": milliseconds, "tflops": tflops}
-        first = entry["per_step"]["published"]["ms"]
         for name, one in entry["per_step"].items():
-            one["times_published"] = first / one["ms"]
+            if "published" in times:
+                one["times_published"] = times["published"] / times[name]
             if (precision_of := name.rpartition(", ")[2]) in peak:
                 one["share_of_peak"] = one["tflops"] / peak[precision_of]
-        for name, call in calls.items():
-            entry["per_step"][name]["gb"] = memory_of(call, where.device)
+            one["gb"] = memory_of(calls[name], where.device)
         found.append(entry)
         yield {"sizes": found}
 
 
-def tiles(where: Where, sizes: list[Size] = SIZES, candidates: list[dict[str, int]] | None = None) -> Iterator[Found]:
-    """The fastest tile of the fused product for each size, kept in the user's cache and in DIR/tiles.json."""
-    from triton.runtime.errors import OutOfResources
+BETTER = 0.95  # of the default's time that another tile must need at most, to be chosen
 
+
+def tiles(where: Where, sizes: list[Size] | None = None, candidates: list[Tile] | None = None) -> Iterator[Found]:
+    """The fastest tile of the fused product for each size, from the largest; kept in the user's cache."""
     from grbm.samplers.engines import cuda, tile_table
 
     name = torch.cuda.get_device_name(where.device) if where.device.type == "cuda" else "interpreter"
-    table: dict[tile_table.Product, tile_table.Tile] = {}
     found: list[Found] = []
-    for size in sizes:
-        product = tile_table.Product(size.C, size.N, size.M)
-        default = dict(cuda.TILE)
-        calls: dict[str, Callable[[], object]] = {}
-        for tile in [default, *(candidates if candidates is not None else likely_tiles(size))]:
-            call = hidden_draw(size, tile, where.device)
-            try:
-                call()
-            except OutOfResources:  # more registers or shared memory than there are
-                continue
-            calls[json.dumps(tile)] = call
-        times = timed(calls, where.device)
-        best = min(times, key=times.__getitem__)
-        table[product] = json.loads(best)
-        before = times[json.dumps(default)]
-        found.append({"size": size._asdict(), "tile": table[product], "ms": times[best], "default_ms": before})
-        kept = tile_table.save(name, table)
-        write_text(where.out / "tiles.json", kept.read_text())
-        yield {"device": name, "sizes": found}
+    default = dict(cuda.TILE)
+    for size in sizes or SIZES[::-1]:
+        draws = Draws(size, where.device)
+        tried = {json.dumps(tile): tile for tile in [default, *(LIKELY_TILES if candidates is None else candidates)]}
+        calls: Calls = {key: draws.by(tile) for key, tile in tried.items()}
+        times, errors = timed(calls, where.device)
+        entry: Found = {"size": size._asdict(), "ms": times, "errors": errors}
+        if times:
+            usual = json.dumps(default)
+            best = min(times, key=lambda key: times[key] / (BETTER if key == usual else 1.0))
+            entry["tile"] = tried[best]
+            tile_table.save(name, {tile_table.Product(size.C, size.N, size.M): tried[best]})
+        found.append(entry)
+        yield {"device": name, "default": default, "sizes": found, "kept_in": str(tile_table.path(name))}
 
 
-def likely_tiles(size: Size) -> list[dict[str, int]]:
-    """Tiles worth trying: no wider than what is multiplied."""
-    return [
-        {"BM": bm, "BN": bn, "BK": bk, "num_warps": 8 if bm * bn > 64 * 128 else 4, "num_stages": stages}
-        for bm in (32, 64, 128)
-        for bn in (64, 128, 256)
-        for bk in (32, 64)
-        for stages in (3, 4)
-        if bm <= max(32, size.C) and bn <= max(64, size.M) and bk <= max(32, size.N) and bm * bn <= 128 * 256
-    ]
+LIKELY_TILES: list[Tile] = [
+    {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 4},
+    {"BM": 64, "BN": 128, "BK": 64, "num_warps": 4, "num_stages": 3},
+    {"BM": 64, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3},
+    {"BM": 128, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 3},
+    {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 4},
+    {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3},
+    {"BM": 32, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 3},
+]
 
 
-def hidden_draw(size: Size, tile: dict[str, int], device: torch.device) -> Callable[[], None]:
-    """A draw of h from u with this tile, as the fused walk makes one a step."""
-    from grbm.samplers.engines import cuda
+class Draws:
+    """Many draws of h from u at a time, as the fused walk makes one a step; on a GPU in one graph, without launches."""
 
-    N, M, C = size[:3]
-    w = cuda.Walker(cuda.Shape(C, N, M, 1, 1, None, False, False, False, None, 1.0, "fast", device))
+    def __init__(self, size: Size, device: torch.device) -> None:
+        from grbm.samplers.engines import cuda
 
-    def draw() -> None:
-        cuda.draw_hidden(
-            "fast", w.operand[0], w.V, w.c, None, w.state, 0, w.h[0], w.p[0], w.parts, C, False, "", tile,
-        )  # fmt: skip
+        N, M, C = size[:3]
+        rng = torch.Generator(device=device).manual_seed(0)  # products of zeros would cost less power, and time
+        self.device, self.times = device, 50 if device.type == "cuda" else 2
+        self.w = cuda.Walker(cuda.Shape(C, N, M, 1, 1, None, False, False, False, None, 1.0, "fast", device))
+        for x in (self.w.operand, self.w.V):
+            x.copy_(torch.randn(x.shape, generator=rng, device=device))
 
-    return draw
+    def by(self, tile: Tile) -> Callable[[], None]:
+        """All draws by this tile."""
+        from grbm.samplers.engines import cuda
+
+        w, replay = self.w, cuda.Replay(self.device)
+
+        def draws() -> None:
+            for k in range(self.times):
+                cuda.draw_hidden(
+                    "fast", w.operand[0], w.V, w.c, None, w.state, k, w.h[0], w.p[0], w.parts, len(w.u[0]), False, "",
+                    tile,
+                )  # fmt: skip
+
+        return lambda: replay(draws)
 
 
 def samplers(where: Where, sizes: list[Size] | None = None, n_replicas: int = 14) -> Iterator[Found]:
@@ -209,70 +238,92 @@ def samplers(where: Where, sizes: list[Size] | None = None, n_replicas: int = 14
     found: list[Found] = []
     for size in sizes or [s._replace(steps=10) for s in SIZES[:4]]:
         _, energy, v = prepared(size, where.device)
-        entry: Found = {"size": size._asdict(), "replicas": n_replicas}
+        entry: Found = {"size": size._asdict(), "replicas": n_replicas, "errors": {}}
         ways: dict[str, Sampler] = {
             "adjusted": GibbsLangevin(STEP_SIZE, n_inner=size.K, adjust_from=0),
             "tempered": ParallelTempering(n_replicas=n_replicas, sampler=Gibbs()),
         }
         for name, sampler in ways.items():
-            calls: dict[str, Callable[[], object]] = {
+            calls: Calls = {
                 "pytorch": lambda e=energy, v=v, s=size, g=sampler: plain_walk(e, g, v, s.steps),
             }
             for precision in PRECISIONS:
                 at = energy.at(precision)
                 calls[precision] = lambda e=at, v=v, s=size, g=sampler: fused_walk(e, g, v, s.steps)
-            entry[name] = {how: whole / size.steps for how, whole in timed(calls, where.device, 3).items()}
+            times, errors = timed(calls, where.device, 3)
+            entry[name] = {how: whole / size.steps for how, whole in times.items()}
+            entry["errors"] |= {f"{name}, {how}": error for how, error in errors.items()}
         found.append(entry)
         yield {"sizes": found}
 
 
-def training(where: Where, marks: tuple[int, ...] = MARKS, **changes: Any) -> Iterator[Found]:
-    """MNIST by 4,096 hidden units: how good its digits are, against seconds of training."""
+def training(where: Where, marks: tuple[int, ...] = MARKS, spare: float = 30, **changes: int) -> Iterator[Found]:
+    """MNIST by 4,096 hidden units: how good its digits are, against seconds of training, at marks and when cut off.
+
+    As many updates as take ``marks[-1]`` seconds at the first ones' rate, so that the learning rate falls by then.
+    """
     from benchmarks.speedrun import judge_of
 
     if where.data_dir is None:
         yield {"not_run": "it needs --data-dir with the MNIST files"}
         return
-    began_all = time.perf_counter()
-    config = PRESETS["mnist-medium"].config
+    preset = PRESETS["mnist-medium"].config
+    size = changes.get("batch_size", 512)
     config = replace(
-        config,
-        model=replace(config.model, n_hidden=changes.get("n_hidden", 4096)),
-        objective=replace(config.objective, n_chains=changes.get("batch_size", 512)),
-        train=replace(config.train, n_updates=351_000, batch_size=changes.get("batch_size", 512)),
+        preset,
+        model=replace(preset.model, n_hidden=changes.get("n_hidden", 4096)),
+        objective=replace(preset.objective, n_chains=size),
+        train=replace(preset.train, n_updates=10**6, batch_size=size),
         precision="fast",
         data_dir=where.data_dir,
     )
-    n_images = changes.get("n_images", 2000)
     judge, real = judge_of(where.data_dir)
     folder = where.out / "mnist-full"
     run = prepare(config, folder, ALONE, str(where.device), resume=False)
-    saved = checkpoint.newest(folder, run.state, run="gpu")
-    seconds, looks = 0.0, []
-    if saved is not None:
-        checkpoint.restore(run.state, saved)
-        seconds, looks = saved.record["notes"]["seconds"], saved.record["notes"]["looks"]
-    state, many = run.state, config.train.batch_size / len(run.data)
-    learning = fit(state, run.data, run.objective, config.train, precision=config.precision)
-    for mark in [m for m in marks if m > seconds]:
-        spare = where.seconds - (time.perf_counter() - began_all) - changes.get("spare", 30)
-        if spare <= 0:
+    state, an_epoch = run.state, len(run.data) / size
+    saved = checkpoint.newest(folder, state, run="gpu")
+    if saved is None:
+        milliseconds = update_time(run, where.device)
+        notes: Found = {"seconds": 0.0, "looks": [], "n_updates": max(1, int(1e3 * marks[-1] / milliseconds))}
+    else:
+        checkpoint.restore(state, saved)
+        notes = saved.record["notes"]
+    options = replace(config.train, n_updates=notes["n_updates"])
+    learning = fit(state, run.data, run.objective, options, precision=config.precision)
+    done, marks_left = False, [m for m in marks if m > notes["seconds"]]
+    while not done:
+        left = where.until - time.time() - spare
+        until = notes["seconds"] + left
+        if left <= 0:
             return
-        until = min(mark, seconds + spare)
-        while seconds < until:
-            began = time.perf_counter()
-            for _ in range(20):
-                next(learning)
+        mark = marks_left.pop(0) if marks_left else math.inf
+        while notes["seconds"] < min(mark, until) and not done:
+            began, before = time.perf_counter(), state.update
+            for _ in itertools.islice(learning, 20):
+                pass
             wait(where.device)
-            seconds += time.perf_counter() - began
-        if seconds >= mark:
-            score = judged(state.average or state.model, run, judge, real, n_images)
-            epochs = state.update * many
-            looks.append({"seconds": seconds, "updates": state.update, "epochs": epochs, "frechet": score})
-        notes = {"seconds": seconds, "looks": looks}
+            notes["seconds"] += time.perf_counter() - began
+            done = state.update >= options.n_updates or state.update == before
+        score = judged(state.average or state.model, run, judge, real, changes.get("n_images", 2000))
+        look = {"seconds": notes["seconds"], "updates": state.update, "epochs": state.update / an_epoch}
+        notes = notes | {"looks": [*notes["looks"], look | {"frechet": score}]}
         checkpoint.save(folder, state, run="gpu", notes=notes)
         checkpoint.prune(folder, 1, state.update, "gpu")
-        yield notes | {"updates": state.update, "seconds_an_epoch": seconds / (state.update * many)}
+        yield notes | {"seconds_an_epoch": notes["seconds"] / look["epochs"], "done": done}
+
+
+def update_time(run: Prepared, device: torch.device) -> float:
+    """Milliseconds of an update, by some on a copy."""
+    model = run.state.model.like()
+    model.load_state_dict(run.state.model.state_dict())
+    state = TrainState(model, run.config.train.build(model))
+    made = fit(state, run.data, run.objective, run.config.train, precision=run.config.precision)
+
+    def updates() -> None:
+        for _ in itertools.islice(made, 20):
+            pass
+
+    return timed({"update": updates}, device, 3)[0]["update"] / 20
 
 
 def judged(model: GRBM, run: Prepared, judge: Features, real: FeatureStatistics, n_images: int) -> float:

@@ -69,6 +69,7 @@ def test_the_fused_ladder_is_its_definition(inner, precision, N, M, C, R):
         ours, theirs = one.chains.state, two.chains.state
         same = (ours.h == theirs.h).all(-1) & ((ours.v - theirs.v).abs() < 0.02).all(-1)
         assert same.double().mean() > 0.7
+        assert same.any(1).all()  # of every replica
         torch.testing.assert_close(ours.h_prob[same], theirs.h_prob[same], rtol=0, atol=5e-3)
         if burn_in is not None:
             own = moments_step_by_step(sampler, energy, v, n_steps, burn_in, marginal)

@@ -60,21 +60,24 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Replay:
-    """A walk over fixed buffers, from the second time on as a CUDA graph: the first compiles the kernels."""
+    """A walk over fixed buffers, from the second time on as a CUDA graph: the first compiles the kernels.
 
-    def __init__(self, run: Callable[[], None], device: torch.device) -> None:
-        self.run, self.device, self.times = run, device, 0
+    It does not hold the walk, which holds it: buffers on a GPU must not wait for a garbage collector.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.times = device, 0
         self.graph: Any = None
 
-    def __call__(self) -> None:
+    def __call__(self, run: Callable[[], None]) -> None:
         self.times += 1
         if self.device.type != "cuda" or self.times == 1:
-            self.run()
+            run()
             return
         if self.graph is None:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                self.run()
+                run()
             self.graph = graph
         self.graph.replay()
 
@@ -126,7 +129,7 @@ class Walker:
         adjusted = C if self.adjusted else 0
         self.parts = room(adjusted, triton.cdiv(M, TAIL["BN"]))  # of Σ_j softplus, by tile
         self.prob, self.accepted, self.accept_chain = room(adjusted), room(adjusted, kind=torch.bool), room(adjusted)
-        self.replay = Replay(self.run, device)
+        self.replay = Replay(device)
 
     def run(self) -> None:
         """The walk from the start in slot 0; it ends in slot n_steps % ring."""
@@ -274,7 +277,7 @@ def run_moves(
         w.h[0].copy_(given.h)
         w.p[0].copy_(given.h_prob)
     with set_for(precision, device):
-        w.replay()
+        w.replay(w.run)
     n_adjusted = 0 if adjust_from is None else n_steps - adjust_from
     rng.draw += (given is None) + 2 * n_steps + n_adjusted
     slot = n_steps % w.ring

@@ -63,7 +63,7 @@ class Walker:
         self.sum_u, self.sum_u2, self.sum_h, self.sum_uh = room(N), room(N), room(M), room(N, M)
         self.tile = tile_for(Product(rows, N, M), device, cuda.TILE)
         self.parts = room(rows, triton.cdiv(M, cuda.TAIL["BN"]))  # as many as any tile leaves
-        self.replay = cuda.Replay(self.run, device)
+        self.replay = cuda.Replay(device)
 
     def run(self) -> None:
         """The walk from the start in u; it ends there."""
@@ -162,7 +162,7 @@ def run_ladder(
         if probabilities:
             w.p.view(R, C, M).copy_(given.h_prob)
     with cuda.set_for(energy.precision, device):
-        w.replay()
+        w.replay(w.run)
     rng.draw += (given is None) + 4 * n_steps
     last_v = energy.mu + sigma * w.u.view(R, C, N)
     h = w.h.view(R, C, M).to(energy.W, copy=True)

@@ -13,6 +13,7 @@ import torch
 from grbm.files import cache_folder, write_text
 
 RANGES = {"BM": (16, 256), "BN": (64, 256), "BK": (16, 128), "num_warps": (1, 16), "num_stages": (1, 8)}
+NEAR = 2.5  # times as large, or as small, a product may be on each side to have the same tile
 
 
 class Product(NamedTuple):
@@ -32,8 +33,10 @@ def path(device_name: str) -> Path:
 
 
 def save(device_name: str, table: Mapping[Product, Tile]) -> Path:
-    """Keep a table; processes that start from now on use it."""
-    entries = [{"product": list(product), "tile": tile} for product, tile in table.items()]
+    """Keep a table beside what was kept of other products; processes that start from now on use it."""
+    read.cache_clear()
+    entries = [{"product": list(product), "tile": tile} for product, tile in {**read(device_name), **table}.items()]
+    read.cache_clear()
     target = path(device_name)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, json.dumps(entries, indent=1) + "\n")
@@ -60,8 +63,13 @@ def _checked(tile: Any) -> Tile:
 
 
 def tile_for(product: Product, device: torch.device, default: Tile) -> Tile:
-    """The tile of the measured product that is nearest in size; ``default`` where nothing was measured."""
-    table = read(torch.cuda.get_device_name(device)) if device.type == "cuda" else {}
-    if not table or min(product) < 1:
+    """The tile of the measured product that is nearest; ``default`` where none is near on all sides."""
+    if device.type != "cuda" or min(product) < 1:
         return default
-    return table[min(table, key=lambda other: sum(math.log(a / b) ** 2 for a, b in zip(product, other, strict=True)))]
+
+    def distance(other: Product) -> float:
+        return max(abs(math.log2(a / b)) for a, b in zip(product, other, strict=True))
+
+    table = read(torch.cuda.get_device_name(device))
+    near = min(table, key=distance, default=None)
+    return default if near is None or distance(near) > math.log2(NEAR) else table[near]

@@ -100,7 +100,7 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
         code = compiled.library()
         if code is not None and code.grbm_half():
             found["native, fast"] = walk(run_chains, sampler, "fast")
-    found["whole update"] = _update(model, v, size, sampler, "highest")
+    found["whole update"] = endless_updates(model, v, size, sampler, "highest")
     return found | {"three products alone": products, "draws alone": draws}
 
 
@@ -156,7 +156,7 @@ def updates(rounds: int) -> None:
         kinds: tuple[Precision, ...] = ("highest", "fast")
         for precision in kinds:
             calls = {
-                "update": _update(model, v, few, sampler, precision),
+                "update": endless_updates(model, v, few, sampler, precision),
                 "walk": _walk(run_chains, energy.at(precision), v, few, sampler),
             }
             times = measure(calls, 1, rounds if size.N < 3000 else 3)
@@ -170,10 +170,10 @@ def updates(rounds: int) -> None:
             )
 
 
-def _update(
+def endless_updates(
     model: GRBM, v: torch.Tensor, size: Size, sampler: GibbsLangevin, precision: Precision
 ) -> Callable[[], object]:
-    """The next of endless updates."""
+    """The next of endless updates, of ``size.steps`` steps."""
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=1e-6))
     options = FitOptions(n_updates=10**9, batch_size=size.C, blocks=BLOCKS)
     made = fit(state, v, ModifiedCD(sampler, size.steps), options, precision=precision)

@@ -27,6 +27,8 @@ from grbm.files import write_text
 
 
 class Part(NamedTuple):
+    """A generator of what it finds, and its limit."""
+
     run: Callable[[Where], Iterator[Found]]
     seconds: float  # at most
 
@@ -55,6 +57,7 @@ def run_part(name: str, where: Where) -> None:
 
 
 def read(path: Path) -> Found:
+    """What a part has left; nothing where there is nothing to be read."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -121,13 +124,9 @@ def page(found: Found) -> str:
             f"{tested['passed']} passed, {len(tested['failed'])} failed, {tested['skipped']} skipped.{bad}{failed}"
         ]
     if peak := part["steps"].get("peak_tflops"):
-        lines += [
-            "",
-            "## A CD step",
-            "",
-            "Peak, by one large product: " + ", ".join(f"{k} {x:.1f}" for k, x in peak.items()),
-        ]
-        lines[-1] += " TFLOP/s. Default tiles; updates have as many steps as the walks."
+        most = ", ".join(f"{name} {x:.1f}" for name, x in peak.items())
+        said = "Default tiles; updates have as many steps as the walks."
+        lines += ["", "## A CD step", "", f"Peak, by one large product: {most} TFLOP/s. {said}"]
     for one in part["steps"].get("sizes", []):
         lines += ["", said_of(one["size"]), "", "| | ms a step | times published | TFLOP/s | share of peak | GB |"]
         lines += ["|---|---|---|---|---|---|"]

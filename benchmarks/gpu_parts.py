@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -16,23 +15,23 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import published
-from benchmarks.cd_step import BLOCKS, SIZES, STEP_SIZE, Size, prepared
-from grbm import GRBM, Gibbs, GibbsLangevin, ModifiedCD, ParallelTempering, TrainState, fit, sample
+from benchmarks.cd_step import BLOCKS, SIZES, STEP_SIZE, Size, endless_updates, measure, prepared
+from grbm import GRBM, Gibbs, GibbsLangevin, ParallelTempering, TrainState, fit, sample
 from grbm.distributed import ALONE
 from grbm.evaluate.features import Features
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
 from grbm.model import Energy, Precision, base_for
-from grbm.options import FitOptions
 from grbm.randomness import Blocks
 from grbm.runs import checkpoint
 from grbm.runs.preparing import Prepared, prepare
 from grbm.runs.presets import PRESETS
 from grbm.samplers.chains import Sampler
+from grbm.samplers.engines import tile_table
+from grbm.samplers.engines.tile_table import Tile
 from grbm.samplers.moves import MoveSampler
 from grbm.samplers.sampling import reference
 
 Found = dict[str, Any]
-Tile = dict[str, int]
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "fast")
 MARKS = (30, 60, 120, 240, 480, 720, 960, 1200)  # seconds of training after which the model is judged
 
@@ -54,24 +53,17 @@ def timed(calls: Calls, device: torch.device, rounds: int = 5) -> tuple[dict[str
 
     Two calls before compile the kernels and capture the graphs.
     """
-    times: dict[str, list[float]] = {}
+    good: Calls = {}
     errors: dict[str, str] = {}
     for name, call in calls.items():
         try:
             call()
             call()
             wait(device)
-            times[name] = []
+            good[name] = call
         except Exception as error:  # of a compiler, a library, for want of memory: the others go on
             errors[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
-    for _ in range(rounds):
-        for name in times:
-            wait(device)
-            began = time.perf_counter()
-            calls[name]()
-            wait(device)
-            times[name].append(1e3 * (time.perf_counter() - began))
-    return {name: statistics.median(x) for name, x in times.items()}, errors
+    return measure(good, 1, rounds), errors
 
 
 def wait(device: torch.device) -> None:
@@ -99,7 +91,7 @@ def memory_of(call: Callable[[], object], device: torch.device) -> float:
 
 def peaks(device: torch.device, n: int = 8192) -> dict[str, float]:
     """TFLOP/s of one large product in every precision: the limit that the others are held against."""
-    from grbm.samplers.engines.cuda import set_for
+    from grbm.samplers.engines.cuda_buffers import set_for
 
     a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
     found = {}
@@ -116,7 +108,7 @@ def tests(where: Where) -> Iterator[Found]:
     files = ["tests/test_fused_ladder.py", "tests/test_fused.py", "tests/test_checkpoint.py"]
     log = where.out / "tests.log"
     with log.open("w") as file:
-        options = ["-v", "-o", "addopts=", "--no-header", "-p", "no:cacheprovider"]
+        options = ["-v", "-o", "addopts=", "-m", "not slow", "--no-header", "-p", "no:cacheprovider"]
         command = [sys.executable, "-m", "pytest", *options, *files]
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         try:
@@ -151,7 +143,7 @@ def steps(where: Where, sizes: list[Size] = SIZES, peak_size: int = 8192) -> Ite
         for precision in PRECISIONS:
             at = energy.at(precision)
             calls[f"fused, {precision}"] = lambda e=at, v=v, s=size, g=sampler: fused_walk(e, g, v, s.steps)
-            calls[f"update, {precision}"] = updates(model, v, size, sampler, precision)
+            calls[f"update, {precision}"] = endless_updates(model, v, size, sampler, precision)
         times, errors = timed(calls, where.device)
         entry: Found = {"size": size._asdict(), "per_step": {}, "errors": errors}
         for name, whole in times.items():
@@ -173,11 +165,11 @@ BETTER = 0.95  # of the default's time that another tile must need at most, to b
 
 def tiles(where: Where, sizes: list[Size] | None = None, candidates: list[Tile] | None = None) -> Iterator[Found]:
     """The fastest tile of the fused product for each size, from the largest; kept in the user's cache."""
-    from grbm.samplers.engines import cuda, tile_table
+    from grbm.samplers.engines import cuda_buffers
 
     name = torch.cuda.get_device_name(where.device) if where.device.type == "cuda" else "interpreter"
     found: list[Found] = []
-    default = dict(cuda.TILE)
+    default = dict(cuda_buffers.TILE)
     for size in sizes or SIZES[::-1]:
         draws = Draws(size, where.device)
         tried = {json.dumps(tile): tile for tile in [default, *(LIKELY_TILES if candidates is None else candidates)]}
@@ -186,7 +178,7 @@ def tiles(where: Where, sizes: list[Size] | None = None, candidates: list[Tile] 
         entry: Found = {"size": size._asdict(), "ms": times, "errors": errors}
         if times:
             usual = json.dumps(default)
-            best = min(times, key=lambda key: times[key] / (BETTER if key == usual else 1.0))
+            best = min(times, key=lambda key: times[key] * (BETTER if key == usual else 1.0))
             entry["tile"] = tried[best]
             tile_table.save(name, {tile_table.Product(size.C, size.N, size.M): tried[best]})
         found.append(entry)
@@ -208,27 +200,26 @@ class Draws:
     """Many draws of h from u at a time, as the fused walk makes one a step; on a GPU in one graph, without launches."""
 
     def __init__(self, size: Size, device: torch.device) -> None:
-        from grbm.samplers.engines import cuda
+        from grbm.samplers.engines.cuda_buffers import Buffers
 
         N, M, C = size[:3]
         rng = torch.Generator(device=device).manual_seed(0)  # products of zeros would cost less power, and time
-        self.device, self.times = device, 50 if device.type == "cuda" else 2
-        self.w = cuda.Walker(cuda.Shape(C, N, M, 1, 1, None, False, False, False, None, 1.0, "fast", device))
-        for x in (self.w.operand, self.w.V):
+        self.buffers = w = Buffers(C, N, M, "fast", device)
+        self.u, self.h, self.parts = w.room(C, N, kind=w.kind), w.room(C, M, kind=w.kind), w.room_for_parts(0)
+        self.times = 50 if device.type == "cuda" else 2
+        for x in (self.u, w.V):
             x.copy_(torch.randn(x.shape, generator=rng, device=device))
 
     def by(self, tile: Tile) -> Callable[[], None]:
         """All draws by this tile."""
-        from grbm.samplers.engines import cuda
+        from grbm.samplers.engines.cuda_buffers import Replay
 
-        w, replay = self.w, cuda.Replay(self.device)
+        w, replay = self.buffers, Replay(self.buffers.device)
 
         def draws() -> None:
+            w.tile = tile
             for k in range(self.times):
-                cuda.draw_hidden(
-                    "fast", w.operand[0], w.V, w.c, None, w.state, k, w.h[0], w.p[0], w.parts, len(w.u[0]), False, "",
-                    tile,
-                )  # fmt: skip
+                w.draw_hidden(self.u, k, self.h, None, w.rows, "", self.parts)
 
         return lambda: replay(draws)
 
@@ -354,13 +345,3 @@ def fused_walk(energy: Energy, sampler: Sampler, v: torch.Tensor, n_steps: int) 
     replicas = v.expand(sampler.n_replicas, *v.shape)
     moves = sampler.sampler.moves(ladder, n_steps)
     return cuda_ladder.run_ladder(energy, base, ladder, moves, replicas, n_steps, rng, burn_in=0)
-
-
-def updates(
-    model: GRBM, v: torch.Tensor, size: Size, sampler: GibbsLangevin, precision: Precision
-) -> Callable[[], object]:
-    """The next of endless updates, of ``size.steps`` steps."""
-    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=1e-6))
-    options = FitOptions(n_updates=10**9, batch_size=size.C, blocks=BLOCKS)
-    made = fit(state, v, ModifiedCD(sampler, size.steps), options, precision=precision)
-    return lambda: next(made)

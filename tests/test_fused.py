@@ -1,5 +1,7 @@
 """The CUDA walk against its definition: on a GPU where there is one, else in Triton's interpreter on the CPU."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -25,6 +27,8 @@ from tests.conftest import exact_chains, random_model, z_scores
 from tests.test_native import agree, own_moments
 
 fused = pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
+cuda_buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
+
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 KEY = 0xFEDCBA9876543210  # above 2^63: the kernels see it as a negative number
@@ -35,7 +39,7 @@ needs_gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
 def small_tiles(monkeypatch):
     """So that several tiles are needed, and the interpreter has not too much to do."""
     if not CUDA:
-        monkeypatch.setattr(fused, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
+        monkeypatch.setattr(cuda_buffers, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
         fused.walker.cache_clear()
 
 
@@ -135,7 +139,7 @@ def test_the_fused_walk_does_not_drift(sampler, precision, monkeypatch):
     v, _ = exact_chains(model, 4000, seed=2)
     energy = model.float().to(DEVICE).freeze(precision)
     for name in ("TILE", "TAIL"):
-        monkeypatch.setattr(fused, name, getattr(fused, name) | {"BM": 128})
+        monkeypatch.setattr(cuda_buffers, name, getattr(cuda_buffers, name) | {"BM": 128})
     walked = walk(sampler, energy, v.float().to(DEVICE), 4, Philox(KEY), None, False)
     chains = walked.chains
     assert walked.accept_rate is None or 0.3 < float(walked.accept_rate) < 0.95

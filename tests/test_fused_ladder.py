@@ -16,7 +16,7 @@ from tests.test_native import agree
 
 pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
 
-from grbm.samplers.engines import cuda, cuda_ladder, run_ladder
+from grbm.samplers.engines import cuda_buffers, cuda_ladder, run_ladder
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_a_fused_ladder_in_stretches_or_by_fewer_chains_is_the_same(precision):
 def test_a_fused_ladder_does_not_drift(precision, monkeypatch):
     """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 4,000 chains."""
     for name in ("TILE", "TAIL"):
-        monkeypatch.setattr(cuda, name, getattr(cuda, name) | {"BM": 128})
+        monkeypatch.setattr(cuda_buffers, name, getattr(cuda_buffers, name) | {"BM": 128})
     model, C = random_model(3, 5, 2), 4000
     base = Base(torch.tensor([0.5, 0.0, -0.5]).double(), torch.tensor([1.5, 2.0, 1.0]).double())
     sampler = ParallelTempering(base, 4, sampler=PartialGibbs(0.3))

@@ -14,7 +14,7 @@ pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installe
 
 from benchmarks import gpu, gpu_parts, speedrun
 from benchmarks.cd_step import Size
-from grbm.samplers.engines import cuda, cuda_ladder, tile_table
+from grbm.samplers.engines import cuda, cuda_buffers, cuda_ladder, tile_table
 from grbm.samplers.engines.tile_table import Product
 from tests.test_data import mnist_folder
 from tests.test_fused import small_tiles  # noqa: F401
@@ -99,6 +99,15 @@ def test_buffers_are_freed_when_a_walker_is_forgotten():
             assert gone() is None
     finally:
         gc.enable()
+
+
+def test_another_tile_is_chosen_only_where_it_is_clearly_faster(monkeypatch, tmp_path):
+    usual, other = json.dumps(dict(cuda_buffers.TILE)), json.dumps(TILE | {"BM": 32})
+    for milliseconds, chosen in ((0.97, usual), (0.9, other), (1.1, usual)):
+        times = {usual: 1.0, other: milliseconds}
+        monkeypatch.setattr(gpu_parts, "timed", lambda *given, times=times: (times, {}))
+        found = next(gpu_parts.tiles(where(tmp_path), [TINY], [json.loads(other)]))
+        assert json.dumps(found["sizes"][0]["tile"]) == chosen
 
 
 def test_the_nearest_measured_product_gives_the_tile(monkeypatch):

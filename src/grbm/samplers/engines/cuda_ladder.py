@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 """Parallel tempering on a CUDA device: all replicas, their swaps and moves, in one CUDA graph.
 
-In the coordinates of `cuda.py`, u = (v − μ)/σ with the model's own μ and σ, replica r has the logits β_r (Vᵀu + c) and
-the drive offset_r + gain_r ∘ (V h): so replicas share each product, and are rows of it.
+In the coordinates of `cuda_buffers.py`, u = (v − μ)/σ with the model's own μ and σ, replica r has the logits
+β_r (Vᵀu + c) and the drive offset_r + gain_r ∘ (V h): so replicas share each product, and are rows of it.
 The definition is ParallelTempering.bind (samplers/tempering.py).
 """
 
@@ -17,9 +17,8 @@ from grbm.model import Base, Energy
 from grbm.options import Precision
 from grbm.randomness import Blocks, Philox
 from grbm.samplers.chains import Chains, Swaps, Walked
-from grbm.samplers.engines import cuda
+from grbm.samplers.engines.cuda_buffers import Buffers, grid, product, set_for
 from grbm.samplers.engines.kernels import LIMIT, differences, swap, visible_tail
-from grbm.samplers.engines.tile_table import Product, tile_for
 from grbm.samplers.moves import Moves
 
 
@@ -39,41 +38,32 @@ class Shape(NamedTuple):
     device: torch.device
 
 
-class Walker:
+class Walker(Buffers):
     """Buffers of one `Shape`, and the walk over them; rows are the chains of the first replica, then of the next."""
 
     def __init__(self, shape: Shape) -> None:
         R, C, N, M = shape[:4]
-        self.shape, device, rows = shape, shape.device, R * C
-        kind = torch.float16 if shape.precision == "fast" else torch.float32
-
-        def room(*size: int, kind: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(size, dtype=kind, device=device)
-
-        self.state, self.order = room(3, kind=torch.int64), room(rows, kind=torch.int64)
-        self.accepted = room(R - 1, C, kind=torch.int64)
-        self.V, self.Vt, self.c = room(N, M, kind=kind), room(M, N, kind=kind), room(M)
+        rows = R * C
+        super().__init__(rows, N, M, shape.precision, shape.device)
+        self.shape, room = shape, self.room
+        self.order, self.accepted = room(rows, kind=torch.int64), room(R - 1, C, kind=torch.int64)
         self.beta, self.gaps, self.difference = room(R), room(R - 1), room(rows)
         self.offset, self.gain = room(R, N), room(R, N)
         self.shrink, self.noise_std = room(shape.n_moves, R, N), room(shape.n_moves, R, N)
         self.stretch, self.shift = room(N), room(N)  # (v − mean of the base)/its deviation = stretch u + shift
-        self.u, self.swapped_u, self.operand = room(rows, N), room(rows, N), room(rows, N, kind=kind)
-        self.h, self.swapped_h = room(rows, M, kind=kind), room(rows, M, kind=kind)
-        self.p = room(rows if shape.probabilities else 1, M, kind=kind)
-        self.sum_u, self.sum_u2, self.sum_h, self.sum_uh = room(N), room(N), room(M), room(N, M)
-        self.tile = tile_for(Product(rows, N, M), device, cuda.TILE)
-        self.parts = room(rows, triton.cdiv(M, cuda.TAIL["BN"]))  # as many as any tile leaves
-        self.replay = cuda.Replay(device)
+        self.u, self.swapped_u, self.operand = room(rows, N), room(rows, N), room(rows, N, kind=self.kind)
+        self.h, self.swapped_h = room(rows, M, kind=self.kind), room(rows, M, kind=self.kind)
+        self.p = room(rows, M, kind=self.kind) if shape.probabilities else None
+        self.parts = self.room_for_parts(rows)  # of Σ_j h_j ℓ_j
 
     def run(self) -> None:
         """The walk from the start in u; it ends there."""
-        s, tail = self.shape, cuda.TAIL
-        C, N, rows = s.n_chains, s.n_visible, s.n_replicas * s.n_chains
-        for total in (self.sum_u, self.sum_u2, self.sum_h, self.sum_uh, self.accepted):
-            total.zero_()
+        s, tail, C, N, rows = self.shape, self.tail, self.shape.n_chains, self.n_visible, self.rows
+        self.clear()
+        self.accepted.zero_()
         self.operand.copy_(self.u.clamp(-LIMIT.value, LIMIT.value))
         if s.given:  # the sum that a draw would have left
-            logits = cuda.product(self.operand, self.V) + self.c
+            logits = product(self.operand, self.V) + self.c
             self.parts.zero_()
             self.parts[:, 0] = (self.h * logits).sum(1)
         else:
@@ -90,8 +80,8 @@ class Walker:
             torch.index_select(self.u, 0, self.order, out=self.swapped_u)
             torch.index_select(self.h, 0, self.order, out=self.swapped_h)
             k = t if s.n_moves > 1 else 0
-            visible_tail[cuda.grid(rows, N, tail)](
-                self.swapped_u, cuda.product(self.swapped_h, self.Vt), self.offset, self.gain, self.shrink[k],
+            visible_tail[grid(rows, N, tail)](
+                self.swapped_u, product(self.swapped_h, self.Vt), self.offset, self.gain, self.shrink[k],
                 self.noise_std[k], self.state, draw + 2, self.u, self.operand, rows, C, N, True, **tail,
             )  # fmt: skip
             self._hidden(draw + 3)
@@ -99,11 +89,8 @@ class Walker:
             self._sum(t)
 
     def _hidden(self, draw: int) -> None:
-        s = self.shape
-        cuda.draw_hidden(
-            s.precision, self.operand, self.V, self.c, self.beta, self.state, draw, self.h, self.p, self.parts,
-            s.n_chains, s.probabilities, "drive", self.tile,
-        )  # fmt: skip
+        C = self.shape.n_chains
+        self.draw_hidden(self.operand, draw, self.h, self.p, C, "drive", self.parts, self.beta)
 
     def _sum(self, t: int) -> None:
         """Add the states at β = 1 after step ``t``, where they count."""
@@ -111,11 +98,7 @@ class Walker:
         if s.burn_in is None or t < s.burn_in:
             return
         top = slice((s.n_replicas - 1) * s.n_chains, None)
-        u, h = self.u[top], (self.p if s.probabilities else self.h)[top]
-        self.sum_u += u.sum(0)
-        self.sum_u2 += u.square().sum(0)
-        self.sum_h += h.sum(0, dtype=torch.float32)
-        self.sum_uh += cuda.product(self.operand[top].T, h)
+        self.add(self.u[top], self.operand[top], (self.h if self.p is None else self.p)[top])
 
 
 @functools.lru_cache(maxsize=4)
@@ -147,7 +130,7 @@ def run_ladder(
         probabilities=probabilities, given=given is not None, precision=energy.precision, device=device,
     )  # fmt: skip
     w = walker(shape)
-    sigma = cuda.set_numbers(w, energy, rng.philox(C) if isinstance(rng, Blocks) else rng)
+    sigma = w.begin(energy, rng, C)
     w.beta.copy_(ladder.beta.flatten())
     w.gaps.copy_(ladder.beta.flatten().diff())
     w.offset.copy_(((ladder.mu - energy.mu) / sigma).view(R, N))
@@ -159,9 +142,9 @@ def run_ladder(
     w.u.view(R, C, N).copy_((v - energy.mu) / sigma)
     if given is not None:
         w.h.view(R, C, M).copy_(given.h)
-        if probabilities:
+        if w.p is not None:
             w.p.view(R, C, M).copy_(given.h_prob)
-    with cuda.set_for(energy.precision, device):
+    with set_for(energy.precision, device):
         w.replay(w.run)
     rng.draw += (given is None) + 4 * n_steps
     last_v = energy.mu + sigma * w.u.view(R, C, N)
@@ -171,7 +154,7 @@ def run_ladder(
     swaps = Swaps(w.accepted.sum(1).double(), n_steps * C) if n_steps else None
     if burn_in is None:
         return Walked(top, None, swaps=swaps)
-    return Walked(top, cuda.sums_in_v(w, energy.mu, sigma, C * (n_steps - burn_in)), swaps=swaps)
+    return Walked(top, w.sums_in_v(energy.mu, sigma, C * (n_steps - burn_in)), swaps=swaps)
 
 
 def serves(energy: Energy, moves: Moves) -> bool:

@@ -34,12 +34,12 @@ def path(device_name: str) -> Path:
 
 def save(device_name: str, table: Mapping[Product, Tile]) -> Path:
     """Keep a table beside what was kept of other products; processes that start from now on use it."""
-    read.cache_clear()
-    entries = [{"product": list(product), "tile": tile} for product, tile in {**read(device_name), **table}.items()]
-    read.cache_clear()
+    whole = {**read.__wrapped__(device_name), **table}
+    entries = [{"product": list(product), "tile": tile} for product, tile in whole.items()]
     target = path(device_name)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, json.dumps(entries, indent=1) + "\n")
+    read.cache_clear()
     return target
 
 

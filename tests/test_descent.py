@@ -76,8 +76,6 @@ def test_pooled_sums_are_exact_and_those_of_any_number_of_threads():
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(("N", "M"), [(5, 3), (37, 130), (64, 64), (130, 65)])
 def test_packed_weights_lie_in_panels_of_64_columns(N, M, half):
-    if half and not compiled.library().grbm_half():
-        pytest.skip("this processor does not multiply bfloat16")
     energy = machine(N, M).freeze()
     packed = native_packing.pack(energy, half)
     unit = energy.var.sqrt() if half else energy.var

@@ -76,7 +76,7 @@ def lines(machine: Machine) -> list[str]:
         said.append(f"Chains on the CPU run in PyTorch{why}.")
     meaning = {
         "float32": "float32 too, since "
-        + ("this processor has no products of bfloat16" if machine.engine == "native" else "PyTorch runs them"),
+        + ("this processor does not multiply bfloat16 faster" if machine.engine == "native" else "PyTorch runs them"),
         "bfloat16 vectors": "bfloat16 operands, by vector instructions (AVX512-BF16)",
         "bfloat16 matrix units": "bfloat16 operands, on matrix units (AMX)",
     }

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 """The walk on a CUDA device: products on tensor cores, tails fused in Triton, the whole chain one CUDA graph.
 
 Its coordinates and buffers are those of `cuda_buffers.py`, its kernels those of `kernels.py`. They also run in Triton's

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 """Parallel tempering on a CUDA device: all replicas, their swaps and moves, in one CUDA graph.
 
 In the coordinates of `cuda_buffers.py`, u = (v − μ)/σ with the model's own μ and σ, replica r has the logits

@@ -567,7 +567,7 @@ def test_a_pipe_among_the_pictures_is_passed_over(folder_of_pictures):
     ("args", "words"),
     [
         (["images", "--dataset.size", "100000"], "--dataset.size must be at most"),
-        (["images", "--dataset.size", "4096", "--model.n-hidden", "10000000"], "needs"),
+        (["images", "--dataset.size", "1024", "--model.n-hidden", "10000000"], "needs"),
         (["digits", "--model.n-hidden", "1000000000000"], "use fewer --model.n-hidden"),
         (["digits", "--objective.n-chains", "1000000000000"], "use fewer --objective.n-chains"),
         (["digits", "--train.n-updates", str(10**30)], "must be below"),

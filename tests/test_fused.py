@@ -157,6 +157,19 @@ def test_operands_beyond_half_precision_do_no_harm():
     assert all(x.isfinite().all() for x in walked.sums.mean())
 
 
+def test_a_walk_leaves_nothing_to_the_next_over_its_buffers():
+    energy = random_model(5, 7, 0, dtype=torch.float32).to(DEVICE).freeze()
+    sampler, v = (
+        GibbsLangevin(0.5, adjust_from=0),
+        torch.randn(6, 5, generator=torch.Generator().manual_seed(2)).to(DEVICE),
+    )
+    first, second = (walk(sampler, energy, v, 3, Philox(KEY, 5), 0, False) for _ in range(2))
+    for a, b in zip(first.sums.mean(), second.sums.mean(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(first.chains.v, second.chains.v)
+    assert torch.equal(first.accept_prob, second.accept_prob)
+
+
 @needs_gpu
 @pytest.mark.parametrize("precision", ["highest", "high", "fast"])
 @pytest.mark.parametrize(

@@ -106,6 +106,19 @@ def test_a_fused_ladder_in_stretches_or_by_fewer_chains_is_the_same(precision):
     torch.testing.assert_close(start.sums.mean().h.float(), first.h_prob.mean(0), rtol=0, atol=1e-3)
 
 
+def test_a_fused_ladder_leaves_nothing_to_the_next_over_its_buffers():
+    energy = random_model(5, 7, 0, dtype=torch.float32).to(DEVICE).freeze()
+    sampler, v = (
+        ParallelTempering(far_base(5), 3),
+        torch.randn(6, 5, generator=torch.Generator().manual_seed(2)).to(DEVICE),
+    )
+    first, second = (walk(sampler, energy, v, 3, Philox(KEY, 5), burn_in=0) for _ in range(2))
+    for a, b in zip(first.sums.mean(), second.sums.mean(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(first.chains.v, second.chains.v)
+    assert torch.equal(first.swaps.n_accepted, second.swaps.n_accepted)
+
+
 @pytest.mark.parametrize("precision", ["highest", "fast"])
 def test_a_fused_ladder_does_not_drift(precision, monkeypatch):
     """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 4,000 chains."""

@@ -61,7 +61,6 @@ class Walker(Buffers):
         """The walk from the start in slot 0; it ends in slot n_steps % ring."""
         s = self.shape
         self.clear()
-        self.parts.zero_()
         self.accept_chain.zero_()
         self.operand[0].copy_(self.u[0].clamp(-LIMIT.value, LIMIT.value))
         if not s.given:

@@ -43,6 +43,7 @@ ROOMS = [
         "quasi_newton",
         "guard",
         "descent",
+        "spectral",
         "training",
         "conditional",
         "moved",

@@ -188,6 +188,7 @@ def test_what_training_cannot_mean_is_refused_at_once():
         ({"blocks": 0}, "blocks must be at least 1"),
         ({"min_var": 0.0}, "min_var must be above 0"),
         ({"clip_norm": -1.0}, "clip_norm must be above 0"),
+        ({"spectral_norm": 0.0}, "spectral_norm must be above 0"),
         ({"average_decay": 1.0}, "average_decay must be"),
         ({"anneal_step_size": True}, "Langevin family"),
     ):

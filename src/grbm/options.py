@@ -24,6 +24,9 @@ class FitOptions:
     """Lower bound of the variances."""
     anneal_step_size: bool = False
     """Langevin family: let the first step size fall to 0 over training by the cosine, as one row of Table 3 does."""
+    spectral_norm: float | None = None
+    """W moves by the learning rate times this along every singular direction of its gradient (`grbm.spectral`), however
+    steep it is there; None = by the gradient itself."""
     average_decay: float | None = None
     """Decay of an exponential moving average of the parameters, which is then what samples and scores."""
     blocks: int = 4
@@ -40,7 +43,7 @@ class FitOptions:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
         if self.first_round < 0:
             raise ValueError(f"rounds are among the updates, but {self.rounds} are more than {self.n_updates}.")
-        for name in ("clip_norm", "min_var"):
+        for name in ("clip_norm", "spectral_norm", "min_var"):
             if (number := getattr(self, name)) is not None and not number > 0:
                 raise ValueError(f"{name} must be above 0, got {number}.")
         if self.average_decay is not None and not 0 <= self.average_decay < 1:

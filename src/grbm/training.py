@@ -22,6 +22,7 @@ from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
 from grbm.samplers.path import in_double
 from grbm.schedules import cosine
+from grbm.spectral import equalise
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
 FRESH = 0.3  # weight of a round's parameters in their average, which evens out what its own draws brought in
@@ -85,6 +86,8 @@ def train_step(
     norm = state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
     if options.clip_norm is not None and (is_deferred(energy) or norm + 1e-6 > options.clip_norm):  # else times 1
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), options.clip_norm, norm)
+    if options.spectral_norm is not None:
+        equalise(model, energy, pooled, options.spectral_norm, centred=options.centred)
     state.optimizer.step()
     model.log_var.clamp_(min=math.log(options.min_var))
 

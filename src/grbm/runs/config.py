@@ -23,6 +23,20 @@ if TYPE_CHECKING:  # what a configuration is, can be asked without loading what 
 Which = Literal["model", "raw", "best"]  # weights of a run
 LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
+ABOVE_0 = (
+    *("model.n_hidden", "model.contrasts", "model.anchor_var", "model.anchor_length"),
+    *(
+        "dataset.n_points",
+        "dataset.crop",
+        "dataset.size",
+        "objective.n_steps",
+        "objective.n_chains",
+        "sampling.n_steps",
+    ),
+    *("train.n_updates", "train.batch_size", "train.learning_rate", "train.min_var", "train.blocks", "train.patience"),
+    *("train.clip_norm", "train.spectral_norm", "checkpoint.minutes", "checkpoint.updates", "checkpoint.keep"),
+    "log.points",
+)
 SAMPLERS = {
     "gibbs": "Gibbs",
     "langevin": "Langevin",
@@ -284,33 +298,12 @@ class RunConfig:
 
     def check(self) -> None:
         """Raise UserError for what no run can mean."""
-        positive: dict[str, float] = {
-            "model.n_hidden": self.model.n_hidden,
-            "model.contrasts": 1 if self.model.contrasts is None else self.model.contrasts,
-            "model.anchor_var": self.model.anchor_var,
-            "model.anchor_length": self.model.anchor_length,
-            "dataset.n_points": self.dataset.n_points,
-            "objective.n_steps": self.objective.n_steps,
-            "train.n_updates": self.train.n_updates,
-            "train.batch_size": self.train.batch_size,
-            "train.learning_rate": self.train.learning_rate,
-            "train.min_var": self.train.min_var,
-            "train.blocks": self.train.blocks,
-            "sampling.n_steps": self.sampling.n_steps,
-            "checkpoint.minutes": self.checkpoint.minutes,
-            "checkpoint.updates": 1 if self.checkpoint.updates is None else self.checkpoint.updates,
-            "checkpoint.keep": self.checkpoint.keep,
-            "train.patience": 1 if self.train.patience is None else self.train.patience,
-            "log.points": self.log.points,
-            "train.clip_norm": 1.0 if self.train.clip_norm is None else self.train.clip_norm,
-            "dataset.crop": 1 if self.dataset.crop is None else self.dataset.crop,
-            "dataset.size": 1 if self.dataset.size is None else self.dataset.size,
-            "dataset.subset": 2 if self.dataset.subset is None else self.dataset.subset - 1,
-            "objective.n_chains": 1 if self.objective.n_chains is None else self.objective.n_chains,
-        }
-        for name, number in positive.items():
-            if not number > 0:
+        settings = self.settings()
+        for name in ABOVE_0:
+            if (number := settings[name]) is not None and not number > 0:
                 raise UserError(f"{_flag(name)} must be above 0, got {number}.")
+        if self.dataset.subset is not None and not self.dataset.subset > 1:
+            raise UserError(f"--dataset.subset must be above 1, got {self.dataset.subset}.")
         shares: dict[str, float] = {
             "dataset.held_out": self.dataset.held_out,
             "train.adam_beta1": self.train.adam_beta1,
@@ -323,11 +316,15 @@ class RunConfig:
                 raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
         if (self.dataset.size or 0) > LARGEST_SIDE:
             raise UserError(f"--dataset.size must be at most {LARGEST_SIDE:,}, got {self.dataset.size:,}.")
-        for name, value in self.settings().items():
+        for name, value in settings.items():
             if isinstance(value, int) and abs(value) >= 2**53:
                 raise UserError(f"{_flag(name)} must be below 2^53, got {value}.")
         if self.train.anneal_step_size and self.sampler.name not in ("langevin", "gibbs-langevin"):
             raise UserError(f"--train.anneal-step-size goes with the Langevin family, not with {self.sampler.name}.")
+        if self.train.spectral_norm is not None and self.train.optimizer != "sgd":
+            raise UserError(
+                "--train.spectral-norm goes with the optimizer sgd: adam would rescale every entry of W anew."
+            )
         if not self.train.variance_rate >= 0:
             raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")
         keeps = self.checkpoint.trajectory > 0 or self.sampler.name == "trajectory-tempering"

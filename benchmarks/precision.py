@@ -62,8 +62,7 @@ def main() -> None:
     print("fast is " + ("bfloat16 here" if half else "float32 on this processor, and nothing is compared"))
     tasks = [("digits", seed, PRESETS["digits"].config) for seed in range(3)]
     if (options.data_dir / "mnist").exists() or any(options.data_dir.rglob("train-images-idx3-ubyte*")):
-        small = PRESETS["mnist-small"].config
-        tasks.append(("mnist-small", 0, replace(small, train=replace(small.train, n_updates=2000))))
+        tasks.append(("mnist-small", 0, PRESETS["mnist-small"].config))
     figure = Figure(figsize=(9, 6), layout="constrained")
     panels = dict(zip(("digits", "mnist-small"), figure.subplots(2, 2), strict=True))
     with tempfile.TemporaryDirectory() as scratch:

@@ -45,6 +45,11 @@ SHORT = replace(
     train=replace(SMALL.train, n_updates=1800, batch_size=128, learning_rate=0.5),
     precision="fast",
 )
+SPECTRAL = replace(
+    SHORT,
+    objective=replace(SHORT.objective, n_chains=192),
+    train=replace(SHORT.train, n_updates=400, batch_size=192, spectral_norm=0.8),
+)
 
 
 class Record(NamedTuple):
@@ -59,6 +64,7 @@ RECORDS = {
     "first": Record("2026-11-22", "the preset mnist-small", SMALL),
     "fast": Record("2026-11-23", "products of bfloat16 (--precision fast)", replace(SMALL, precision="fast")),
     "short": Record("2026-11-23", "5 steps, 128 rows and chains, a rate of 0.5, 1,800 updates", SHORT),
+    "spectral": Record("2026-11-24", "spectral steps of 0.8, 192 rows and chains, 400 updates", SPECTRAL),
 }
 
 

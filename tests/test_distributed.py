@@ -31,7 +31,7 @@ group, _ = join("cpu")
 N, M = 20, 32
 rng = torch.Generator().manual_seed(0)
 data = torch.randn(300, N, generator=rng) @ torch.randn(N, N, generator=rng) / N**0.5
-options = FitOptions(n_updates=50, batch_size=40, centred=True, blocks=8)
+options = FitOptions(n_updates=30, batch_size=40, centred=True, blocks=8)
 objectives = {
     "pcd": PCD(Gibbs(), 3, n_chains=48, restart=0.1, probabilities=True),
     "tempered": PCD(ParallelTempering(n_replicas=4), 2, n_chains=24),

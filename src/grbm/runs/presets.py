@@ -47,7 +47,13 @@ def _mixture(name: str, anchor_var: float) -> RunConfig:
 
 
 def _images(
-    name: str, n_hidden: int, n_updates: int, learning_rate: float, *, n_steps: int = 10, n_chains: int = 256
+    name: str,
+    n_hidden: int,
+    n_updates: int,
+    learning_rate: float,
+    *,
+    n_steps: int = 10,
+    spectral_norm: float | None = None,
 ) -> RunConfig:
     """Persistent chains, a tenth of them restarted from noise at each update, with the centred gradient.
 
@@ -60,12 +66,13 @@ def _images(
         dataset=DatasetConfig(name, standardise="scalar"),  # type: ignore[arg-type]
         model=ModelConfig(n_hidden),
         sampler=sampler,
-        objective=ObjectiveConfig("pcd", n_steps=n_steps, n_chains=n_chains, probabilities=True, restart=0.1),
+        objective=ObjectiveConfig("pcd", n_steps=n_steps, n_chains=256, probabilities=True, restart=0.1),
         train=TrainConfig(
             n_updates,
-            batch_size=n_chains,
+            batch_size=256,
             learning_rate=learning_rate,
             centred=True,
+            spectral_norm=spectral_norm,
             min_var=0.02,
             average_decay=0.99,
         ),
@@ -149,7 +156,7 @@ PAPER_SAMPLERS = {
     "gibbs-langevin-adjusted": SamplerConfig("gibbs-langevin", step_size=0.04, n_inner=10, adjust_from=0),
 }
 
-MNIST_SMALL = _images("mnist", 512, 4000, 0.3, n_steps=5, n_chains=128)  # found by benchmarks/speedrun.py
+MNIST_SMALL = _images("mnist", 512, 1200, 0.5, n_steps=5, spectral_norm=0.5)  # found by benchmarks/speedrun.py
 
 PRESETS: dict[str, Preset] = {
     "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.05)),

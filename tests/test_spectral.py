@@ -11,7 +11,7 @@ from grbm.distributed import ALONE
 from grbm.evaluate import exact
 from grbm.objectives import positive
 from grbm.randomness import generator
-from grbm.spectral import equalise, orthogonalised
+from grbm.spectral import N_ITERATIONS, equalise, orthogonalised
 from tests.conftest import exact_chains, random_model
 
 
@@ -23,7 +23,7 @@ def with_singular_values(shape: tuple[int, int], values: torch.Tensor) -> tuple[
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 6), (30, 20), (20, 30), (25, 25)])
-@pytest.mark.parametrize("n_iterations", [3, 5])
+@pytest.mark.parametrize("n_iterations", [N_ITERATIONS, 5])
 def test_singular_values_become_about_one_and_directions_stay(shape, n_iterations):
     rank = min(shape)
     values = torch.linspace(1.0, 0.5, rank, dtype=torch.float64)

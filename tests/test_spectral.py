@@ -50,6 +50,7 @@ def test_weak_directions_move_up_with_strong_ones_and_none_stays_none():
     assert 0.67 < found[1] <= found[0] < 1.21
     assert found[2] < 1e-6  # directions that a gradient lacks are not made up
     assert torch.equal(orthogonalised(torch.zeros(4, 7)), torch.zeros(4, 7))
+    assert orthogonalised(torch.full((4, 7), 1e-30)).isfinite().all()  # whose squares are 0
 
 
 def step_of(centred: bool) -> tuple[GRBM, dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:

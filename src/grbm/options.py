@@ -19,14 +19,11 @@ class FitOptions:
     centred: bool = False
     """Centre visible and hidden units on the data's means in the gradient."""
     clip_norm: float | None = 10.0
-    """Gradient norm, over all parameters together; None = no clipping."""
+    """Gradient norm, over all parameters together, as it is before spectral steps; None = no clipping."""
     min_var: float = 1e-8
     """Lower bound of the variances."""
     anneal_step_size: bool = False
     """Langevin family: let the first step size fall to 0 over training by the cosine, as one row of Table 3 does."""
-    spectral_norm: float | None = None
-    """W moves by the learning rate times this along every singular direction of its gradient (`grbm.spectral`), however
-    steep it is there; None = by the gradient itself."""
     average_decay: float | None = None
     """Decay of an exponential moving average of the parameters, which is then what samples and scores."""
     blocks: int = 4
@@ -35,6 +32,9 @@ class FitOptions:
     rounds: int = 0
     """The last so many updates are rounds of quasi-Newton steps up the log-likelihood itself (`grbm.quasi_newton`): for
     persistent chains that mix well, and up to some thousands of parameters."""
+    spectral_norm: float | None = None
+    """For SGD. W moves by about the learning rate times this along every singular direction of its gradient that is not
+    far weaker than the others (`grbm.spectral`), after clipping and not clipped itself; None = by the gradient."""
 
     def check(self) -> None:
         """Raise ValueError for what no training can mean."""

@@ -1,7 +1,7 @@
 """Spectral steps: W moves as far along every singular direction of its gradient, not by how steep each happens to be.
 
-log Z bends by the largest singular value of a change of W, and not by the sum over all of its entries (Carlson et al.
-2015, 2017, arXiv:1703.09766): the steepest step for a gradient U S Vᵀ of W is along U Vᵀ.
+log Z bends by the largest singular value of a change of W, and not by the sum over all of its entries (Carlson,
+Cevher & Carin 2015; with Gaussian units Fan 2017, arXiv:1703.09766): the steepest step for U S Vᵀ is along U Vᵀ.
 """
 
 import torch
@@ -17,7 +17,7 @@ N_ITERATIONS = 3  # of it: above 0.02 of the gradient's norm all come out betwee
 def orthogonalised(gradient: Tensor, n_iterations: int = N_ITERATIONS) -> Tensor:
     """About U Vᵀ of a ``gradient`` U S Vᵀ (N, M), by Newton-Schulz iterations: products alone; 0 stays 0."""
     wide = gradient.mT if gradient.shape[0] > gradient.shape[1] else gradient
-    x = wide / wide.norm().clamp_min(torch.finfo(wide.dtype).tiny)
+    x = wide / wide.norm().clamp_min(1e-20)  # squares of less underflow
     a, b, c = QUINTIC
     for _ in range(n_iterations):
         square = x @ x.mT

@@ -156,7 +156,7 @@ PAPER_SAMPLERS = {
     "gibbs-langevin-adjusted": SamplerConfig("gibbs-langevin", step_size=0.04, n_inner=10, adjust_from=0),
 }
 
-MNIST_SMALL = _images("mnist", 512, 1200, 0.5, n_steps=5, spectral_norm=0.5)  # found by benchmarks/speedrun.py
+MNIST_SMALL = _images("mnist", 512, 1200, 0.5, n_steps=5, spectral_norm=0.5)  # docs/performance.md, Speedrun
 
 PRESETS: dict[str, Preset] = {
     "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.05)),

@@ -78,7 +78,11 @@ def test_diseases_of_the_record(tmp_path):
         finding = found("swaps", metrics=[record(k, swap_rate_min=rate, replicas=14) for k in range(1, 101)])
         assert finding.level == level
         assert word in finding.text
-    assert "clip-norm" in found("gradients", metrics=[record(k, clipped=1.0) for k in range(1, 101)]).text
+    clipped = [record(k, clipped=1.0) for k in range(1, 101)]
+    assert "clip-norm" in found("gradients", metrics=clipped).text
+    spectral = named(diagnose(changed(run, spectral_norm=0.5)._replace(metrics=clipped), data), "gradients")
+    assert spectral.level == "fine"
+    assert "--train.spectral-norm" in spectral.text
     worse = [record(k, energy_distance=0.05 + 0.01 * abs(k - 50)) for k in range(1, 101)]
     finding = found("later is worse", metrics=worse)
     assert "around update 5" in finding.text

@@ -152,6 +152,24 @@ def test_numbers_that_are_not_finite_stop_and_keep_the_last_good_weights():
     assert all(torch.isfinite(p).all() for p in state.model.parameters())
 
 
+@pytest.mark.parametrize("spectral_norm", [None, 0.5])
+@pytest.mark.parametrize("clip_norm", [None, 10.0])
+def test_where_looking_waits_nothing_broken_is_followed_until_then(spectral_norm, clip_norm, monkeypatch):
+    """As on a GPU: numbers are looked at every 25 updates, and until then a step that is not finite is none."""
+    state, options = new_state(), FitOptions(clip_norm=clip_norm, spectral_norm=spectral_norm, centred=True)
+    for module in ("grbm.guard", "grbm.training"):
+        monkeypatch.setattr(f"{module}.is_deferred", lambda energy: True)
+    run(state, 100, until=5)
+    good, data = copy.deepcopy(state.model), small_data()
+    data[:, 2] = torch.inf
+    for batch in (data, small_data()):  # one that is broken, and one that comes before it is known
+        train_step(state, CD(Gibbs(), 1), batch, options)
+        assert same(good, state.model)
+    with pytest.raises(DivergenceError, match="one of the updates"):
+        state.settle()
+    assert all(torch.isfinite(p).all() for p in state.model.parameters())
+
+
 def test_a_step_into_nonsense_is_taken_back():
     """The gradient before the step is fine; the parameters after it are not, and must not be kept."""
     state = new_state(torch.optim.SGD)
@@ -194,6 +212,8 @@ def test_what_training_cannot_mean_is_refused_at_once():
     ):
         with pytest.raises(ValueError, match=sentence):
             fit(state, data, CDS[0], FitOptions(**wrong))
+    with pytest.raises(ValueError, match="not with Adam"):
+        fit(new_state(torch.optim.Adam), data, CDS[0], FitOptions(spectral_norm=1.0))
     with pytest.raises(ValueError, match="no rows"):
         fit(state, data[:0], CDS[0])
     for wrong in (100, {"n_updates": 100}):

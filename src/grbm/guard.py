@@ -39,8 +39,8 @@ class Guard:
 
     def check(
         self, model: nn.Module, energy: Energy, sampler: Sampler, update: int, grad_norm: Tensor, chains_v2: Tensor
-    ) -> Tensor:
-        """Look at the gradient in ``model`` before it is followed; returns the norm to clip it by.
+    ) -> None:
+        """Look at the gradient in ``model`` before it is followed.
 
         Parameters
         ----------
@@ -55,8 +55,8 @@ class Guard:
         ------
         DivergenceError
             After a gradient that is not sensible the parameters are back at the last good ones; a step that is too
-            long is found before it is made. On a GPU it comes within `LOOK_EVERY` updates, until which such a gradient
-            is replaced by 0.
+            long is found before it is made. On a GPU it comes within `LOOK_EVERY` updates, until which `withhold`
+            keeps such a gradient from being followed.
         """
         n_parameters = sum(p.numel() for p in model.parameters())
         broken = ~(grad_norm < EXPLODED * n_parameters**0.5)  # also where it is NaN
@@ -70,12 +70,13 @@ class Guard:
                 self._fall_back(model, divergence)
             frozen = {"W": energy.W, "b": energy.b, "mu": energy.mu}  # copies of the parameters as they are
             self.last_good = {n: frozen[n] if n in frozen else p.clone() for n, p in model.state_dict().items()}
-        if self.broken is None:
-            return grad_norm
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter.grad.masked_fill_(self.broken, 0.0)
-        return grad_norm.masked_fill(self.broken, 0.0)
+
+    def withhold(self, model: nn.Module) -> None:
+        """Replace the step that ``model`` is about to take by 0, whatever became of it, where `broken` says so."""
+        if self.broken is not None:
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.masked_fill_(self.broken, 0.0)
 
     def settle(self, model: nn.Module, update: int) -> None:
         """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""

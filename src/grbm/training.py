@@ -83,11 +83,12 @@ def train_step(
     chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
     pooled = pool(data, chains, group)
     grad_norm = set_gradients(model, energy, pooled, centred=options.centred)  # Eqs. 14-17, 33-36
-    norm = state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
-    if options.clip_norm is not None and (is_deferred(energy) or norm + 1e-6 > options.clip_norm):  # else times 1
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), options.clip_norm, norm)
+    state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
+    if options.clip_norm is not None and (is_deferred(energy) or grad_norm + 1e-6 > options.clip_norm):  # else times 1
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), options.clip_norm, grad_norm)
     if options.spectral_norm is not None:
         equalise(model, energy, pooled, options.spectral_norm, centred=options.centred)
+    state.guard.withhold(model)
     state.optimizer.step()
     model.log_var.clamp_(min=math.log(options.min_var))
 
@@ -206,6 +207,8 @@ def fit(
         raise TypeError(f"state must be a grbm.TrainState(model, optimizer), got {type(state).__name__}.")
     if not isinstance(options, FitOptions):
         raise TypeError(f"options must be an object such as grbm.FitOptions(n_updates=100), got {options!r}.")
+    if options.spectral_norm is not None and not isinstance(state.optimizer, torch.optim.SGD):
+        raise ValueError(f"spectral_norm goes with torch.optim.SGD, not with {type(state.optimizer).__name__}.")
     if options.rounds and not isinstance(objective, PCD):
         raise ValueError("rounds of quasi-Newton steps go with persistent chains: grbm.PCD.")
     if not hasattr(objective, "negative") or isinstance(objective, type):

@@ -145,6 +145,13 @@ def _gradients(run: Run) -> Iterator[Finding]:
     clip = run.config.train.clip_norm
     if clip is None:
         yield Finding("fine", "gradients", "They are not clipped (--train.clip-norm None).")
+    elif share > 0.99 and run.status.ended == "finished" and run.config.train.spectral_norm is not None:
+        yield Finding(
+            "fine",
+            "gradients",
+            f"In the last quarter all were clipped to {clip:g} but that of W, whose steps are spectral: "
+            f"--train.spectral-norm times --train.learning-rate sets their length.",
+        )
     elif share > 0.99 and run.status.ended == "finished":
         yield Finding(
             "note",

@@ -23,19 +23,12 @@ if TYPE_CHECKING:  # what a configuration is, can be asked without loading what 
 Which = Literal["model", "raw", "best"]  # weights of a run
 LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
-ABOVE_0 = (
+ABOVE_0 = (  # or None, where that is allowed
     *("model.n_hidden", "model.contrasts", "model.anchor_var", "model.anchor_length"),
-    *(
-        "dataset.n_points",
-        "dataset.crop",
-        "dataset.size",
-        "objective.n_steps",
-        "objective.n_chains",
-        "sampling.n_steps",
-    ),
+    *("dataset.n_points", "dataset.crop", "dataset.size", "objective.n_steps", "objective.n_chains"),
     *("train.n_updates", "train.batch_size", "train.learning_rate", "train.min_var", "train.blocks", "train.patience"),
     *("train.clip_norm", "train.spectral_norm", "checkpoint.minutes", "checkpoint.updates", "checkpoint.keep"),
-    "log.points",
+    *("sampling.n_steps", "log.points"),
 )
 SAMPLERS = {
     "gibbs": "Gibbs",

@@ -34,12 +34,15 @@ def recipes() -> dict[str, RunConfig]:
         learning_rate=0.003,
         adam_beta1=0.5,
         centred=False,
+        spectral_norm=None,
         clip_norm=None,
         average_decay=None,
     )
     partial, modified = SamplerConfig("partial-gibbs", rho=0.9), ObjectiveConfig("modified-cd", n_steps=30)
     return {
         "recommended (restart 0.1)": OURS,
+        "without spectral steps": replace(OURS, train=replace(OURS.train, spectral_norm=None)),
+        "so, at a rate of 0.05": replace(OURS, train=replace(OURS.train, spectral_norm=None, learning_rate=0.05)),
         "without restarts": replace(OURS, objective=replace(OURS.objective, restart=0.0)),
         "without centring": replace(OURS, train=replace(OURS.train, centred=False)),
         "modified CD, partial moves, Adam": replace(OURS, sampler=partial, objective=modified, train=adam),

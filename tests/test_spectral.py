@@ -7,6 +7,7 @@ import torch
 
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, train_step
 from grbm.descent import pool, set_gradients
+from grbm.devices import threads
 from grbm.distributed import ALONE
 from grbm.evaluate import exact
 from grbm.objectives import positive
@@ -20,6 +21,17 @@ def with_singular_values(shape: tuple[int, int], values: torch.Tensor) -> tuple[
     g = generator(1)
     U, V = (torch.linalg.qr(torch.randn(n, len(values), generator=g, dtype=torch.float64))[0] for n in shape)
     return (U * values) @ V.T, U @ V.T
+
+
+@pytest.mark.parametrize("shape", [(64, 256), (256, 128), (784, 100), (192, 512)])
+def test_any_number_of_threads_finds_the_same_bits(shape):
+    gradient = torch.randn(shape, generator=generator(0))
+    found = []
+    for n in (1, 2, 3):
+        with threads(n):
+            found.append(orthogonalised(gradient))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 6), (30, 20), (20, 30), (25, 25)])

@@ -7,11 +7,13 @@ Cevher & Carin 2015; with Gaussian units Fan 2017, arXiv:1703.09766): the steepe
 import torch
 from torch import Tensor
 
+from grbm.devices import threads
 from grbm.model import GRBM, Energy
 from grbm.moments import Pooled
 
 QUINTIC = 3.4445, -4.7750, 2.0315  # takes (0, 1] into (0, 1.21), and small numbers up fast (Jordan et al. 2024, Muon)
 N_ITERATIONS = 3  # of it: above 0.02 of the gradient's norm all come out between 0.67 and 1.21; below is mostly noise
+SMALL = 192  # rows or columns, below which a product that threads share may be rounded otherwise by each number of them
 
 
 def orthogonalised(gradient: Tensor, n_iterations: int = N_ITERATIONS) -> Tensor:
@@ -19,9 +21,10 @@ def orthogonalised(gradient: Tensor, n_iterations: int = N_ITERATIONS) -> Tensor
     wide = gradient.mT if gradient.shape[0] > gradient.shape[1] else gradient
     x = wide / wide.norm().clamp_min(1e-20)  # squares of less underflow
     a, b, c = QUINTIC
-    for _ in range(n_iterations):
-        square = x @ x.mT
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    with threads(1 if x.device.type == "cpu" and len(x) < SMALL else None):  # no slower: such products are short
+        for _ in range(n_iterations):
+            square = x @ x.mT
+            x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.mT if wide is not gradient else x
 
 

@@ -35,6 +35,8 @@ SETTINGS = [
     "5",
     "--train.optimizer",
     "adam",
+    "--train.spectral-norm",
+    "None",
 ]
 SETTINGS += ["--train.learning-rate", "0.003", "--checkpoint.updates", "1", "--no-figures", "--log.no-tensorboard"]
 

@@ -229,7 +229,7 @@ def test_a_finished_run_is_left_alone(whole, capsys):
 
 def test_other_settings_and_other_data_are_refused(whole, tmp_path, capsys):
     assert cli.main(["train", "digits", *TINY, "--train.learning-rate", "1", "--out", str(whole), "--resume"]) == 2
-    assert "train.learning_rate = 0.05, not 1.0" in capsys.readouterr().err
+    assert "train.learning_rate = 0.3, not 1.0" in capsys.readouterr().err
     import numpy as np
 
     x = np.random.default_rng(0).normal(size=(50, 3))
@@ -291,6 +291,8 @@ def test_a_run_diverges_after_a_resume_as_it_would_have(tmp_path, capsys):
         "--train.no-centred",
         "--train.min-var",
         "1e-8",
+        "--train.spectral-norm",
+        "None",
     ]
     options = ["train", "digits", *TINY, *unstable, "--train.average-decay", "None", "--checkpoint.updates", "2"]
     assert cli.main([*options, "--out", str(tmp_path / "a")]) == 1

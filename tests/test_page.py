@@ -133,7 +133,7 @@ def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys):
     rows = {row[0]: row[1:] for row in table}
     assert rows[""] == ("digits", "other")
     assert rows["model.n_hidden"] == ("256", "32")
-    assert rows["train.learning_rate"] == ("0.04", "0.05")
+    assert rows["train.learning_rate"] == ("0.04", "0.3")
     assert rows["log-likelihood, held out, nats"] == ("-12.35 ± 0.25", "–")
     assert rows["updates done"] == ("40", "40")
     assert rows["images scored"] == ("100", "–")

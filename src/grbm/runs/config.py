@@ -316,7 +316,8 @@ class RunConfig:
             raise UserError(f"--train.anneal-step-size goes with the Langevin family, not with {self.sampler.name}.")
         if self.train.spectral_norm is not None and self.train.optimizer != "sgd":
             raise UserError(
-                "--train.spectral-norm goes with the optimizer sgd: adam would rescale every entry of W anew."
+                "--train.spectral-norm goes with the optimizer sgd: adam would rescale every entry of W anew. "
+                "Add --train.spectral-norm None."
             )
         if not self.train.variance_rate >= 0:
             raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")

@@ -41,8 +41,8 @@ def recipes() -> dict[str, RunConfig]:
     partial, modified = SamplerConfig("partial-gibbs", rho=0.9), ObjectiveConfig("modified-cd", n_steps=30)
     return {
         "recommended (restart 0.1)": OURS,
-        "without spectral steps": replace(OURS, train=replace(OURS.train, spectral_norm=None)),
-        "so, at a rate of 0.05": replace(OURS, train=replace(OURS.train, spectral_norm=None, learning_rate=0.05)),
+        "plain steps": replace(OURS, train=replace(OURS.train, spectral_norm=None)),
+        "plain steps, a rate of 0.05": replace(OURS, train=replace(OURS.train, spectral_norm=None, learning_rate=0.05)),
         "without restarts": replace(OURS, objective=replace(OURS.objective, restart=0.0)),
         "without centring": replace(OURS, train=replace(OURS.train, centred=False)),
         "modified CD, partial moves, Adam": replace(OURS, sampler=partial, objective=modified, train=adam),

@@ -47,7 +47,7 @@ def text_of(path):
 def test_a_report_says_what_was_done_and_how_good_it_is(trained):
     text = text_of(report(runs.read(trained / "digits")))
     assert "1,618 rows of 64 visible units (1 x 8 x 8); 179 held out" in text
-    assert "40 of 40 updates of 256 rows; pcd, 10 steps of gibbs; sgd, rate 0.04" in text
+    assert "40 of 40 updates of 256 rows; pcd, 10 steps of gibbs; sgd, rate 0.04, spectral norm 0.3" in text
     assert "grbm train digits --train.learning-rate 0.04" in text
     assert "PyTorch" in text
     assert "log-likelihood, held out, nats -12.35 ± 0.25" in text

@@ -81,12 +81,14 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     done = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     n_rounds = train.n_updates - train.first_round
     rounds = f"; the last {n_rounds} were rounds of quasi-Newton steps" if n_rounds and done > train.first_round else ""
+    spectral = "" if train.spectral_norm is None else f", spectral norm {train.spectral_norm:g}"
     facts = {
         "Preset": config.preset or "–",
         "Data": f"{config.dataset.name}: {rows}{_units(run)}{shape}{held}",
         "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
         "Training": f"{done:,} of {train.n_updates:,} updates of {train.batch_size:,} rows; {objective.name}, "
-        f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}{rounds}",
+        f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}{spectral}"
+        f"{rounds}",
         "Time": "; ".join(filter(None, (duration(seconds), run.status.machine))),
         "Seed": str(config.seed),
     }

@@ -6,11 +6,26 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from grbm import CD, GRBM, FitOptions, Gibbs, TrainState, fit, memory
-from grbm.descent import pool, set_gradients
-from grbm.distributed import ProcessGroup
+from grbm import (
+    CD,
+    GRBM,
+    PCD,
+    FitOptions,
+    Gibbs,
+    GibbsLangevin,
+    Langevin,
+    ModifiedCD,
+    PartialGibbs,
+    TrainState,
+    fit,
+    memory,
+    train_step,
+)
+from grbm.descent import descend, phases_at_once, pool, set_gradients
+from grbm.distributed import ALONE, ProcessGroup
 from grbm.moments import Moments, MomentSum, ascent, centre
-from grbm.objectives import Negative
+from grbm.objectives import Negative, positive
+from grbm.randomness import Blocks
 from grbm.samplers.engines import compiled, native_learning, native_packing
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
@@ -158,3 +173,115 @@ def test_parameters_of_ones_own_are_left_alone():
     )
     assert model.extra.grad is None
     assert model.W.grad is not None
+
+
+OBJECTIVES = [
+    ModifiedCD(Gibbs(), 3),
+    ModifiedCD(GibbsLangevin(0.1, adjust_from=1), 4, burn_in=1, n_chains=24),
+    CD(Langevin(0.05, adjust_from=0), 3, probabilities=True),
+    CD(Langevin(0.05), 2),
+    PCD(PartialGibbs(0.8), 3, n_chains=40, restart=0.3, probabilities=True),
+]
+
+
+def learned(objective, options: FitOptions, N: int, *, at_once: bool, monkeypatch, precision="highest"):
+    """The model, the metrics and the persistent chains of five updates."""
+    model, g = machine(N, 300 if N > 3 else 70), torch.Generator().manual_seed(6)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed=3)
+    rows = torch.randn(100, N, generator=g)
+    with monkeypatch.context() as patched:
+        if not at_once:
+            patched.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+        return model, list(fit(state, rows, objective, options, precision=precision)), state.persistent
+
+
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+@pytest.mark.parametrize("N", [3, 37])  # few visible units are treated one by one
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{type(o).__name__}-{type(o.sampler).__name__}")
+def test_an_update_at_once_is_that_of_its_parts_bit_for_bit(objective, N, precision, monkeypatch):
+    for options in ({}, {"centred": True, "clip_norm": 0.5}, {"spectral_norm": 0.3, "centred": True}):
+        whole, parts = (
+            learned(objective, FitOptions(5, 20, **options), N, at_once=x, monkeypatch=monkeypatch, precision=precision)
+            for x in (True, False)
+        )
+        for name, parameter in whole[0].named_parameters():
+            assert torch.equal(parameter, parts[0].get_parameter(name)), name
+        for a, b in zip(whole[1], parts[1], strict=True):  # each update's own, whatever came after it
+            found = [(*m[:3], m.negative.v, *m.negative.moments) for m in (a, b)]
+            for x, y in zip(*found, strict=True):
+                assert (x is None and y is None) or torch.equal(x, y)
+            assert (a.accept_rate is None) == (objective.sampler.moves(whole[0].freeze(), 3).adjust_from is None)
+        assert (whole[2] is None) == (parts[2] is None)
+        assert whole[2] is None or torch.equal(whole[2], parts[2])
+
+
+def test_an_update_at_once_follows_its_sizes(monkeypatch):
+    """Batches, steps and moves may change between updates of a model; so may the gradient's tensors."""
+    model = machine(5, 16)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    other = machine(5, 16)
+    apart = TrainState(other, torch.optim.SGD(other.parameters(), lr=0.05))
+    rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(1))
+    turns = [(ModifiedCD(Gibbs(), 2), 64), (CD(Langevin(0.05), 3), 32), (ModifiedCD(Gibbs(), 2), 64), (CD(Gibbs()), 16)]
+    for objective, n in turns:
+        train_step(state, objective, rows[:n])
+        with monkeypatch.context() as patched:
+            patched.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+            train_step(apart, objective, rows[:n])
+        state.optimizer.zero_grad(set_to_none=True)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_objectives_and_samplers_of_ones_own_are_not_passed_over(monkeypatch):
+    """An objective with a negative phase of its own, and a machine with more parameters, take the way of the parts."""
+
+    class Own(CD):
+        def negative(self, *args):
+            calls.append(self)
+            return super().negative(*args)
+
+    calls: list[CD] = []
+    model = machine(5, 16)
+    train_step(TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05)), Own(Gibbs()), torch.randn(8, 5))
+    assert len(calls) == 1
+    energy, rng, same = model.freeze(), Blocks(0, 1), Blocks(0, 1)
+    assert phases_at_once(model, energy, CD(Gibbs()), torch.randn(8, 5), None, rng, ALONE, centred=False) is not None
+    positive(energy, torch.randn(8, 5), same, probabilities=False)
+    CD(Gibbs()).negative(energy, torch.randn(8, 5), None, same)
+    assert rng.draw == same.draw > 0  # whoever draws next draws the same
+    model.extra = torch.nn.Linear(1, 1)
+    assert phases_at_once(model, energy, CD(Gibbs()), torch.randn(8, 5), None, rng, ALONE, centred=False) is None
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.37])
+def test_the_native_step_is_that_of_plain_sgd(factor):
+    """Of two groups with rates of their own; to the rounding of one multiplication and addition."""
+    models = [machine(33, 700) for _ in range(2)]
+    for model in models:
+        for k, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(k))
+    groups = [[{"params": [m.log_var], "lr": 0.3}, {"params": [m.W, m.b, m.mu]}] for m in models]
+    plain, looped = (torch.optim.SGD(g, lr=0.02) for g in groups)
+    descend(models[0], plain, factor, 0.5)
+    hook = looped.register_step_pre_hook(lambda *args: None)  # what hangs on the optimizer is heeded
+    descend(models[1], looped, factor, 0.5)
+    hook.remove()
+    for a, b in zip(*(m.parameters() for m in models), strict=True):
+        torch.testing.assert_close(a, b, rtol=3e-7, atol=1e-7)
+        assert torch.equal(a.grad, b.grad)
+    assert float(models[0].var.detach().min()) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"maximize": True}])
+def test_an_optimizer_that_does_more_is_asked_itself(options):
+    model, other = machine(5, 16), machine(5, 16)
+    for m in (model, other):
+        for parameter in m.parameters():
+            parameter.grad = torch.ones_like(parameter)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, **options) for m in (model, other)]
+    for _ in range(2):  # momentum begins with the second
+        descend(model, optimizers[0], 0.5, 1e-8)
+        for parameter in other.parameters():
+            parameter.grad.mul_(0.5)
+        optimizers[1].step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))

@@ -16,7 +16,7 @@ from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains
-from grbm.samplers.engines import compiled, native, native_packing
+from grbm.samplers.engines import compiled, native, native_draws, native_packing
 from grbm.samplers.moves import Moves
 from grbm.samplers.sampling import _states_after, reference, run_chains
 from tests.conftest import exact_chains, random_model, z_scores
@@ -150,6 +150,23 @@ def own_moments(run, energy, moves, v, n_steps: int, burn_in: int, probabilities
         states.append((chains.v.double(), (chains.h_prob if probabilities else chains.h).double()))
     v, h = (torch.cat(x) for x in zip(*states, strict=True))
     return [v.mean(0), v.square().mean(0), h.mean(0), v.T @ h / len(v)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["normal", "uniform"])
+@pytest.mark.parametrize("n", [1, 16, 65, 200])
+def test_native_draws_are_those_of_the_definition(n, kind):
+    rng, same = Philox(KEY, 5, 3), Philox(KEY, 5, 3)
+    found = native_draws.draw(kind, 40, n, rng)
+    expected = getattr(same, kind)((40, n), torch.empty(0, dtype=torch.float64))
+    assert rng.draw == same.draw
+    assert torch.allclose(found.double(), expected, atol=2e-6)
+    blocks = Blocks(KEY, 4)
+    blocks.draw = 3
+    assert torch.equal(native_draws.draw(kind, 40, n, blocks), native_draws.draw(kind, 40, n, Philox(KEY, 0, 3)))
+    part = Blocks(KEY, 4, range(2, 4))  # what a block draws does not depend on who holds it
+    part.draw = 3
+    assert torch.equal(native_draws.draw(kind, 20, n, part), native_draws.draw(kind, 40, n, Philox(KEY, 0, 3))[20:])
 
 
 @needs_compiler

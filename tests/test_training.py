@@ -157,8 +157,8 @@ def test_numbers_that_are_not_finite_stop_and_keep_the_last_good_weights():
 def test_where_looking_waits_nothing_broken_is_followed_until_then(spectral_norm, clip_norm, monkeypatch):
     """As on a GPU: numbers are looked at every 25 updates, and until then a step that is not finite is none."""
     state, options = new_state(), FitOptions(clip_norm=clip_norm, spectral_norm=spectral_norm, centred=True)
-    for module in ("grbm.guard", "grbm.training"):
-        monkeypatch.setattr(f"{module}.is_deferred", lambda energy: True)
+    for module in ("grbm.guard", "grbm.descent"):
+        monkeypatch.setattr(f"{module}.is_deferred", lambda x: True)
     run(state, 100, until=5)
     good, data = copy.deepcopy(state.model), small_data()
     data[:, 2] = torch.inf

@@ -1,14 +1,21 @@
 """From the moments at data and under the chains, of all processes, to the gradient that the optimizer follows."""
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from grbm.distributed import ProcessGroup
+from grbm.guard import is_deferred
 from grbm.model import GRBM, Energy
 from grbm.moments import Moments, MomentSum, Pooled, ascent, centre
-from grbm.objectives import Negative
+from grbm.objectives import Contrastive, Negative, Objective
+from grbm.randomness import Blocks
+from grbm.samplers import AdaptiveSampler, MoveSampler
 from grbm.samplers.chains import Swaps
-from grbm.samplers.engines import native_learning
+from grbm.samplers.engines import native_learning, native_update
+from grbm.samplers.moves import moves_of
 
 
 def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
@@ -49,17 +56,108 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     )
 
 
+class Phases(NamedTuple):
+    """Both phases of an update, whose gradient is in the model."""
+
+    negative: Negative
+    pooled: Pooled
+    grad_norm: Tensor
+
+
+def phases_at_once(
+    model: GRBM,
+    energy: Energy,
+    objective: Objective,
+    v_data: Tensor,
+    persistent: Tensor | None,
+    rng: Blocks,
+    group: ProcessGroup,
+    *,
+    centred: bool,
+) -> Phases | None:
+    """What `positive`, ``objective.negative``, `pool` and `set_gradients` would find, in one call where it can be had.
+
+    It is the same numbers, bit for bit.
+    """
+    sampler = objective.sampler
+    if not isinstance(objective, Contrastive) or type(objective).negative is not Contrastive.negative:
+        return None
+    if not isinstance(sampler, MoveSampler) or isinstance(sampler, AdaptiveSampler):
+        return None
+    if group.world_size > 1 or _has_own(model) or not native_learning.serves(energy.W, model.W):
+        return None
+    first = rng.draw
+    rng.draw += 1  # that of the positive phase
+    start = objective.start(energy, v_data, persistent, rng)
+    moves = moves_of(sampler, energy, start.n_steps)
+    counts = native_update.Counts(start.n_steps, start.burn_in, objective.probabilities, centred)
+    found = native_update.learn(model, energy, moves, v_data, start.v, counts, rng, first)
+    group.exchange(found.v)  # of which nothing is left to add up
+    negative = Negative(found.sums, found.v if start.keep else None, found.pooled.accept_rate, found.v)
+    return Phases(negative, found.pooled, found.grad_norm)
+
+
+def _has_own(model: GRBM) -> bool:
+    """Whether it has parameters of its own, beside those of a GRBM."""
+    return len(model._parameters) + len(model._modules) > 4
+
+
 def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool) -> Tensor:
     """Hand the optimizer, which goes downhill, the gradient; returns its norm over all parameters together.
 
     On a CPU it may be written over the last one.
     """
-    own = {name for name, _ in model.named_parameters()} - {"W", "b", "mu", "log_var"}
-    if not own and native_learning.serves(energy.W, model.W):
+    if not _has_own(model) and native_learning.serves(energy.W, model.W):
         return native_learning.set_gradients(model, energy, pooled, centred=centred)
+    assert pooled.difference is not None
     uphill = ascent(energy, Moments(*(x * pooled.scale for x in pooled.difference)))
     if centred:
         uphill = centre(energy, uphill, pooled.data_v.to(energy.W) / pooled.n_data, pooled.mean_h)
     for name, step in uphill.items():
         model.get_parameter(name).grad = -step
     return torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+
+
+def clip_factor(model: GRBM, grad_norm: Tensor, clip_norm: float | None) -> float:
+    """What the gradient is to be multiplied by so that its norm is at most ``clip_norm``; `descend` does it.
+
+    On a GPU, where the norm is not looked at, the gradient is shortened at once, and 1 is left to do.
+    """
+    if clip_norm is None:
+        return 1.0
+    if is_deferred(grad_norm):
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
+        return 1.0
+    return min(1.0, float(clip_norm / (grad_norm + 1e-6)))
+
+
+def shorten(model: GRBM, factor: float) -> None:
+    """Multiply the gradient by ``factor``."""
+    for parameter in model.parameters():
+        if factor != 1 and parameter.grad is not None:
+            parameter.grad.mul_(factor)
+
+
+@torch.no_grad()
+def descend(model: GRBM, optimizer: torch.optim.Optimizer, factor: float, min_var: float) -> None:
+    """Let the optimizer follow ``factor`` times the gradient, and keep the variances from falling below ``min_var``."""
+    least, followers = math.log(min_var), [(p, g["lr"]) for g in optimizer.param_groups for p in g["params"]]
+    whole = [x for p, _ in followers for x in (p, p.grad) if x is not None]
+    if _is_plain(optimizer) and all(x.is_contiguous() for x in whole) and native_learning.serves(*whole):
+        floors = {model.log_var: least}
+        native_learning.descend([(p, float(rate), floors.get(p, -math.inf)) for p, rate in followers], factor)
+        return
+    shorten(model, factor)
+    optimizer.step()
+    model.log_var.clamp_(min=least)
+
+
+def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step is x − lr · gradient, and nothing hangs on it."""
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    plain = {"momentum": 0, "weight_decay": 0, "maximize": False, "differentiable": False}
+    return (
+        type(optimizer) is torch.optim.SGD
+        and not hooks
+        and all(g[name] == value for g in optimizer.param_groups for name, value in plain.items())
+    )

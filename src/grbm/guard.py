@@ -12,14 +12,14 @@ LOOK_EVERY = 25  # updates after which a GPU is waited for, to see whether the n
 EXPLODED = 1e6  # root-mean-square gradient per parameter beyond which nothing sensible is being learned
 
 
-def is_deferred(energy: Energy) -> bool:
-    """Whether looking at a number would make the host wait for the device."""
-    return energy.W.is_cuda
+def is_deferred(x: Tensor) -> bool:
+    """Whether looking at a number such as those of ``x`` would make the host wait for the device."""
+    return x.is_cuda
 
 
 def looks(update: int, energy: Energy) -> bool:
     """Whether numbers are looked at in this update: in every one, but on a GPU only now and then."""
-    return not is_deferred(energy) or update % LOOK_EVERY == 0
+    return not is_deferred(energy.W) or update % LOOK_EVERY == 0
 
 
 class Guard:
@@ -58,13 +58,13 @@ class Guard:
             long is found before it is made. On a GPU it comes within `LOOK_EVERY` updates, until which `withhold`
             keeps such a gradient from being followed.
         """
-        n_parameters = sum(p.numel() for p in model.parameters())
-        broken = ~(grad_norm < EXPLODED * n_parameters**0.5)  # also where it is NaN
-        if is_deferred(energy):
-            broken = self.broken = broken if self.broken is None else broken | self.broken
+        limit = EXPLODED * sum(p.numel() for p in model.parameters()) ** 0.5
+        if is_deferred(energy.W):
+            broken = ~(grad_norm < limit)  # also where it is NaN
+            self.broken = broken if self.broken is None else broken | self.broken
         if looks(update, energy):
             divergence = _overshoot(update, energy, sampler)
-            if divergence is None and broken:
+            if divergence is None and (not float(grad_norm) < limit or self.broken):
                 divergence = _explosion(update, energy, sampler, chains_v2, model)
             if divergence is not None:
                 self._fall_back(model, divergence)
@@ -96,9 +96,10 @@ def _overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | No
     """Above α/(Tσ²) = 2 a Langevin proposal overshoots: unadjusted chains explode, adjusted ones reject everything."""
     if not isinstance(sampler, LangevinOptions):
         return None
-    ratio, unit = sampler.overshoot(energy).max(0)
-    if not ratio > 2:
+    ratios = sampler.overshoot(energy)
+    if not float(ratios.max()) > 2:
         return None
+    ratio, unit = ratios.max(0)
     remedies: tuple[Remedy, ...] = ("per_unit", "step_size", "min_var")
     var = float(energy.var[unit])
     return Divergence("step size", update, remedies, int(unit), var, overshoot=float(ratio))

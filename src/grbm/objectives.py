@@ -4,6 +4,7 @@ Each is ⟨−∂E/∂θ⟩ at the data minus the same under the chains. With ``
 probabilities (Alg. 4, the marginal gradient), else by draws (Alg. 3, the joint gradient).
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +13,12 @@ from torch import Tensor
 
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
-from grbm.randomness import Rng, local, uniform
-from grbm.samplers import AdaptiveSampler, Gibbs, Sampler, persistent, run_chains
+from grbm.randomness import Rng, local
+from grbm.samplers import AdaptiveSampler, Gibbs, Sampler, run_chains
 from grbm.samplers.chains import Swaps
+from grbm.samplers.chains import persistent as persistent_of
+from grbm.samplers.engines import draw
+from grbm.samplers.sampling import noise
 
 
 class Negative(NamedTuple):
@@ -57,8 +61,37 @@ def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -
     return sums
 
 
+class Start(NamedTuple):
+    """Where the chains of a negative phase start, and which of their states count."""
+
+    v: Tensor  # ([R,] C, N)
+    n_steps: int
+    burn_in: int  # first steps that do not count
+    keep: bool = False  # the next update goes on from where they end
+
+
+class Contrastive:
+    """What CD, PCD and modified CD have in common: `start` says where chains start, and all else is the same."""
+
+    sampler: Sampler
+    probabilities: bool
+
+    @abstractmethod
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
+        """Where the chains of an update on the batch ``v_data`` start."""
+
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+        """The negative phase of an update on the batch ``v_data``, where ``persistent`` is what the last one kept."""
+        v, n_steps, burn_in, keep = self.start(energy, v_data, persistent, rng)
+        options: Any = {"burn_in": burn_in, "probabilities": self.probabilities}
+        walked = run_chains(energy, self.sampler, v, n_steps, rng, **options)
+        assert walked.sums is not None
+        kept = persistent_of(self.sampler, walked.chains) if keep else None
+        return Negative(walked.sums, kept, walked.accept_rate, walked.chains.v, walked.swaps)
+
+
 @dataclass(frozen=True)
-class ModifiedCD:
+class ModifiedCD(Contrastive):
     """The paper's modified contrastive divergence (Algs. 3, 4): chains start from noise at every update.
 
     All ``n_steps`` states after ``burn_in`` count (the paper's burn-in is 0). What is learned is the ``n_steps``-step
@@ -90,14 +123,14 @@ class ModifiedCD:
         if self.sampler.anneals and self.burn_in != self.n_steps - 1:
             raise ValueError("Only the last state of an annealed path is a draw from the model: burn_in = n_steps - 1.")
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
         """Chains start from noise at every update."""
-        v = self.sampler.noise(energy, local(self.n_chains, rng) if self.n_chains else len(v_data), rng)
-        return _negative(energy, self.sampler, v, self.n_steps, self.burn_in, self.probabilities, rng)
+        n_chains = local(self.n_chains, rng) if self.n_chains else len(v_data)
+        return Start(noise(self.sampler, energy, n_chains, rng), self.n_steps, self.burn_in)
 
 
 @dataclass(frozen=True)
-class CD:
+class CD(Contrastive):
     """Contrastive divergence, CD-k: chains start at the batch, and the state after ``n_steps`` = k steps counts."""
 
     sampler: Sampler
@@ -108,13 +141,13 @@ class CD:
         _check(self.sampler, self.n_steps)
         _refuse_annealing(self.sampler, "CD")
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
         """Chains start from the batch at every update, and their last state counts."""
-        return _negative(energy, self.sampler, v_data, self.n_steps, self.n_steps - 1, self.probabilities, rng)
+        return Start(v_data, self.n_steps, self.n_steps - 1)
 
 
 @dataclass(frozen=True)
-class PCD:
+class PCD(Contrastive):
     """Persistent contrastive divergence: chains go on from where the last update left them; the first start at noise.
 
     Every state of the ``n_steps`` counts. With `ParallelTempering` as its sampler all replicas persist.
@@ -136,15 +169,15 @@ class PCD:
         if not 0 <= self.restart <= 1:
             raise ValueError(f"restart must be a probability, got {self.restart}.")
 
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
         """Chains go on from where they were left, or start from noise where there are none yet."""
         v = persistent
         if v is None or self.restart > 0:
             n_chains = local(self.n_chains, rng)
-            noise = self.sampler.noise(energy, n_chains, rng)
-            fresh = uniform((n_chains, 1), noise, rng) < self.restart
-            v = noise if v is None else torch.where(fresh, noise[: len(v)], v)  # replicas may have been added since
-        return _negative(energy, self.sampler, v, self.n_steps, 0, self.probabilities, rng, keep=True)
+            fresh_v = noise(self.sampler, energy, n_chains, rng)
+            fresh = draw("uniform", (n_chains, 1), energy, rng) < self.restart
+            v = fresh_v if v is None else torch.where(fresh, fresh_v[: len(v)], v)  # replicas may have been added since
+        return Start(v, self.n_steps, 0, keep=True)
 
 
 def with_sampler(objective: Objective, sampler: Sampler) -> Objective:
@@ -196,8 +229,10 @@ class Adaptation:
 
 def _adaptive(objective: Objective) -> AdaptiveSampler | None:
     """The objective's sampler, if it adapts and can be exchanged for one that has."""
-    exchangeable = is_dataclass(objective) and any(f.name == "sampler" and f.init for f in fields(objective))
-    return objective.sampler if exchangeable and isinstance(objective.sampler, AdaptiveSampler) else None
+    sampler = objective.sampler
+    if not isinstance(sampler, AdaptiveSampler) or not is_dataclass(objective):
+        return None
+    return sampler if any(f.name == "sampler" and f.init for f in fields(objective)) else None
 
 
 def _check(sampler: Sampler, n_steps: int, n_chains: int | None = None) -> None:
@@ -211,19 +246,3 @@ def _check(sampler: Sampler, n_steps: int, n_chains: int | None = None) -> None:
 def _refuse_annealing(sampler: Sampler, name: str) -> None:
     if sampler.anneals:
         raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")
-
-
-def _negative(
-    energy: Energy,
-    sampler: Sampler,
-    v: Tensor,
-    n_steps: int,
-    burn_in: int,
-    probabilities: bool,
-    rng: Rng,
-    keep: bool = False,
-) -> Negative:
-    walked = run_chains(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
-    assert walked.sums is not None
-    kept = persistent(sampler, walked.chains) if keep else None
-    return Negative(walked.sums, kept, walked.accept_rate, walked.chains.v, walked.swaps)

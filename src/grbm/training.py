@@ -1,7 +1,6 @@
 """The algorithm, readable top to bottom: an update is a positive phase, a negative phase and a clipped step uphill."""
 
 import copy
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from grbm.descent import pool, set_gradients
+from grbm.descent import Phases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
 from grbm.distributed import ALONE, ProcessGroup
-from grbm.guard import Guard, is_deferred, looks
+from grbm.guard import Guard, looks
 from grbm.model import GRBM
 from grbm.moments import MomentSum
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
@@ -79,18 +78,23 @@ def train_step(
     rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
     v_data = model.at_unit_contrast(v_data, rng)
-    data = positive(energy, v_data, rng, probabilities=adapted.probabilities)  # ⟨−∂E/∂θ⟩ at the data,
-    chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
-    pooled = pool(data, chains, group)
-    grad_norm = set_gradients(model, energy, pooled, centred=options.centred)  # Eqs. 14-17, 33-36
+    found = phases_at_once(model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred)
+    if found is None:
+        data = positive(energy, v_data, rng, probabilities=adapted.probabilities)  # ⟨−∂E/∂θ⟩ at the data,
+        chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
+        pooled = pool(data, chains, group)
+        found = Phases(
+            chains, pooled, set_gradients(model, energy, pooled, centred=options.centred)
+        )  # Eqs. 14-17, 33-36
+    chains, pooled, grad_norm = found
     state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
-    if options.clip_norm is not None and (is_deferred(energy) or grad_norm + 1e-6 > options.clip_norm):  # else times 1
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), options.clip_norm, grad_norm)
+    factor = clip_factor(model, grad_norm, options.clip_norm)
     if options.spectral_norm is not None:
+        shorten(model, factor)
         equalise(model, energy, pooled, options.spectral_norm, centred=options.centred)
+        factor = 1.0
     state.guard.withhold(model)
-    state.optimizer.step()
-    model.log_var.clamp_(min=math.log(options.min_var))
+    descend(model, state.optimizer, factor, options.min_var)
 
     state.persistent, state.memory = chains.persistent, None
     if looks(state.update, energy):

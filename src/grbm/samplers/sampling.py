@@ -10,7 +10,7 @@ from grbm.model import GRBM, Energy
 from grbm.options import Precision
 from grbm.randomness import Blocks, Rng, seed_of
 from grbm.samplers.chains import Chains, Sampler, Walked, gather, walk
-from grbm.samplers.engines import pick_engine, run_moves
+from grbm.samplers.engines import draw, pick_engine, run_moves
 from grbm.samplers.moves import MoveSampler, moves_of
 
 
@@ -60,6 +60,13 @@ def reference(
     """`run_chains` step by step, for every sampler, device and dtype: the definition."""
     chains, step = sampler.start(energy, v, rng), sampler.bind(energy, n_steps)
     return gather(energy, step, chains, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+
+
+def noise(sampler: Sampler, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
+    """Where the sampler's chains start from noise (C, N), drawn as its walks are."""
+    if type(sampler).noise is Sampler.noise:
+        return draw("normal", (n_chains, energy.n_visible), energy, rng)
+    return sampler.noise(energy, n_chains, rng)
 
 
 @torch.no_grad()
@@ -127,7 +134,7 @@ def sample(
         raise ValueError(f"Need 0 <= burn_in <= n_steps, got burn_in={burn_in} and n_steps={n_steps}.")
     if v0 is None:
         assert n_chains is not None
-        v0 = sampler.noise(energy, n_chains, rng)
+        v0 = noise(sampler, energy, n_chains, rng)
     elif v0.shape[-1] != energy.n_visible:
         raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
     contrasts, given = model.contrasts if isinstance(model, GRBM) else None, v0

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from grbm.model import Base, Energy
-from grbm.randomness import Rng, n_blocks
+from grbm.randomness import Rng, n_blocks, normal, uniform
 from grbm.samplers.chains import Chains, Walked, gather, start_chains
-from grbm.samplers.engines import compiled, native, native_paths
+from grbm.samplers.engines import compiled, native, native_draws, native_paths
 from grbm.samplers.moves import Moves, move_step
 
 Engine = Callable[..., Walked]  # called as `run_moves` is
@@ -73,6 +73,13 @@ def run_given(
     if len(v) == 0 or len(v) % n_blocks(rng):
         return None
     return native_paths.run_given(energy, y, share, std, v, n_steps, rng, **options)
+
+
+def draw(kind: str, shape: tuple[int, int], energy: Energy, rng: Rng) -> Tensor:
+    """Draws for chains, "normal" or "uniform" (C, n), as those of an engine where one serves: for `Philox`, its own."""
+    if isinstance(rng, torch.Generator) or not compiled.serves(energy):
+        return (normal if kind == "normal" else uniform)(shape, energy.W, rng)
+    return native_draws.draw(kind, *shape, rng)
 
 
 def pick_engine(energy: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng) -> Engine:

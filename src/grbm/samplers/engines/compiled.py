@@ -22,9 +22,13 @@ from grbm.samplers.engines.structs import (
     AnnealedPath,
     Ascent,
     Averages,
+    Descent,
+    Follower,
     Given,
     Ladder,
+    Noise,
     Packing,
+    Phases,
     Pool,
     Sweep,
     Table,
@@ -33,8 +37,12 @@ from grbm.samplers.engines.structs import (
 
 SOURCES = [
     Path(__file__).with_name(f"{name}.c")
-    for name in ("native", "packing", "tempered", "annealed", "given", "collapsed", "averages", "learning")
+    for name in ("native", "packing", "tempered", "annealed", "given", "collapsed", "averages", "learning", "noise")
 ]
+CALLS = (
+    *("walk", "temper", "anneal", "walk_given", "sweep", "average", "lay", "pack", "pool", "ascend"),
+    *("learn", "descend", "draw"),
+)  # each takes the address of a struct, and a number of threads
 HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "tiles.h", "steps.h")]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
 
@@ -82,6 +90,10 @@ def library() -> ctypes.CDLL | None:
             (loaded.grbm_table_size, Table),
             (loaded.grbm_pool_size, Pool),
             (loaded.grbm_ascent_size, Ascent),
+            (loaded.grbm_phases_size, Phases),
+            (loaded.grbm_descent_size, Descent),
+            (loaded.grbm_follower_size, Follower),
+            (loaded.grbm_noise_size, Noise),
         ):
             if size() != ctypes.sizeof(kind):
                 raise OSError("it is not what was compiled")
@@ -90,7 +102,7 @@ def library() -> ctypes.CDLL | None:
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    for name in ("walk", "temper", "anneal", "walk_given", "sweep", "average", "lay", "pack", "pool", "ascend"):
+    for name in CALLS:
         function = loaded[f"grbm_{name}"]
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int64], None
     return loaded

@@ -3,7 +3,7 @@
 // The definition is PyTorch: moments.py. Sums by block are of float32 and are added in float64, exactly, so that blocks
 // may be divided in any way among processes, which exchange what `grbm_pool` writes before `grbm_ascend` reads it.
 
-#include "arithmetic.h"
+#include "steps.h"
 
 enum { ROWS_TOGETHER = 16 };  // of W, in a part whose sums by column are taken together
 
@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     int64_t n_visible, n_hidden, h_row, centred;
     double scale, n_data;  // 1/(n_data n_chains) and n_data, of all processes together
+    const Pool *own;       // where no other process has a part: pooled on the way, v h' without being kept; or null
     const double *v, *v2, *h, *vh, *data_v, *data_h;  // as pooled
     const float *W, *mu, *var;
     float *grad_W, *grad_b, *grad_mu, *grad_log_var;  // of the descent: minus the gradient of the log-likelihood
@@ -46,20 +47,25 @@ static void add_blocks(const Sums *s, int64_t i, int64_t first, int64_t n, doubl
     }
 }
 
+enum { PIECE = 256 };  // numbers whose sums stay in the first cache
+
+// The difference of n numbers of row i of v h', from number `first` on
+static void pool_piece(const Pool *p, int64_t i, int64_t first, int64_t n, double *restrict out) {
+    double at_data[PIECE] = {0}, at_chains[PIECE] = {0};
+    add_blocks(&p->data, i, first, n, at_data), add_blocks(&p->chains, i, first, n, at_chains);
+    for (int64_t j = 0; j < n; j++) out[j] = at_data[j] * p->n_chains - at_chains[j] * p->n_data;
+}
+
 static void pool_rows(const void *all, int64_t k) {
-    enum { PIECE = 256 };  // numbers whose sums stay in the first cache
     const Pool *p = all;
     const int64_t M = p->n_hidden, end = (k + 1) * ROWS_TOGETHER < p->n_visible ? (k + 1) * ROWS_TOGETHER : p->n_visible;
     for (int64_t i = k * ROWS_TOGETHER; i < end; i++)
-        for (int64_t first = 0; first < M; first += PIECE) {
-            const int64_t n = M - first < PIECE ? M - first : PIECE;
-            double at_data[PIECE] = {0}, at_chains[PIECE] = {0}, *out = p->vh + i * M + first;
-            add_blocks(&p->data, i, first, n, at_data), add_blocks(&p->chains, i, first, n, at_chains);
-            for (int64_t j = 0; j < n; j++) out[j] = at_data[j] * p->n_chains - at_chains[j] * p->n_data;
-        }
+        for (int64_t first = 0; first < M; first += PIECE)
+            pool_piece(p, i, first, M - first < PIECE ? M - first : PIECE, p->vh + i * M + first);
 }
 
-void grbm_pool(const Pool *p, int64_t threads) {
+// What is pooled of single units
+static void pool_units(const Pool *p) {
     for (int64_t i = 0; i < p->n_visible; i++) {
         const double at_data = summed(p->data.n_blocks, p->data.v, p->data.v_row, i);
         const double squares = summed(p->chains.n_blocks, p->chains.v2, p->chains.v2_row, i);
@@ -72,6 +78,10 @@ void grbm_pool(const Pool *p, int64_t threads) {
         p->data_h[j] = at_data;
         p->h[j] = at_data * p->n_chains - summed(p->chains.n_blocks, p->chains.h, p->chains.h_row, j) * p->n_data;
     }
+}
+
+void grbm_pool(const Pool *p, int64_t threads) {
+    pool_units(p);
     share(pool_rows, p, (p->n_visible + ROWS_TOGETHER - 1) / ROWS_TOGETHER, threads);
 }
 
@@ -103,9 +113,12 @@ static void ascend_rows(const void *all, int64_t k) {
         const float slope = mean_v / var, shift = a->centred ? slope : 0;
         const float offset_v = a->centred ? (float)a->data_v[i] / (float)a->n_data / var : 0;
         vf drive = fill(0), held = fill(0), square = fill(0);
+        double piece[PIECE];
         for (int64_t j = 0; j < M; j += L) {
             const int64_t n = M - j < L ? M - j : L;
-            const vf difference = some_scaled(a->vh + i * M + j, a->scale, n), offset_h = load(a->offset_h + j);
+            const double *pooled = a->own ? piece + j % PIECE : a->vh + i * M + j;
+            if (a->own && j % PIECE == 0) pool_piece(a->own, i, j, M - j < PIECE ? M - j : PIECE, piece);
+            const vf difference = some_scaled(pooled, a->scale, n), offset_h = load(a->offset_h + j);
             const vf g = difference / var - shift * offset_h - offset_v * load(a->slope_b + j);
             drive += some(a->W + i * M + j, n) * difference, held += g * offset_h, square += g * g;
             store(column + j, load(column + j) + offset_v * g);
@@ -124,6 +137,7 @@ static void ascend_rows(const void *all, int64_t k) {
 
 void grbm_ascend(const Ascent *a, int64_t threads) {
     const int64_t parts = (a->n_visible + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+    if (a->own) pool_units(a->own);
     for (int64_t j = 0; j < a->n_hidden; j++) {
         a->slope_b[j] = (float)(a->h[j] * a->scale);
         a->offset_h[j] = (float)a->data_h[j] / (float)a->n_data;
@@ -141,5 +155,54 @@ void grbm_ascend(const Ascent *a, int64_t threads) {
     a->squares[0] = squares;
 }
 
+// Both phases of an update in this process alone, and its gradient
+typedef struct {
+    Walk data, chains;
+    Ascent ascent;
+} Phases;
+
+void grbm_walk(const Walk *all, int64_t threads);
+
+void grbm_learn(const Phases *p, int64_t threads) {
+    grbm_walk(&p->data, threads);
+    grbm_walk(&p->chains, threads);
+    grbm_ascend(&p->ascent, threads);
+}
+
+// Parameters that follow their clipped gradient downhill
+typedef struct {
+    int64_t n;
+    float *x, *grad;
+    float rate, least;  // x is at least that afterwards
+} Follower;
+
+typedef struct {
+    int64_t n;
+    const Follower *followers;
+    float clip;  // factor of all gradients
+} Descent;
+
+enum { STRIDE = 1 << 14 };  // numbers that a thread takes at a time
+
+static void follow(const void *all, int64_t k) {
+    const Descent *d = all;
+    const Follower *f = d->followers;
+    for (int64_t parts; k >= (parts = (f->n + STRIDE - 1) / STRIDE); f++) k -= parts;
+    const int64_t end = (k + 1) * STRIDE < f->n ? (k + 1) * STRIDE : f->n;
+    for (int64_t i = k * STRIDE; i < end; i++) {
+        const float grad = f->grad[i] * d->clip, x = f->x[i] - f->rate * grad;
+        f->grad[i] = grad, f->x[i] = x < f->least ? f->least : x;
+    }
+}
+
+void grbm_descend(const Descent *d, int64_t threads) {
+    int64_t parts = 0;
+    for (int64_t k = 0; k < d->n; k++) parts += (d->followers[k].n + STRIDE - 1) / STRIDE;
+    share(follow, d, parts, threads);
+}
+
+int64_t grbm_phases_size(void) { return sizeof(Phases); }
+int64_t grbm_descent_size(void) { return sizeof(Descent); }
+int64_t grbm_follower_size(void) { return sizeof(Follower); }
 int64_t grbm_pool_size(void) { return sizeof(Pool); }
 int64_t grbm_ascent_size(void) { return sizeof(Ascent); }

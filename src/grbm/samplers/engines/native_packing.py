@@ -57,23 +57,36 @@ def padded(n: int) -> int:
     return row + 16 if row % 128 == 0 else row
 
 
+class Tables:
+    """Rows by name in one piece, which stay where they are while their numbers change."""
+
+    def __init__(self, tables: Mapping[str, Rows]) -> None:
+        self.room = Room.of({name: t.rows * t.row for name, t in tables.items()})
+        for name, t in tables.items():  # C looks at no sizes
+            if t.x is not None and (t.repeat < 1 or t.x.numel() != t.n * -(-t.rows // t.repeat)):
+                raise ValueError(f"{name} of shape {tuple(t.x.shape)} does not fit {t.rows} rows of {t.n} units.")
+        self._every = (Table * len(tables))(
+            *(
+                Table(None, out, t.rows, t.repeat, t.n, t.row, t.kind, t.padding)
+                for out, t in zip(self.room.at.values(), tables.values(), strict=True)
+            )
+        )
+
+    def lay(self, tables: Mapping[str, Rows]) -> None:
+        """Lay the numbers of ``tables``, of the same names and sizes."""
+        native = library()
+        assert native is not None
+        held = [None if t.x is None else t.x.float().contiguous() for t in tables.values()]
+        for table, x in zip(self._every, held, strict=True):
+            table.x = None if x is None else x.data_ptr()
+        native.grbm_lay(self._every, len(held))
+
+
 def lay(tables: Mapping[str, Rows]) -> Room:
     """All these rows, in one piece."""
-    native = library()
-    assert native is not None
-    room = Room.of({name: t.rows * t.row for name, t in tables.items()})
-    for name, t in tables.items():  # C looks at no sizes
-        if t.x is not None and (t.repeat < 1 or t.x.numel() != t.n * -(-t.rows // t.repeat)):
-            raise ValueError(f"{name} of shape {tuple(t.x.shape)} does not fit {t.rows} rows of {t.n} units.")
-    held = [None if t.x is None else t.x.float().contiguous() for t in tables.values()]
-    every = (Table * len(tables))(
-        *(
-            Table(None if x is None else x.data_ptr(), out, t.rows, t.repeat, t.n, t.row, t.kind, t.padding)
-            for x, out, t in zip(held, room.at.values(), tables.values(), strict=True)
-        )
-    )
-    native.grbm_lay(every, len(tables))
-    return room
+    made = Tables(tables)
+    made.lay(tables)
+    return made.room
 
 
 class Packed(NamedTuple):
@@ -87,17 +100,36 @@ _packed: WeakKeyDictionary[Energy, dict[bool, Packed]] = WeakKeyDictionary()  # 
 _tables: WeakKeyDictionary[Energy, dict[tuple[int, bool], Room]] = WeakKeyDictionary()  # the rest
 
 
+class Packer:
+    """Where W is packed: by visible units, and by hidden ones unless there are FEW visible ones."""
+
+    def __init__(self, N: int, M: int, half: bool) -> None:
+        step = 2 if half else 1
+        self.half = half
+        self.up = memory.empty(-(-M // PANEL), -(-N // step), PANEL)
+        self.down = memory.empty(-(-N // PANEL), -(-M // step), PANEL) if N > FEW else None
+        down = None if self.down is None else self.down.data_ptr()
+        self._every = Packing(N, M, half, None, None, self.up.data_ptr(), down)
+
+    def pack(self, energy: Energy) -> None:
+        """Pack the weights of ``energy``."""
+        native = library()
+        assert native is not None
+        W, unit = energy.W.contiguous(), (energy.var.sqrt() if self.half else energy.var).contiguous()
+        self._every.W, self._every.unit = W.data_ptr(), unit.data_ptr()
+        native.grbm_pack(ctypes.byref(self._every), n_threads())
+
+
+def weights(energy: Energy) -> Rows:
+    """The rows of W as they are: what is read by hidden units where there are FEW visible ones."""
+    return Rows(energy.W, energy.n_hidden, padded(energy.n_hidden), energy.n_visible)
+
+
 def pack(energy: Energy, half: bool) -> Packed:
     """Pack W anew."""
-    native = library()
-    assert native is not None
-    N, M, step = energy.n_visible, energy.n_hidden, 2 if half else 1
-    W, unit = energy.W.contiguous(), (energy.var.sqrt() if half else energy.var).contiguous()
-    up = memory.empty(-(-M // PANEL), -(-N // step), PANEL)
-    down = memory.empty(-(-N // PANEL), -(-M // step), PANEL) if N > FEW else None
-    every = Packing(N, M, half, W.data_ptr(), unit.data_ptr(), up.data_ptr(), None if down is None else down.data_ptr())
-    native.grbm_pack(ctypes.byref(every), n_threads())
-    return Packed(up, lay({"W": Rows(W, M, padded(M), N)}).piece if down is None else down)
+    packer = Packer(energy.n_visible, energy.n_hidden, half)
+    packer.pack(energy)
+    return Packed(packer.up, lay({"W": weights(energy)}).piece if packer.down is None else packer.down)
 
 
 def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
@@ -106,13 +138,13 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
     if half not in packed:  # threads may both make it: the first one's is kept, since C may have its address
         packed.setdefault(half, pack(energy.untempered, half))
     if (R, half) not in tables:
-        tables.setdefault((R, half), lay(_rows(energy, R, half)))
+        tables.setdefault((R, half), lay(parameters(energy, R, half)))
     up, down = packed[half]
     return tables[R, half].at | {"up": up.data_ptr(), "down": down.data_ptr()}
 
 
-def _rows(energy: Energy, R: int, half: bool) -> dict[str, Rows]:
-    """The tables; with ``half``, at one temperature, operands are (v - mu)/sigma and W/sigma."""
+def parameters(energy: Energy, R: int, half: bool) -> dict[str, Rows]:
+    """Rows that walks read; with ``half``, at one temperature, operands are (v - mu)/sigma and W/sigma."""
     (N, M), var = energy.W.shape, energy.var
     repeat = R if energy.beta is None or energy.beta.ndim == 0 else 1  # else a row for each inverse temperature
     v, h = (N, padded(N), R, repeat), (M, padded(M), R, repeat)

@@ -112,6 +112,36 @@ class Ascent(ctypes.Structure):
     _fields_: ClassVar = [(name, ctypes.c_int64) for name in ("n_visible", "n_hidden", "h_row", "centred")] + [
         ("scale", ctypes.c_double), ("n_data", ctypes.c_double),
     ] + [(name, ctypes.c_void_p) for name in (
-        "v", "v2", "h", "vh", "data_v", "data_h", "W", "mu", "var", "grad_W", "grad_b", "grad_mu", "grad_log_var",
-        "slope_b", "offset_h", "columns", "squares",
+        "own", "v", "v2", "h", "vh", "data_v", "data_h", "W", "mu", "var",
+        "grad_W", "grad_b", "grad_mu", "grad_log_var", "slope_b", "offset_h", "columns", "squares",
     )]  # fmt: skip
+
+
+class Phases(ctypes.Structure):
+    """The C struct of the same name, in learning.c."""
+
+    _fields_: ClassVar = [("data", Walk), ("chains", Walk), ("ascent", Ascent)]
+
+
+class Follower(ctypes.Structure):
+    """The C struct of the same name, in learning.c."""
+
+    _fields_: ClassVar = [
+        ("n", ctypes.c_int64), ("x", ctypes.c_void_p), ("grad", ctypes.c_void_p),
+        ("rate", ctypes.c_float), ("least", ctypes.c_float),
+    ]  # fmt: skip
+
+
+class Descent(ctypes.Structure):
+    """The C struct of the same name, in learning.c."""
+
+    _fields_: ClassVar = [("n", ctypes.c_int64), ("followers", ctypes.c_void_p), ("clip", ctypes.c_float)]
+
+
+class Noise(ctypes.Structure):
+    """The C struct of the same name, in noise.c."""
+
+    _fields_: ClassVar = [
+        ("n_chains", ctypes.c_int64), ("n", ctypes.c_int64), ("uniform", ctypes.c_int64), ("key", ctypes.c_uint64),
+        ("first_chain", ctypes.c_uint32), ("draw", ctypes.c_uint32), ("out", ctypes.c_void_p),
+    ]  # fmt: skip

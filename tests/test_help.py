@@ -231,7 +231,7 @@ def test_resuming_a_finished_run_does_nothing_but_say_so(tmp_path, capsys):
 
 def test_a_unit_far_broader_than_the_data_is_remarked_on_while_it_trains(tmp_path, capsys):
     out = ["--out", str(tmp_path / "run")]
-    wild = ["--lr", "0.5", "--train.variance-rate", "20", "--updates", "60", "--n-hidden", "16", "--no-figures"]
+    wild = ["--lr", "0.5", "--train.variance-rate", "40", "--updates", "60", "--n-hidden", "16", "--no-figures"]
     assert cli.main(["train", "digits", "--train.spectral-norm", "None", *wild, *out]) == 0
     err = capsys.readouterr().err
     assert err.count("times the data's variance: the model is giving it up") == 1

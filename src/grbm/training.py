@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from grbm.descent import Phases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
-from grbm.model import GRBM
+from grbm.model import GRBM, Energy
 from grbm.moments import MomentSum
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
 from grbm.options import FitOptions, Precision
@@ -56,6 +56,27 @@ class StepMetrics(NamedTuple):
     negative: Negative  # of this process's chains
 
 
+def phases(
+    model: GRBM,
+    energy: Energy,
+    objective: Objective,
+    v_data: Tensor,
+    persistent: Tensor | None,
+    rng: Blocks,
+    group: ProcessGroup,
+    *,
+    centred: bool,
+) -> Phases:
+    """Both phases of an update on the batch ``v_data`` and, in the model, the gradient that they give."""
+    found = phases_at_once(model, energy, objective, v_data, persistent, rng, group, centred=centred)
+    if found is not None:
+        return found
+    data = positive(energy, v_data, rng, probabilities=objective.probabilities)  # ⟨−∂E/∂θ⟩ at the data,
+    chains = objective.negative(energy, v_data, persistent, rng)  # and under the chains
+    pooled = pool(data, chains, group)
+    return Phases(chains, pooled, set_gradients(model, energy, pooled, centred=centred))  # Eqs. 14-17, 33-36
+
+
 @torch.no_grad()
 def train_step(
     state: TrainState,
@@ -78,15 +99,9 @@ def train_step(
     rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
     v_data = model.at_unit_contrast(v_data, rng)
-    found = phases_at_once(model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred)
-    if found is None:
-        data = positive(energy, v_data, rng, probabilities=adapted.probabilities)  # ⟨−∂E/∂θ⟩ at the data,
-        chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
-        pooled = pool(data, chains, group)
-        found = Phases(
-            chains, pooled, set_gradients(model, energy, pooled, centred=options.centred)
-        )  # Eqs. 14-17, 33-36
-    chains, pooled, grad_norm = found
+    chains, pooled, grad_norm = phases(
+        model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred
+    )
     state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
     factor = clip_factor(model, grad_norm, options.clip_norm)
     if options.spectral_norm is not None:

@@ -191,6 +191,39 @@ static inline void move(const Walk *w, int64_t t, uint32_t draw, const float *v,
     }
 }
 
+// What comes of the logits of panel j in the tile: draws, probabilities, and what F(v) and the coupling gain, each where
+// it is asked for
+ALWAYS void hidden_panel(const Walk *w, uint32_t draw, int64_t j, int64_t width, int draws, float *h, float *p,
+                         float *free_energy, float *coupling) {
+    const float beta = *w->beta, *const b = w->b + j * PANEL;
+    for (int64_t c = 0; c < w->n_chains; c++) {
+        const float *const tile = w->tile + c * PANEL;
+        const int64_t row = c * w->h_row + j * PANEL;
+        vf softplus = fill(0), factor = fill(1), coupled = fill(0);
+        for (int first = 0; first < 16; first += L) {
+            vu word[4];
+            philox((Place){w->key, w->first_chain + c, draw, w->replica}, j, first, word);
+#pragma GCC unroll 4
+            for (int64_t k = 0; 16 * k < width; k++) {
+                const int64_t i = 16 * k + first;
+                const vf logit = beta * load(tile + i) + load(b + i);
+                const vf e = exp_of(-logit);
+                const vf u = uniform(word[k]);
+                if (draws) store(h + row + i, (vf)((u * e + u < 1.0f) & (vi)fill(1.0f)));
+                if (p) store(p + row + i, 1.0f / (1.0f + e));
+                if (coupling) coupled += load(h + row + i) * (load(tile + i) + load(w->plain_b + j * PANEL + i));
+                if (free_energy) {  // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), one logarithm for all
+                    const vi positive = logit > 0.0f;
+                    softplus += choose(positive, logit, fill(0));
+                    factor *= 1.0f + choose(positive, e, exp_of(logit));
+                }
+            }
+        }
+        if (coupling) coupling[c] = (j ? coupling[c] : 0) + total(coupled);
+        if (free_energy) free_energy[c] -= total(softplus + log_of(factor));
+    }
+}
+
 // h' ~ p(h | v) but where h is held, its probabilities, F(v) and the coupling where asked for
 static inline void hidden(const Walk *w, uint32_t draw, const float *v, float *h, float *p, float *free_energy) {
     if (free_energy)
@@ -204,34 +237,14 @@ static inline void hidden(const Walk *w, uint32_t draw, const float *v, float *h
         }
     const int64_t K = w->half ? (w->n_visible + 1) / 2 : w->n_visible, a_row = w->half ? w->v_row / 2 : w->v_row;
     const float *a = along_units(w, v, w->v_row, w->mu, w->inverse);
+    const int draws = h && !w->held, plain = draws && !free_energy && !w->coupling;
     for (int64_t j = 0; j < panels(w->n_hidden); j++) {
         const int64_t width = width_of(w->n_hidden, j);
         memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
         TIMED(2, product(w->half, w->n_chains, width, K, a, a_row, 1, w->up + j * K * PANEL, PANEL, w->tile, PANEL));
-        for (int64_t c = 0; c < w->n_chains; c++) {
-            vf softplus = fill(0), factor = fill(1), coupled = fill(0);
-            for (int first = 0; first < 16; first += L) {
-                vu word[4];
-                philox((Place){w->key, w->first_chain + c, draw, w->replica}, j, first, word);
-                for (int64_t k = 0; 16 * k < width; k++) {
-                    const int64_t i = 16 * k + first, unit = j * PANEL + i;
-                    const vf logit = *w->beta * load(w->tile + c * PANEL + i) + load(w->b + unit);
-                    const vf e = exp_of(-logit);
-                    const vf u = uniform(word[k]);
-                    if (h && !w->held) store(h + c * w->h_row + unit, (vf)((u * e + u < 1.0f) & (vi)fill(1.0f)));
-                    if (p) store(p + c * w->h_row + unit, 1.0f / (1.0f + e));
-                    if (w->coupling)
-                        coupled += load(h + c * w->h_row + unit) * (load(w->tile + c * PANEL + i) + load(w->plain_b + unit));
-                    if (free_energy) {  // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), one logarithm for all
-                        const vi positive = logit > 0.0f;
-                        softplus += choose(positive, logit, fill(0));
-                        factor *= 1.0f + choose(positive, e, exp_of(logit));
-                    }
-                }
-            }
-            if (w->coupling) w->coupling[c] = (j ? w->coupling[c] : 0) + total(coupled);
-            if (free_energy) free_energy[c] -= total(softplus + log_of(factor));
-        }
+        if (plain && !p && width == PANEL) hidden_panel(w, draw, j, PANEL, 1, h, 0, 0, 0);  // known when it is compiled
+        else if (plain && width == PANEL) hidden_panel(w, draw, j, PANEL, 1, h, p, 0, 0);
+        else hidden_panel(w, draw, j, width, draws, h, p, free_energy, w->coupling);
     }
 }
 

@@ -134,12 +134,11 @@ def table(rounds: int, device: torch.device, sizes: list[Size]) -> None:
 def outside_bytes(size: Size, blocks: int) -> int:
     """Bytes of numbers as many as W that an update must read and write outside of its walk, in float32.
 
-    The copy that chains move under, W packed twice, the sums at the data and those under the chains read once, the
-    pooled difference in float64 written and read, the gradient written, and read by the step that changes W.
+    The copy that chains move under, W packed twice, the sums at the data written, and read beside those under the chains
+    and W for the gradient, which is written; the step reads it and W, and writes both.
     """
-    frozen, packed, at_data, pooled = 2, 2 + 2, blocks, 2 * blocks + 2 + 2
-    gradient, step = 1 + 1, 3
-    return 4 * size.N * size.M * (frozen + packed + at_data + pooled + gradient + step)
+    frozen, packed, at_data, gradient, step = 2, 2 + 2, blocks, 2 * blocks + 1 + 1, 4
+    return 4 * size.N * size.M * (frozen + packed + at_data + gradient + step)
 
 
 def updates(rounds: int) -> None:

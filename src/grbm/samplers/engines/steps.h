@@ -124,13 +124,16 @@ static void along_chains_by_unit(float *out, const float *x, int64_t n, int64_t 
 // mean = mu + gain (W h), the mean of p(v | h)
 static inline void visible_mean(const Walk *w, const float *h, float *mean) {
     if (w->n_visible <= FEW) {  // a product would leave most of its columns empty
-        for (int64_t c = 0; c < w->n_chains; c++)
-            for (int64_t i = 0; i < w->v_row; i++) {
+        for (int64_t c = 0; c < w->n_chains; c++) {
+            float *const row = mean + c * w->v_row;
+            for (int64_t i = 0; i < w->v_row; i += L) store(row + i, fill(0));
+            for (int64_t i = 0; i < w->n_visible; i++) {
                 vf sum = fill(0);
-                for (int64_t j = 0; j < w->n_hidden && i < w->n_visible; j += L)
+                for (int64_t j = 0; j < w->n_hidden; j += L)
                     sum += load(w->down + i * w->h_row + j) * load(h + c * w->h_row + j);
-                mean[c * w->v_row + i] = i < w->n_visible ? w->mu[i] + w->gain[i] * total(sum) : 0;
+                row[i] = w->mu[i] + w->gain[i] * total(sum);
             }
+        }
         return;
     }
     const int64_t K = w->half ? (w->n_hidden + 1) / 2 : w->n_hidden, a_row = w->half ? w->h_row / 2 : w->h_row;
@@ -151,15 +154,19 @@ static inline void visible_mean(const Walk *w, const float *h, float *mean) {
 static inline void move(const Walk *w, int64_t t, uint32_t draw, const float *v, float *moved) {
     const float *shrink = w->shrink + t * w->move_row, *noise_std = w->noise_std + t * w->move_row;
     if (w->n_visible <= FEW) {  // draws for L chains at once: a panel of units would be nearly empty
-        for (int64_t c = 0; c < w->n_chains; c++) w->log_q[c] = 0;
-        for (int64_t i = 0; i < w->v_row; i++)
+        for (int64_t c = 0; c < w->n_chains; c++) {
+            w->log_q[c] = 0;
+            for (int64_t i = 0; i < w->v_row; i += L) {  // what is beyond the last unit is 0; v may be moved where it is
+                float *const here = moved + c * w->v_row + i;
+                store(here, choose(load(w->real + i) > 0.0f, load(here), fill(0)));
+            }
+        }
+        for (int64_t i = 0; i < w->n_visible; i++)
             for (int64_t c = 0; c < w->n_chains; c += L) {
                 vu word[4];
-                vf xi = fill(0), unused;
-                if (i < w->n_visible) {
-                    philox_of_unit((Place){w->key, w->first_chain + c, draw, w->replica}, i, word);
-                    normal(word[0], word[1], &xi, &unused);
-                }
+                vf xi, unused;
+                philox_of_unit((Place){w->key, w->first_chain + c, draw, w->replica}, i, word);
+                normal(word[0], word[1], &xi, &unused);
                 for (int64_t k = c; k < c + L && k < w->n_chains; k++) {
                     const int64_t place = k * w->v_row + i;
                     moved[place] = w->mean[place] + shrink[i] * (v[place] - w->mean[place]) + noise_std[i] * xi[k - c];

@@ -134,8 +134,8 @@ def table(rounds: int, device: torch.device, sizes: list[Size]) -> None:
 def outside_bytes(size: Size, blocks: int) -> int:
     """Bytes of numbers as many as W that an update must read and write outside of its walk, in float32.
 
-    The copy that chains move under, W packed twice, the sums at the data written, and read beside those under the chains
-    and W for the gradient, which is written; the step reads it and W, and writes both.
+    The copy that chains move under, W packed twice, the sums at the data written and, beside those under the chains and
+    W, read for the gradient, which is written; the step reads it and W, and writes both.
     """
     frozen, packed, at_data, gradient, step = 2, 2 + 2, blocks, 2 * blocks + 1 + 1, 4
     return 4 * size.N * size.M * (frozen + packed + at_data + gradient + step)

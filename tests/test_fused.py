@@ -77,6 +77,7 @@ def moments_in_stretches(energy, moves, v, n_steps: int, burn_in: int, marginal:
         Langevin(0.05, per_unit=True),
         GibbsLangevin(0.3, adjust_from=0),
         Langevin(0.5, adjust_from=1, temperature=2.0),
+        GibbsLangevin(0.3, adjust_from=1, temperature=3.0, joint=True),
     ],
     ids=repr,
 )

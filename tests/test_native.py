@@ -32,6 +32,8 @@ SAMPLERS = [
     Langevin(0.05),
     Langevin(0.05, per_unit=True),
     Langevin(0.4, adjust_from=0),
+    GibbsLangevin(1.0, adjust_from=0, temperature=8.0, accept_temperature=1.0),
+    GibbsLangevin(0.05, adjust_from=1, temperature=3.0, joint=True),
 ]
 
 

@@ -21,10 +21,11 @@ from grbm import (
     walk,
 )
 from grbm.evaluate import exact
-from grbm.randomness import Blocks, generator
-from grbm.samplers import AdaptiveSampler, Moves, MoveSampler, persistent, run_chains
-from grbm.samplers.engines import pick_engine
+from grbm.randomness import Blocks, Philox, generator
+from grbm.samplers import AdaptiveSampler, Moves, MoveSampler, StepInfo, persistent, run_chains
+from grbm.samplers.engines import pick_engine, run_moves
 from grbm.samplers.gibbs_langevin import k_step_loop, k_step_moves
+from grbm.samplers.moves import moves_of
 from grbm.samplers.updates import accept, hidden_update, visible_update
 from grbm.schedules import cosine, cosine_steps
 from tests.conftest import exact_chains, random_model, z_scores
@@ -38,6 +39,9 @@ EXACT = [
     GibbsLangevin(0.15, adjust_from=0),
     GibbsLangevin(0.15, adjust_from=0, per_unit=True),
     GibbsLangevin(0.6, adjust_from=0, n_inner=1),
+    GibbsLangevin(4.0, adjust_from=0, temperature=8.0, accept_temperature=1.0),
+    GibbsLangevin(0.4, adjust_from=0, temperature=3.0, accept_temperature=1.0, joint=True),
+    Langevin(1.0, adjust_from=0, temperature=4.0, accept_temperature=1.0),
 ]
 BIASED = [Langevin(0.6), Langevin(0.6, per_unit=True), GibbsLangevin(0.4), GibbsLangevin(0.4, per_unit=True)]
 ADJUSTED = GibbsLangevin(0.4, adjust_from=0)
@@ -77,6 +81,7 @@ OTHERS = [
     TrajectoryTempering(),
     Annealed(),
     GibbsLangevin(0.1, temperature=8.0),
+    GibbsLangevin(0.4, adjust_from=0, temperature=3.0, joint=True),
 ]
 MODELS = [(1, 2, 0), (2, 4, 1), (3, 6, 2), (6, 3, 3)]
 N_CHAINS = 40_000
@@ -263,12 +268,14 @@ def log_normal(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.
     return (-0.5 * (x - mean) ** 2 / var - 0.5 * (2 * math.pi * var).log()).sum(-1)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_gibbs_langevin_accepts_by_equation_12_in_full(temperature):
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize(("temperature", "at"), [(1.0, None), (3.0, None), (3.0, 1.0), (3.0, 2.0)])
+def test_gibbs_langevin_accepts_by_equation_12_in_full(temperature, at, joint):
     """The acceptance probability is the ratio of joint densities and of whole proposals, hidden terms included."""
     model = random_model(3, 5, 4)
     energy = model.freeze()
-    sampler = GibbsLangevin(0.3, adjust_from=0, n_inner=3, temperature=temperature)
+    sampler = GibbsLangevin(0.3, adjust_from=0, n_inner=3, temperature=temperature, accept_temperature=at, joint=joint)
+    target = at or temperature
     v, h = exact_chains(model, 500, seed=1)
     start = sampler.start(energy, v, generator(0))._replace(h=h)
     _, info = sampler.bind(energy, 1)(start, 0, generator(7))
@@ -285,14 +292,38 @@ def test_gibbs_langevin_accepts_by_equation_12_in_full(temperature):
         mean = moves.shrink * from_v + (1 - moves.shrink) * energy.visible_mean(from_h)
         return log_normal(to_v, mean, moves.noise_std**2) + log_p_h(to_v, to_h)
 
-    def log_target(v, h):  # v at temperature T, h given v at temperature 1, as the published program has it
-        return (-energy.energy(v, h) - log_p_h(v, h)) / temperature + log_p_h(v, h)
+    def log_target(v, h):  # v at temperature T, h given v at temperature 1; or both at T
+        if joint:
+            return -energy.energy(v, h) / target
+        return (-energy.energy(v, h) - log_p_h(v, h)) / target + log_p_h(v, h)
 
     new_v, new_h = proposal.v, proposal.h
     log_ratio = log_target(new_v, new_h) - log_target(v, h)
     log_ratio += log_q(v, h, new_v, new_h) - log_q(new_v, new_h, v, h)
     torch.testing.assert_close(info.accept_prob, log_ratio.clamp_max(0).exp())
     assert 0.05 < info.accept_prob.mean() < 0.95
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["pytorch", "native"])
+def test_a_joint_test_at_another_temperature_has_that_joint_distribution(dtype):
+    """exp(−E/T) is the machine of b/T and Tσ², whatever the hidden units are proposed by."""
+    model, T = random_model(2, 4, 1), 3.0
+    hot = model.from_parameters({**model.state_dict(), "b": model.b / T, "log_var": model.log_var + math.log(T)})
+    sampler = GibbsLangevin(0.4, adjust_from=0, temperature=T, joint=True)
+    assert not sampler.exact
+    v, h = exact_chains(hot, N_CHAINS, seed=1)
+    energy = model.to(dtype).freeze()
+    start = sampler.start(energy, v.to(dtype), generator(0))._replace(h=h.to(dtype))
+    if dtype == torch.float64:
+        for _, chains, info in walk(energy, sampler, start, 20, generator(1)):
+            pass
+    else:
+        walked = run_moves(energy, moves_of(sampler, energy, 20), start.v, 20, Philox(5), given=start)
+        chains, info = walked.chains, StepInfo(walked.accept_prob)
+    assert 0.2 < info.accept_prob.mean() < 0.9
+    assert z_scores(chains.v.double(), chains.h.double(), exact.moments(hot)).abs().max() < 4
+    apart = sampler.start(energy, v.to(dtype), generator(0))  # h drawn at temperature 1 is another distribution
+    assert z_scores(v, apart.h.double(), exact.moments(hot)).abs().max() > 6
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])

@@ -88,6 +88,10 @@ class SamplerConfig:
     """Langevin family: 1 is the paper; the batch size is the published program."""
     per_unit: bool | None = None
     """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
+    accept_temperature: float | None = None
+    """Langevin family: temperature of the Metropolis test, by default that of the proposals; 1 makes it exact."""
+    joint: bool | None = None
+    """gibbs-langevin: the Metropolis test is of v and h together, which matters at a temperature other than 1."""
     n_moves: int | None = None
     """global-moves: Gibbs steps between two proposals from the mixture that describes whitened data."""
     n_replicas: int | None = None

@@ -16,10 +16,12 @@ class GibbsLangevin(LangevinOptions, MoveSampler):
 
     The K steps are linear and Gaussian, so they cost one product with W and one normal draw whatever K is (Eq. 11).
     Options as in `Langevin`, and ``n_inner`` = K; the cosine schedule runs over the K inner steps.
-    Unadjusted, the move overshoots or undershoots σ² and the sampler is biased.
+    Unadjusted, the move overshoots or undershoots σ² and the sampler is biased. With ``joint`` the test's target is
+    exp(−E(v, h)/T), h included, as in the last public version of the published program; it matters at T other than 1.
     """
 
     n_inner: int = 10
+    joint: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -27,7 +29,8 @@ class GibbsLangevin(LangevinOptions, MoveSampler):
             raise ValueError(f"n_inner must be at least 1, got {self.n_inner}.")
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        return k_step_moves(energy.var, scheduled(energy.var, self, self.n_inner), self.temperature, self.adjust_from)
+        moves = k_step_moves(energy.var, scheduled(energy.var, self, self.n_inner), self.temperature, self.adjust_from)
+        return moves._replace(temperature=self.target_temperature, joint=self.joint)
 
 
 def k_step_moves(var: Tensor, step_sizes: Tensor, temperature: float = 1.0, adjust_from: int | None = None) -> Moves:

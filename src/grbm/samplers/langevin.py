@@ -29,23 +29,35 @@ class LangevinOptions:
         T in v' = v − (α/T) ∂ + sqrt(2α) ξ; 1 is the paper, the batch size is the published program.
     per_unit : bool
         A step size per unit keeps α/σ_i² equal for all; else the unit of smallest variance overshoots first.
+    accept_temperature : float, optional
+        T of the Metropolis test alone, whose target is exp(−F/T) p(h | v); by default that of the proposals. At 1 the
+        sampler is exact whatever the temperature of its proposals, which are then wide, global ones: the published
+        program as it was when the paper was written.
     """
 
     step_size: float = 0.04
     adjust_from: int | None = None
     temperature: float = 1.0
     per_unit: bool = False
+    accept_temperature: float | None = None
 
     def __post_init__(self) -> None:
         if not (self.step_size > 0 and self.temperature > 0):
             raise ValueError(f"step_size and temperature must be positive, got {self.step_size}, {self.temperature}.")
+        if self.accept_temperature is not None and not self.accept_temperature > 0:
+            raise ValueError(f"accept_temperature must be positive, got {self.accept_temperature}.")
         if self.adjust_from is not None and self.adjust_from < 0:
             raise ValueError(f"adjust_from must be None or at least 0, got {self.adjust_from}.")
 
     @property
     def exact(self) -> bool:
         """Adjusted at every step, and at temperature 1."""
-        return self.adjust_from == 0 and self.temperature == 1
+        return self.adjust_from == 0 and self.target_temperature == 1
+
+    @property
+    def target_temperature(self) -> float:
+        """Of what adjusted chains leave unchanged."""
+        return self.temperature if self.accept_temperature is None else self.accept_temperature
 
     def overshoot(self, energy: Energy) -> Tensor:
         """α₀-step over Tσ_i² per unit (N,): above 2 the proposal moves v away from the mean, and v diverges."""
@@ -62,7 +74,8 @@ class Langevin(LangevinOptions, MoveSampler):
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
         step_sizes = scheduled(energy.var, self, n_steps)
-        return langevin_moves(energy.var, step_sizes, self.temperature, self.adjust_from)
+        moves = langevin_moves(energy.var, step_sizes, self.temperature, self.adjust_from)
+        return moves._replace(temperature=self.target_temperature)
 
 
 def langevin_moves(var: Tensor, step_sizes: Tensor, temperature: float, adjust_from: int | None) -> Moves:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.energy import softplus
 from grbm.model import Energy
 from grbm.randomness import Rng, normal
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
@@ -20,7 +21,7 @@ class Moves(NamedTuple):
     """Per-unit coefficients (T, ..., N) of the moves of a walk, one for each of T steps or one for all.
 
     With ``mean_field`` the hidden units drive v by their probabilities. From step ``adjust_from`` on each move is
-    accepted or rejected at ``temperature``.
+    accepted or rejected at ``temperature`` T: exp(−F(v)/T) p(h | v) or, ``joint``, exp(−E/T) is its target.
     """
 
     shrink: Tensor
@@ -28,6 +29,7 @@ class Moves(NamedTuple):
     mean_field: bool = False
     adjust_from: int | None = None
     temperature: float = 1.0
+    joint: bool = False
 
     def part(self, first: int, last: int) -> "Moves":
         """The moves of steps first..last−1."""
@@ -44,6 +46,7 @@ class _Kept(NamedTuple):
     owner: object
     mean: Tensor  # m at the present state
     free_energy: Tensor
+    log_p: Tensor  # log p(h | v)
 
 
 def move_step(energy: Energy, moves: Moves) -> Step:
@@ -51,8 +54,10 @@ def move_step(energy: Energy, moves: Moves) -> Step:
 
     The hidden terms of Eq. 12 cancel because E(v, h) = F(v) − log p(h | v) and h' is drawn from p(h | v'):
     log A = (F(v) − F(v'))/T + log q(v | v', h') − log q(v' | v, h), where both q share the covariance noise_std².
-    For Langevin, whose q does not depend on h, this is the Metropolis-adjusted algorithm.
+    For Langevin, whose q does not depend on h, this is the Metropolis-adjusted algorithm. Where the joint energy is
+    divided by T they do not cancel, and (1 − 1/T) (log p(h | v) − log p(h' | v')) is added.
     """
+    T, joint = moves.temperature, moves.joint
 
     owner = object()  # of what is kept from one step to the next: no other walk's is taken up
 
@@ -61,28 +66,34 @@ def move_step(energy: Energy, moves: Moves) -> Step:
 
     def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
         shrink, noise_std = (x[t if len(x) > 1 else 0] for x in (moves.shrink, moves.noise_std))
-        if isinstance(chains.state, _Kept) and chains.state.owner is owner:
-            mean, free_energy = chains.state.mean, chains.state.free_energy
-        else:
-            mean, free_energy = drive(chains.h, chains.h_prob), None
+        kept = chains.state if isinstance(chains.state, _Kept) and chains.state.owner is owner else None
+        mean = drive(chains.h, chains.h_prob) if kept is None else kept.mean
         noise = normal(chains.v.shape, chains.v, rng)
         v = visible_update(chains.v, mean, shrink, noise_std, noise)
         logits = energy.hidden_logits(v)
         h, h_prob = hidden_update(logits, rng=rng)
         if moves.adjust_from is None or t < moves.adjust_from:
             return Chains(v, h, h_prob), StepInfo()
-        if free_energy is None:
-            free_energy = energy.free_energy(chains.v)
-        new_mean, new_free_energy = drive(h, h_prob), energy.free_energy(v, logits)
-        way_back = (chains.v - torch.lerp(new_mean, v, shrink)) / noise_std
-        log_q = 0.5 * (noise.square() - way_back.square()).sum(-1)
-        decision = accept((free_energy - new_free_energy) / moves.temperature + log_q, rng)
-        kept = _Kept(owner, decision.select(new_mean, mean), decision.select(new_free_energy, free_energy))
+        if kept is None:
+            old_logits = energy.hidden_logits(chains.v)
+            kept = _Kept(owner, mean, energy.free_energy(chains.v, old_logits), _log_p(chains.h, old_logits))
+        moved = _Kept(owner, drive(h, h_prob), energy.free_energy(v, logits), _log_p(h, logits))
+        way_back = (chains.v - torch.lerp(moved.mean, v, shrink)) / noise_std
+        log_ratio = (kept.free_energy - moved.free_energy) / T + 0.5 * (noise.square() - way_back.square()).sum(-1)
+        if joint:
+            log_ratio = log_ratio + (1 - 1 / T) * (kept.log_p - moved.log_p)
+        decision = accept(log_ratio, rng)
+        kept = _Kept(owner, *(decision.select(a, b) for a, b in zip(moved[1:], kept[1:], strict=True)))
         new, old = (v, h, h_prob), (chains.v, chains.h, chains.h_prob)
         selected = (decision.select(a, b) for a, b in zip(new, old, strict=True))
         return Chains(*selected)._replace(state=kept), StepInfo(decision.accept_prob)
 
     return step
+
+
+def _log_p(h: Tensor, logits: Tensor) -> Tensor:
+    """log p(h | v) of h (..., M) by their logits: (...)."""
+    return (h * logits - softplus(logits)).sum(-1)
 
 
 class MoveSampler(Sampler):

@@ -5,7 +5,7 @@ interpreter on a CPU (TRITON_INTERPRET=1), which is how they are tested without 
 """
 
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,7 +16,7 @@ from grbm.model import Energy
 from grbm.options import Precision
 from grbm.randomness import Blocks, Philox
 from grbm.samplers.chains import Chains, Walked
-from grbm.samplers.engines.cuda_buffers import Buffers, grid, product, set_for
+from grbm.samplers.engines.cuda_buffers import Buffers, Part, grid, product, set_for
 from grbm.samplers.engines.kernels import LIMIT, acceptance, visible_tail
 from grbm.samplers.moves import Moves
 
@@ -35,8 +35,16 @@ class Shape(NamedTuple):
     given: bool
     adjust_from: int | None  # steps from which on moves are accepted or rejected
     temperature: float  # at which they are
+    joint: bool
     precision: Precision
     device: torch.device
+
+
+class _Tail(NamedTuple):
+    """Sums over hidden units by chain (C,)."""
+
+    softplus: Tensor  # Σ_j softplus(ℓ_j)
+    log_p: Tensor  # log p(h | v), where acceptance is joint
 
 
 class Walker(Buffers):
@@ -54,7 +62,8 @@ class Walker(Buffers):
         self.h, self.p = (room(self.ring if keep else 1, C, M, kind=self.kind) for keep in (True, self.keep_p))
         self.adjusted = shape.adjust_from is not None
         adjusted = C if self.adjusted else 0
-        self.parts = self.room_for_parts(adjusted)  # of Σ_j softplus
+        self.parts = self.room_for_parts(adjusted * (1 + shape.joint))  # of Σ_j softplus, and of Σ_j h_j ℓ_j
+        self.more = room(adjusted)
         self.prob, self.accepted, self.accept_chain = room(adjusted), room(adjusted, kind=torch.bool), room(adjusted)
 
     def run(self) -> None:
@@ -66,10 +75,11 @@ class Walker(Buffers):
         if not s.given:
             self._hidden(0, 0)
         first, draw = (0 if s.burn_in == -1 else 1), int(not s.given)
-        drive = softplus = None
+        drive = found = None
         if self.adjusted:
-            drive = self._drive(0)
-            softplus = functional.softplus(product(self.operand[0], self.V) + self.c, threshold=40.0).sum(1)
+            logits = product(self.operand[0], self.V) + self.c
+            softplus = functional.softplus(logits, threshold=40.0).sum(1)
+            drive, found = self._drive(0), _Tail(softplus, (self.h[0].float() * logits).sum(1) - softplus)
         for t in range(s.n_steps):
             old, new = t % self.ring, (t + 1) % self.ring
             if new == 0:
@@ -85,34 +95,39 @@ class Walker(Buffers):
             )  # fmt: skip
             self._hidden(new, draw + 1)
             if s.adjust_from is not None:
-                drive, softplus = self._adjust(t, old, new, draw, d, softplus)
+                drive, found = self._adjust(t, old, new, draw, d, found)
             draw += 2 if s.adjust_from is None or t < s.adjust_from else 3
         self._sum(first, s.n_steps % self.ring + 1)
 
     def _drive(self, slot: int) -> Tensor:
         return product(self.p[slot] if self.shape.mean_field else self.h[slot], self.Vt)
 
-    def _adjust(self, t: int, old: int, new: int, draw: int, d: Tensor, softplus: Any) -> tuple[Tensor, Tensor]:
-        """Take step t, or stay; the drive of what is then in slot ``new``, and its Σ_j softplus."""
+    def _adjust(self, t: int, old: int, new: int, draw: int, d: Tensor, found: Any) -> tuple[Tensor, "_Tail"]:
+        """Take step t, or stay; the drive and the sums over hidden units of what is then in slot ``new``."""
         s = self.shape
-        moved_d, moved_softplus = self._drive(new), self.parts.sum(1)
+        sums = self.parts.sum(1)
+        moved_d, moved = self._drive(new), _Tail(sums[: s.n_chains], sums[-s.n_chains :] - sums[: s.n_chains])
         assert s.adjust_from is not None
         if t < s.adjust_from:
-            return moved_d, moved_softplus
+            return moved_d, moved
         k = t if s.n_moves > 1 else 0
+        if s.joint:
+            self.more.copy_((1 - 1 / s.temperature) * (found.log_p - moved.log_p))
         acceptance[(triton.cdiv(s.n_chains, self.tail["BM"]),)](
-            self.u[old], self.u[new], d, moved_d, softplus, moved_softplus, self.shrink[k], self.noise_std[k],
-            self.state, draw, self.prob, self.accepted, s.temperature, s.n_chains, s.n_visible, **self.tail,
+            self.u[old], self.u[new], d, moved_d, found.softplus, moved.softplus, self.more, self.shrink[k],
+            self.noise_std[k], self.state, draw, self.prob, self.accepted, s.temperature, s.n_chains, s.n_visible,
+            **self.tail,
         )  # fmt: skip
         self.accept_chain += self.prob
         taken = self.accepted[:, None]
         for x in (self.u, self.operand, self.h) + ((self.p,) if self.keep_p else ()):
             x[new] = torch.where(taken, x[new], x[old])
-        return torch.where(taken, moved_d, d), torch.where(self.accepted, moved_softplus, softplus)
+        kept = (torch.where(self.accepted, a, b) for a, b in zip(moved, found, strict=True))
+        return torch.where(taken, moved_d, d), _Tail(*kept) if s.joint else _Tail(next(kept), moved.log_p)
 
     def _hidden(self, slot: int, draw: int) -> None:
         p = self.p[slot] if self.keep_p else None
-        part: Literal["", "softplus"] = "softplus" if self.adjusted else ""
+        part: Part = ("joint" if self.shape.joint else "softplus") if self.adjusted else ""
         self.draw_hidden(self.operand[slot], draw, self.h[slot], p, self.shape.n_chains, part, self.parts)
 
     def _sum(self, first: int, last: int) -> None:
@@ -151,8 +166,8 @@ def run_moves(
     shape = Shape(
         n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
         mean_field=moves.mean_field, probabilities=probabilities, given=given is not None,
-        adjust_from=adjust_from, temperature=moves.temperature if adjust_from is not None else 1.0, precision=precision,
-        device=device,
+        adjust_from=adjust_from, temperature=moves.temperature if adjust_from is not None else 1.0,
+        joint=moves.joint and adjust_from is not None, precision=precision, device=device,
     )  # fmt: skip
     w = walker(shape)
     sigma = w.begin(energy, rng, C)

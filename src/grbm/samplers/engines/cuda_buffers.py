@@ -27,6 +27,8 @@ from grbm.samplers.engines.tile_table import Product, Tile, tile_for
 TILE: Tile = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
 TAIL: Tile = {"BM": 16, "BN": 64}
 
+Part = Literal["", "softplus", "drive", "joint"]  # what the tiles of h leave of sums over hidden units
+
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b in float32, whatever its operands are."""
@@ -101,7 +103,7 @@ class Buffers:
 
     def draw_hidden(
         self, operand: Tensor, draw: int, h: Tensor, p: Tensor | None, n_chains: int,
-        part: Literal["", "softplus", "drive"], parts: Tensor, beta: Tensor | None = None,
+        part: Part, parts: Tensor, beta: Tensor | None = None,
     ) -> None:  # fmt: skip
         """h (rows, M) given the ``operand`` (rows, N), its probabilities where there is room, and the parts."""
         C, N, M, n_parts, keep_p = self.rows, self.n_visible, self.n_hidden, parts.shape[1], p is not None

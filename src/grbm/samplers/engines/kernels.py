@@ -63,7 +63,8 @@ def _draw_hidden(
 ):  # fmt: skip
     """h ~ Bernoulli(sigmoid(logits)) for a tile (BM, BN), its probabilities, and its ``part`` of a sum over j.
 
-    The sum is that of softplus(ℓ_j) for PART "softplus"; for "drive" that of h_j ℓ_j, where h is drawn at β ℓ.
+    The sum is that of softplus(ℓ_j) for PART "softplus"; for "drive" that of h_j ℓ_j, where h is drawn at β ℓ; "joint"
+    has both, the latter after the C rows of the former.
     """
     units = first + tl.arange(0, BN)
     w0, w1, w2, w3 = _words(state, rows, chains, first, draw, BM, BN)
@@ -75,13 +76,14 @@ def _draw_hidden(
     tl.store(h + places, tl.where(on, 1.0, 0.0).to(h.dtype.element_ty), inside)
     if KEEP_P:
         tl.store(p + places, prob.to(p.dtype.element_ty), inside)
-    if PART == "softplus":
+    if PART == "softplus" or PART == "joint":
         softplus = tl.maximum(logits, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(logits)))
         summed = tl.sum(tl.where(inside, softplus, 0.0), 1)
         tl.store(part + rows * n_parts + first // BN, summed, rows < C)
-    if PART == "drive":
+    if PART == "drive" or PART == "joint":
         summed = tl.sum(tl.where(inside & on, logits, 0.0), 1)
-        tl.store(part + rows * n_parts + first // BN, summed, rows < C)
+        place = rows + C if PART == "joint" else rows
+        tl.store(part + place * n_parts + first // BN, summed, rows < C)
 
 
 @triton.jit(do_not_specialize=["draw"])
@@ -155,10 +157,13 @@ def visible_tail(
 
 @triton.jit(do_not_specialize=["draw"])
 def acceptance(
-    u, moved, d, moved_d, softplus, moved_softplus, shrink, noise_std, state, draw, prob, taken, temperature, C, N,
-    BM: tl.constexpr, BN: tl.constexpr,
+    u, moved, d, moved_d, softplus, moved_softplus, more, shrink, noise_std, state, draw, prob, taken, temperature,
+    C, N, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """With what probability each chain takes its move from u, drawn by ``draw``, and whether it does (Eq. 12)."""
+    """With what probability each chain takes its move from u, drawn by ``draw``, and whether it does (Eq. 12).
+
+    ``more`` (C,) is added to the logarithm of the ratio.
+    """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     falls = tl.load(moved_softplus + rows, rows < C, 0.0) - tl.load(softplus + rows, rows < C, 0.0)  # F(u) − F(u')
     log_q = tl.zeros((BM,), tl.float32)
@@ -173,7 +178,7 @@ def acceptance(
         there, back = _noise(state, rows, C, first, draw, BM, BN), (old - (drive + keep * (new - drive))) / std
         log_q += 0.5 * tl.sum(tl.where(inside, there * there - back * back, 0.0), 1)
         falls += 0.5 * tl.sum(old * old - new * new, 1)
-    probability = _probability(falls / temperature + log_q)
+    probability = _probability(falls / temperature + log_q + tl.load(more + rows, rows < C, 0.0))
     tl.store(prob + rows, probability, rows < C)
     tl.store(taken + rows, _drawn(state, rows, C, draw + 2, BM) < probability, rows < C)
 

@@ -20,8 +20,9 @@ static void run(Walk w) {
     into_rows(w.p, w.h_row, w.start_p, w.n_hidden, w.n_chains);
     int64_t first = w.burn_in < 0 ? 0 : 1;  // the first slot that is not summed yet
     float *const p_start = w.keep_p || w.n_steps == 0 ? w.p : 0, *const F = w.adjusted ? w.free_energy : 0;
-    if (w.draw_start || w.adjusted) TIMED(3, hidden(&w, draw, w.v, w.draw_start ? w.h : 0, p_start, F));
-    draw += w.draw_start != 0;
+    w.held = !w.draw_start;
+    if (w.draw_start || w.adjusted) TIMED(3, hidden(&w, draw, w.v, w.h, p_start, F));
+    w.held = 0, draw += w.draw_start != 0;
     if (w.adjusted) visible_mean(&w, w.mean_field ? w.p : w.h, w.mean);
     for (int64_t t = 0; t < w.n_steps; t++) {
         const int64_t old = t % w.ring, new = (t + 1) % w.ring;
@@ -39,6 +40,7 @@ static void run(Walk w) {
             float *swap = w.mean;
             w.mean = w.old_mean, w.old_mean = swap;
             swap = w.free_energy, w.free_energy = w.old_free_energy, w.old_free_energy = swap;
+            swap = w.log_p, w.log_p = w.old_log_p, w.old_log_p = swap;
         }
         TIMED(3, hidden(&w, draw++, v_new, h_new, p_new, w.adjusted ? w.free_energy : 0));
         if (w.adjusted) {
@@ -74,6 +76,7 @@ static Walk one(const Walk *all, int64_t k) {
     if (w.adjusted) w.old_mean += k * c * v, w.free_energy += k * c, w.old_free_energy += k * c, w.accept += k * w.n_steps;
     if (w.sum_v) w.sum_v += k * v, w.sum_v2 += k * v, w.sum_h += k * h, w.sum_vh += k * w.n_visible * h;
     if (w.half) w.halves += k * (slots + 1) * (v + h) / 2;
+    if (w.log_p) w.log_p += k * c, w.old_log_p += k * c;
     const int64_t chain = r * all->n_chains + first;
     if (w.adjusted) w.accept_chain += chain;
     w.start_v += chain * w.n_visible;

@@ -93,6 +93,7 @@ class Frame(NamedTuple):
         sizes["halves"] = R * parts * (ring * chunk + 1) * (v_row + h_row) // 2 if half else 0
         if adjusted:
             sizes |= {"old_mean": n * v_row, "free_energy": n, "old_free_energy": n}
+            sizes |= {"log_p": n, "old_log_p": n} if moves.joint else {}
         room = Room.of(sizes)
         walk = Walk(
             n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,

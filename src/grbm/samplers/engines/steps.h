@@ -42,6 +42,7 @@ typedef struct {
     float *last_v, *last_h, *last_p; // (n_replicas, n_chains, units): where the last state goes
     float *mean, *old_mean;  // (chunk, row)
     float *free_energy, *old_free_energy, *log_q, *tile;  // (chunk, 1 or PANEL)
+    float *log_p, *old_log_p;                             // log p(h | v) (chunk,), where acceptance is joint; or null
     const float *plain_b;    // b of the untempered energy (row), with `coupling`
     float *coupling;         // (chunk,): where `hidden` leaves the sum of h_j l_j, l the untempered logits; or null
     float *halves;                                        // (ring chunk + 1, (v_row + h_row)/2), with `half`
@@ -198,15 +199,15 @@ static inline void move(const Walk *w, int64_t t, uint32_t draw, const float *v,
     }
 }
 
-// What comes of the logits of panel j in the tile: draws, probabilities, and what F(v) and the coupling gain, each where
-// it is asked for
+// What comes of the logits of panel j in the tile: draws, probabilities, and what F(v), the coupling and log p(h | v) gain,
+// each where it is asked for; the last with F(v) alone
 ALWAYS void hidden_panel(const Walk *w, uint32_t draw, int64_t j, int64_t width, int draws, float *h, float *p,
-                         float *free_energy, float *coupling) {
+                         float *free_energy, float *coupling, float *log_p) {
     const float beta = *w->beta, *const b = w->b + j * PANEL;
     for (int64_t c = 0; c < w->n_chains; c++) {
         const float *const tile = w->tile + c * PANEL;
         const int64_t row = c * w->h_row + j * PANEL;
-        vf softplus = fill(0), factor = fill(1), coupled = fill(0);
+        vf softplus = fill(0), factor = fill(1), coupled = fill(0), on = fill(0);
         for (int first = 0; first < 16; first += L) {
             vu word[4];
             philox((Place){w->key, w->first_chain + c, draw, w->replica}, j, first, word);
@@ -219,6 +220,7 @@ ALWAYS void hidden_panel(const Walk *w, uint32_t draw, int64_t j, int64_t width,
                 if (draws) store(h + row + i, (vf)((u * e + u < 1.0f) & (vi)fill(1.0f)));
                 if (p) store(p + row + i, 1.0f / (1.0f + e));
                 if (coupling) coupled += load(h + row + i) * (load(tile + i) + load(w->plain_b + j * PANEL + i));
+                if (log_p) on += load(h + row + i) * logit;
                 if (free_energy) {  // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), one logarithm for all
                     const vi positive = logit > 0.0f;
                     softplus += choose(positive, logit, fill(0));
@@ -227,7 +229,9 @@ ALWAYS void hidden_panel(const Walk *w, uint32_t draw, int64_t j, int64_t width,
             }
         }
         if (coupling) coupling[c] = (j ? coupling[c] : 0) + total(coupled);
-        if (free_energy) free_energy[c] -= total(softplus + log_of(factor));
+        const float all = free_energy ? total(softplus + log_of(factor)) : 0;
+        if (free_energy) free_energy[c] -= all;
+        if (log_p) log_p[c] = (j ? log_p[c] : 0) + total(on) - all;
     }
 }
 
@@ -249,13 +253,13 @@ static inline void hidden(const Walk *w, uint32_t draw, const float *v, float *h
         const int64_t width = width_of(w->n_hidden, j);
         memset(w->tile, 0, w->n_chains * PANEL * sizeof(float));
         TIMED(2, product(w->half, w->n_chains, width, K, a, a_row, 1, w->up + j * K * PANEL, PANEL, w->tile, PANEL));
-        if (plain && !p && width == PANEL) hidden_panel(w, draw, j, PANEL, 1, h, 0, 0, 0);  // known when it is compiled
-        else if (plain && width == PANEL) hidden_panel(w, draw, j, PANEL, 1, h, p, 0, 0);
-        else hidden_panel(w, draw, j, width, draws, h, p, free_energy, w->coupling);
+        if (plain && !p && width == PANEL) hidden_panel(w, draw, j, PANEL, 1, h, 0, 0, 0, 0);  // known when it is compiled
+        else if (plain && width == PANEL) hidden_panel(w, draw, j, PANEL, 1, h, p, 0, 0, 0);
+        else hidden_panel(w, draw, j, width, draws, h, p, free_energy, w->coupling, w->log_p);
     }
 }
 
-// Eq. 12 as a difference of free energies; the rejected go back to where they were
+// Eq. 12 as a difference of free energies or, jointly, of energies; the rejected go back to where they were
 static inline float accept(const Walk *w, int64_t t, uint32_t draw, const float *v, const float *h, const float *p, float *v_new,
                     float *h_new, float *p_new) {
     const float *shrink = w->shrink + t * w->move_row, *noise_std = w->noise_std + t * w->move_row;
@@ -271,6 +275,7 @@ static inline float accept(const Walk *w, int64_t t, uint32_t draw, const float 
         }
         float log_ratio = (w->old_free_energy[c] - w->free_energy[c]) / w->temperature;
         log_ratio += -0.5f * total(squares) - w->log_q[c];
+        if (w->log_p) log_ratio += (1 - 1 / w->temperature) * (w->old_log_p[c] - w->log_p[c]);
         const float probability = log_ratio >= 0 ? 1 : log_ratio > -87 ? exp_of(fill(log_ratio))[0] : 0;  // NaN: 0
         vu word[4];
         philox((Place){w->key, w->first_chain + c, draw, w->replica}, 0, 0, word);
@@ -282,6 +287,7 @@ static inline float accept(const Walk *w, int64_t t, uint32_t draw, const float 
             memcpy(h_new + c * w->h_row, h + c * w->h_row, w->h_row * sizeof(float));
             if (p) memcpy(p_new + c * w->h_row, p + c * w->h_row, w->h_row * sizeof(float));
             w->free_energy[c] = w->old_free_energy[c];
+            if (w->log_p) w->log_p[c] = w->old_log_p[c];
         }
     }
     return sum;

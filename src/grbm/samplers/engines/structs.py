@@ -18,7 +18,7 @@ class Walk(ctypes.Structure):
         + [(name, ctypes.c_void_p) for name in (
             "up", "down", "real", "inverse", "beta", "b", "mu", "gain", "inverse_var", "shrink", "noise_std",
             "start_v", "start_h", "start_p", "v", "h", "p", "last_v", "last_h", "last_p", "mean", "old_mean",
-            "free_energy", "old_free_energy", "log_q", "tile", "plain_b", "coupling", "halves",
+            "free_energy", "old_free_energy", "log_q", "tile", "log_p", "old_log_p", "plain_b", "coupling", "halves",
             "sum_v", "sum_v2", "sum_h", "sum_vh", "accept", "accept_chain",
         )]
     )  # fmt: skip

@@ -14,8 +14,11 @@ TINY = ["--train.n-updates", "4", "--train.batch-size", "20", "--objective.n-ste
 TINY += ["--sampling.n-steps", "3", "--log.no-tensorboard", "--no-figures"]
 
 
-@pytest.mark.parametrize("dynamics", ["paper", "published-program"])
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    ("name", "dynamics"),
+    [(name, dynamics) for name in EXPERIMENTS for dynamics in ("paper", "paper-time-program")]
+    + [("table1-gibbs-langevin-adjusted", "last-public-program")],
+)
 def test_every_experiment_starts_trains_and_resumes(name, dynamics, pictures, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
     data = ["--data-dir", str(pictures), "--dynamics", dynamics]
@@ -24,11 +27,17 @@ def test_every_experiment_starts_trains_and_resumes(name, dynamics, pictures, tm
     assert EXPERIMENTS[name].title in capsys.readouterr().out
     run = runs.read(tmp_path / "run")
     assert run.metrics[-1]["update"] == 4
-    published = dynamics == "published-program"
+    published = dynamics != "paper"
     assert run.config.sampler.temperature == (
         EXPERIMENTS[name].batch_size if published and EXPERIMENTS[name].sampler != "gibbs" else None
     )
-    assert run.config.sampling.mean == published
+    assert run.config.sampling.mean == run.config.train.keep_last == published
+    assert run.config.sampling.sampler.temperature == (100 if run.config.sampler.temperature else None)
+    langevin = published and EXPERIMENTS[name].sampler == "langevin"
+    assert run.config.objective.probabilities == run.config.objective.data_draws == langevin
+    adjusted = EXPERIMENTS[name].adjust_from is not None and EXPERIMENTS[name].sampler == "gibbs-langevin"
+    assert run.config.sampler.accept_temperature == (1 if adjusted and dynamics == "paper-time-program" else None)
+    assert run.config.sampler.joint == (True if adjusted and dynamics == "last-public-program" else None)
     # as if it had been killed after update 2
     (tmp_path / "run" / "status.json").unlink()
     (newest, *_) = sorted((tmp_path / "run" / "checkpoints").iterdir(), reverse=True)
@@ -41,11 +50,12 @@ def test_every_experiment_starts_trains_and_resumes(name, dynamics, pictures, tm
 
 
 def test_scale_shrinks_hidden_units_updates_and_steps_and_says_so(tmp_path, capsys):
-    config = configure("table1-gibbs-langevin", "published-program", 0.0002)
-    assert (config.model.n_hidden, config.objective.n_steps, config.train.n_updates) == (487, 34, 1712)
+    config = configure("table1-gibbs-langevin", "paper-time-program", 0.0002)
+    assert (config.model.n_hidden, config.objective.n_steps, config.train.n_updates) == (487, 34, 1726)
+    assert config.sampling.n_steps == 33
     assert config.sampler.step_size == 20
     assert config.sampler.temperature == 512
-    assert "at scale 0.0002: 487 of 4,096 hidden units, 34 of 100 CD steps, 1,712 of 351,000 updates" in describe(
+    assert "at scale 0.0002: 487 of 4,096 hidden units, 34 of 100 CD steps, 1,726 of 354,000 updates" in describe(
         config
     )
     whole = configure("table1-gibbs-langevin")
@@ -69,13 +79,13 @@ def test_scale_shrinks_hidden_units_updates_and_steps_and_says_so(tmp_path, caps
         ).check()
 
 
-def test_the_two_dynamics_are_told_apart():
+def test_the_dynamics_are_told_apart():
     """v given h relaxes to variance T σ²: 1 as printed, the batch size as programmed. Small steps, so within 6 %."""
     model = GRBM(3, 2)
     with torch.no_grad():
         model.W.zero_()
     base = Base(torch.zeros(3), torch.ones(3))
-    for dynamics, temperature in (("paper", 1), ("published-program", 512)):
+    for dynamics, temperature in (("paper", 1), ("paper-time-program", 512), ("last-public-program", 512)):
         sampler = configure("table1-gibbs-langevin", dynamics).sampler.build(base)
         v = sample(model, sampler, v0=torch.zeros(20_000, 3), n_steps=60, seed=1).v
         assert float(v.var()) == pytest.approx(temperature, rel=0.06)
@@ -104,3 +114,27 @@ def test_an_annealed_step_size_falls_with_the_learning_rate():
             FitOptions(n_updates=2),
         )
     )
+
+
+def test_an_incomplete_last_batch_is_kept_where_asked_for_and_has_its_own_temperature():
+    seen = []
+
+    class Spy(GibbsLangevin):
+        def moves(self, energy, n_steps):
+            seen.append(self.temperature)
+            return super().moves(energy, n_steps)
+
+    data = torch.randn(44, 2, generator=torch.Generator().manual_seed(0))
+    for keep, temperature, expected in (
+        (True, 20.0, [20, 20, 4, 20, 20, 4]),
+        (True, 3.0, [3] * 6),  # one that is no batch's size stays
+        (False, 20.0, [20] * 6),
+    ):
+        model = GRBM(2, 3)
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        objective = CD(Spy(0.1, temperature=temperature), 1)
+        options = FitOptions(n_updates=6, batch_size=20, keep_last=keep)
+        metrics = list(fit(state, data, objective, options))
+        assert seen == expected
+        assert [len(m.negative.v) for m in metrics] == ([20, 20, 4] * 2 if keep else [20] * 6)
+        seen.clear()

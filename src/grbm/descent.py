@@ -90,7 +90,9 @@ def phases_at_once(
     rng.draw += 1  # that of the positive phase
     start = objective.start(energy, v_data, persistent, rng)
     moves = moves_of(sampler, energy, start.n_steps)
-    counts = native_update.Counts(start.n_steps, start.burn_in, objective.probabilities, centred)
+    counts = native_update.Counts(
+        start.n_steps, start.burn_in, objective.probabilities, objective.data_probabilities, centred
+    )
     found = native_update.learn(model, energy, moves, v_data, start.v, counts, rng, first)
     group.exchange(found.v)  # of which nothing is left to add up
     negative = Negative(found.sums, found.v if start.keep else None, found.pooled.accept_rate, found.v)

@@ -76,6 +76,13 @@ class Contrastive:
     sampler: Sampler
     probabilities: bool
 
+    data_draws: bool
+
+    @property
+    def data_probabilities(self) -> bool:
+        """Whether hidden units enter the moments at the data by their probabilities."""
+        return self.probabilities and not self.data_draws
+
     @abstractmethod
     def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
         """Where the chains of an update on the batch ``v_data`` start."""
@@ -108,6 +115,8 @@ class ModifiedCD(Contrastive):
         By default as many as there are data in the batch.
     probabilities : bool
         The marginal gradient (Alg. 4) in place of the joint one (Alg. 3).
+    data_draws : bool
+        Hidden units at the data are drawn all the same, as in the published program; also of `CD` and `PCD`.
     """
 
     sampler: Sampler
@@ -115,6 +124,7 @@ class ModifiedCD(Contrastive):
     burn_in: int = 0
     n_chains: int | None = None
     probabilities: bool = False
+    data_draws: bool = False
 
     def __post_init__(self) -> None:
         _check(self.sampler, self.n_steps, self.n_chains)
@@ -136,6 +146,7 @@ class CD(Contrastive):
     sampler: Sampler
     n_steps: int = 1
     probabilities: bool = False
+    data_draws: bool = False
 
     def __post_init__(self) -> None:
         _check(self.sampler, self.n_steps)
@@ -162,6 +173,7 @@ class PCD(Contrastive):
     n_chains: int = 100
     probabilities: bool = False
     restart: float = 0.0
+    data_draws: bool = False
 
     def __post_init__(self) -> None:
         _check(self.sampler, self.n_steps, self.n_chains)

@@ -18,6 +18,9 @@ class FitOptions:
     """Rows of data in an update."""
     centred: bool = False
     """Centre visible and hidden units on the data's means in the gradient."""
+    keep_last: bool = False
+    """Keep the incomplete last batch of an epoch. A Langevin temperature that equals the size of whole batches, as in
+    the published program, is the size of this one while it lasts."""
     clip_norm: float | None = 10.0
     """Gradient norm, over all parameters together, as it is before spectral steps; None = no clipping."""
     min_var: float = 1e-8

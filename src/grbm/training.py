@@ -71,7 +71,8 @@ def phases(
     found = phases_at_once(model, energy, objective, v_data, persistent, rng, group, centred=centred)
     if found is not None:
         return found
-    data = positive(energy, v_data, rng, probabilities=objective.probabilities)  # ⟨−∂E/∂θ⟩ at the data,
+    at_data = getattr(objective, "data_probabilities", objective.probabilities)
+    data = positive(energy, v_data, rng, probabilities=at_data)  # ⟨−∂E/∂θ⟩ at the data,
     chains = objective.negative(energy, v_data, persistent, rng)  # and under the chains
     pooled = pool(data, chains, group)
     return Phases(chains, pooled, set_gradients(model, energy, pooled, centred=centred))  # Eqs. 14-17, 33-36
@@ -203,8 +204,8 @@ def fit(
         Where to start. The optimizer's own rate is where the cosine begins; the paper's is ``SGD(lr=0.01)``.
     data : Tensor, Rows, Dataset or DataLoader
         (n, N), all of it in every process, visited in a new random order each epoch; an incomplete last batch is left
-        out. The items of PyTorch's data sets are flattened; of a DataLoader the data set is taken, since the order of
-        rows follows from the seed, and ``options.batch_size`` says how many make a batch.
+        out unless ``options.keep_last``. The items of PyTorch's data sets are flattened; of a DataLoader the data set
+        is taken, since the order of rows follows from the seed, and ``options.batch_size`` makes batches.
     objective : Objective
         `ModifiedCD`, `CD`, `PCD` or your own.
     options : FitOptions
@@ -244,6 +245,12 @@ def fit(
         raise ValueError("data holds no rows.")
     batch_size = min(options.batch_size, len(data))
     n_blocks = options.n_blocks(batch_size, objective)
+    if (
+        options.keep_last
+        and len(data) % batch_size
+        and options.n_blocks(len(data) % batch_size, objective) % group.world_size
+    ):
+        raise ValueError(f"{group.world_size} processes cannot share the last batch, of {len(data) % batch_size} rows.")
     if n_blocks % group.world_size:
         raise ValueError(
             f"{group.world_size} processes cannot share {n_blocks} blocks evenly, the most that divide "
@@ -262,7 +269,7 @@ def _fit(
     group: ProcessGroup,
 ) -> Iterator[StepMetrics]:
     """`fit` after its checks: rows in a new order each epoch, the learning rate of the update, the update."""
-    per_epoch = len(data) // batch_size
+    per_epoch = -(-len(data) // batch_size) if options.keep_last else len(data) // batch_size
     epoch, order = -1, torch.empty(0)
     while state.update < options.first_round:
         if state.update // per_epoch != epoch:
@@ -270,11 +277,13 @@ def _fit(
             order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
             order = order.to(_device_of(data))
         first = state.update % per_epoch * batch_size
-        rows = order[first : first + batch_size][group.part(batch_size)]
+        batch = order[first : first + batch_size]
+        rows = batch[group.part(len(batch))]
         left = cosine(state.update, options.first_round)
         for parameters in state.optimizer.param_groups:
             parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
         now = _with_step_size(objective, left) if options.anneal_step_size else objective
+        now = now if len(batch) == batch_size else _with_temperature(now, batch_size, len(batch))
         if state.update % WEIGH_EVERY == 0:
             _weigh_contrasts(state, data)
         yield train_step(state, now, data[rows], options, precision=precision, group=group)
@@ -301,6 +310,14 @@ def _with_step_size(objective: Objective, share: float) -> Objective:
     """The objective with a share of its sampler's step size."""
     sampler: Any = objective.sampler
     return with_sampler(objective, replace(sampler, step_size=sampler.step_size * share))
+
+
+def _with_temperature(objective: Objective, usual: int, present: int) -> Objective:
+    """The objective for a batch of ``present`` rows, where its temperature is the ``usual`` size of a batch."""
+    sampler: Any = objective.sampler
+    if getattr(sampler, "temperature", None) != usual:
+        return objective
+    return with_sampler(objective, replace(sampler, temperature=float(present)))
 
 
 def _update_average(state: TrainState, decay: float) -> None:

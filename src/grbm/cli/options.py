@@ -280,7 +280,8 @@ class PaperOptions:
     """
 
     dynamics: Dynamics = "paper"
-    """paper: the equations as printed, temperature 1. published-program: what the authors' program computes."""
+    """paper: the equations as printed, temperature 1. paper-time-program: what the authors' program computed when the
+    paper was written. last-public-program: with the acceptance test of its last version."""
     scale: float | None = None
     """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, a
     quarter of an hour of one core for each."""

@@ -144,6 +144,8 @@ class ObjectiveConfig:
     """pcd: probability that a chain starts again from noise at an update."""
     probabilities: bool = False
     """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
+    data_draws: bool = False
+    """Hidden units at the data are drawn all the same, as in the published program."""
 
     def build(self, sampler: "Sampler", batch_size: int) -> "Objective":
         """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
@@ -153,12 +155,13 @@ class ObjectiveConfig:
         for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
             if getattr(self, option) != unset and option not in takes:
                 raise UserError(f"The objective {self.name} has no option {option}.")
+        how: Any = {"probabilities": self.probabilities, "data_draws": self.data_draws}
         try:
             if self.name == "cd":
-                return CD(sampler, self.n_steps, self.probabilities)
+                return CD(sampler, self.n_steps, **how)
             if self.name == "pcd":
-                return PCD(sampler, self.n_steps, self.n_chains or batch_size, self.probabilities, self.restart)
-            return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, self.probabilities)
+                return PCD(sampler, self.n_steps, self.n_chains or batch_size, restart=self.restart, **how)
+            return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, **how)
         except ValueError as error:
             raise UserError(f"The objective {self.name} was refused: {error}") from error
 
@@ -240,7 +243,7 @@ class LogConfig:
     """Weights & Biases project (pip install wandb)."""
 
 
-Dynamics = Literal["paper", "published-program"]
+Dynamics = Literal["paper", "paper-time-program", "last-public-program"]
 
 
 @dataclass(frozen=True)

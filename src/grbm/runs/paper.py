@@ -1,9 +1,12 @@
 """The paper's image experiments as configurations: every row of Tables 1 to 3, Fashion-MNIST and CelebA.
 
-Each comes in two dynamics. ``paper`` is the equations as printed, at temperature 1. ``published-program`` is what the
-authors' program computes: it divides the energy by the batch size but not the noise, so v moves at that temperature; it
-standardises by one mean and deviation, and shows conditional means. The step sizes in the tables are its own; divided
-by the batch size they are those of the printed equations.
+Each comes in three dynamics. ``paper`` is the equations as printed, at temperature 1. The others are what the authors'
+program computes: it divides the energy by the batch size B but not the noise, so v moves at that temperature, in an
+incomplete last batch at its own; it standardises by one mean and deviation; Langevin's chains count by p(h | v), the
+data by draws; and it shows conditional means after one step less, of batches of 100. Its versions differ in the test of
+adjusted Gibbs-Langevin: ``paper-time-program`` at temperature 1, ``last-public-program`` by exp(−E/B), h included.
+Langevin is tested at B in both. The step sizes in the tables are the program's own; divided by the batch size they are
+those of the printed equations.
 """
 
 from dataclasses import replace
@@ -79,6 +82,14 @@ EXPERIMENTS = {
 }
 
 
+SHOWN_TOGETHER = 100  # samples that the authors' program draws at a time, and so the temperature at which it does
+DYNAMICS: dict[Dynamics, str] = {
+    "paper": "the equations as printed",
+    "paper-time-program": "dynamics of the published program when the paper was written",
+    "last-public-program": "dynamics of the published program's last version",
+}
+
+
 def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> RunConfig:
     """The configuration of an experiment.
 
@@ -91,12 +102,12 @@ def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> Ru
     if not 0 < scale <= 1:
         raise UserError(f"--scale must be above 0 and at most 1, got {scale}.")
     e = EXPERIMENTS[name]
-    full = e.epochs * (e.n_rows // e.batch_size)
+    published = dynamics != "paper"
+    full = e.epochs * -(-e.n_rows // e.batch_size) if published else e.epochs * (e.n_rows // e.batch_size)
     n_hidden, n_steps, n_updates = (
         max(least, round(scale**power * n))
         for least, n, power in ((8, e.n_hidden, 1 / 4), (2, e.n_steps, 1 / 8), (10, full, 5 / 8))
     )
-    published = dynamics == "published-program"
     options: dict[str, object] = {}
     if e.sampler != "gibbs":
         adjust_from = e.adjust_from and round(n_steps * e.adjust_from / e.n_steps)
@@ -106,7 +117,11 @@ def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> Ru
             "adjust_from": adjust_from,
             "n_inner": e.n_inner if e.sampler == "gibbs-langevin" else None,
         }
+        if published and adjust_from is not None and e.sampler == "gibbs-langevin":
+            options |= {"accept_temperature": 1.0} if dynamics == "paper-time-program" else {"joint": True}
     sampler = SamplerConfig(e.sampler, **options)  # type: ignore[arg-type]
+    shown = sampler if sampler.temperature is None else replace(sampler, temperature=float(SHOWN_TOGETHER))
+    marginal = published and e.sampler == "langevin"
     dataset = DatasetConfig(e.dataset, standardise="scalar" if published else "pixel")  # type: ignore[arg-type]
     if e.dataset == "celeba":
         small = e.n_rows == 2000
@@ -116,9 +131,9 @@ def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> Ru
         dataset=dataset,
         model=ModelConfig(n_hidden),
         sampler=sampler,
-        objective=ObjectiveConfig(n_steps=n_steps),
-        train=TrainConfig(n_updates, e.batch_size, anneal_step_size=e.anneal),
-        sampling=SamplingConfig(sampler, n_steps=n_steps, mean=published),
+        objective=ObjectiveConfig(n_steps=n_steps, probabilities=marginal, data_draws=marginal),
+        train=TrainConfig(n_updates, e.batch_size, anneal_step_size=e.anneal, keep_last=published),
+        sampling=SamplingConfig(shown, n_steps=n_steps - published, mean=published),
         about=About(dynamics, scale),
         preset=name,
     )
@@ -145,9 +160,7 @@ def describe(config: RunConfig, *, title: bool = True) -> str:
     if about is None or e is None or about.text:
         return "" if about is None else about.text
     parts = [f"{e.place}: {e.title}"] if title else []
-    parts += [
-        "dynamics of the published program" if about.dynamics == "published-program" else "the equations as printed"
-    ]
+    parts += [DYNAMICS[about.dynamics]]
     if about.scale < 1:
         full = configure(config.preset, about.dynamics)
         row = configure(config.preset, about.dynamics, about.scale)

@@ -26,6 +26,7 @@ class Counts(NamedTuple):
     n_steps: int
     burn_in: int
     probabilities: bool
+    data_probabilities: bool
     centred: bool
 
 
@@ -127,14 +128,16 @@ def _prepare(energy: Energy, moves: Moves, sizes: Sizes) -> _Prepared:
     """Structs for updates of these sizes, without what changes from one to the next."""
     (N, M), parts, h_row = energy.W.shape, -(-energy.n_visible // TOGETHER), padded(energy.n_hidden)
     counts, blocks = sizes.counts, sizes.n_blocks
-    options: Any = {"draw_start": True, "probabilities": counts.probabilities, "half": sizes.half}
-    data = Frame.of(sizes.data, M, Gibbs().moves(energy, 1), 0, blocks, burn_in=-1, **options)
-    chains = Frame.of(sizes.chains, M, moves, counts.n_steps, blocks, burn_in=counts.burn_in, **options)
-    at_data, kept = data.results(True), chains.results(False)
+    common: Any = {"draw_start": True, "half": sizes.half}
+    at_data: Any = {"burn_in": -1, "probabilities": counts.data_probabilities} | common
+    under_chains: Any = {"burn_in": counts.burn_in, "probabilities": counts.probabilities} | common
+    data = Frame.of(sizes.data, M, Gibbs().moves(energy, 1), 0, blocks, **at_data)
+    chains = Frame.of(sizes.chains, M, moves, counts.n_steps, blocks, **under_chains)
+    left, kept = data.results(True), chains.results(False)
     places = {n: torch.empty(N, dtype=torch.float64) for n in ("v", "v2", "data_v", "chains_v2")}
     places |= {n: torch.empty(M, dtype=torch.float64) for n in ("h", "data_h")}
     n_data, n_chains = sizes.data[0], sizes.chains[0] * (counts.n_steps - counts.burn_in)
-    found = sums_in(summed(at_data, n_data, M))
+    found = sums_in(summed(left, n_data, M))
     pool = Pool(N, M, n_data, n_chains, found, found, **addresses(places))
     squares, columns = torch.empty(parts, dtype=torch.float64), memory.empty(parts, h_row)
     slopes = {name: memory.empty(h_row).zero_() for name in ("slope_b", "offset_h")}
@@ -145,9 +148,9 @@ def _prepare(energy: Energy, moves: Moves, sizes: Sizes) -> _Prepared:
     )  # fmt: skip
     packer, tables = Packer(N, M, sizes.half > 0), Tables(_rows(energy, moves, sizes.half))
     packed = {"up": packer.up} | ({} if packer.down is None else {"down": packer.down})
-    for frame, left in ((data, at_data), (chains, kept)):
-        frame.fill(**tables.room.at, **addresses(packed), **addresses(left))
+    for frame, results in ((data, left), (chains, kept)):
+        frame.fill(**tables.room.at, **addresses(packed), **addresses(results))
     phases = Phases(data.walk, chains.walk, ascent)
     frames = data._replace(walk=phases.data), chains._replace(walk=phases.chains)
-    held = [*at_data.values(), *slopes.values(), columns]
+    held = [*left.values(), *slopes.values(), columns]
     return _Prepared(sizes, frames, kept, held, packer, tables, places, squares, pool, phases)

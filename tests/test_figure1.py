@@ -13,11 +13,11 @@ def test_figure_1_runs_draws_and_does_not_run_twice(tmp_path, capsys):
     table = reproduce(tmp_path, n_updates=2, n_samples=100)
     assert (tmp_path / "figure1.png").stat().st_size > 10_000
     rows = json.loads((tmp_path / "table.json").read_text())
-    assert len(rows) == 12
+    assert len(rows) == 22
     assert {row["method"] for row in rows} == {*PAPER_SAMPLERS, "recommended"}
     assert all(row["updates"] == 2 and row["kl"] > 0 for row in rows)
     assert "Gibbs-Langevin, adjusted" in table
-    assert "12 to train" in capsys.readouterr().out
+    assert "22 to train" in capsys.readouterr().out
     assert reproduce(tmp_path, n_updates=2, n_samples=100) == table
     assert " 0 to train" in capsys.readouterr().out
     with pytest.raises(UserError, match="other settings"):
@@ -26,11 +26,30 @@ def test_figure_1_runs_draws_and_does_not_run_twice(tmp_path, capsys):
 
 def test_the_papers_five_samplers_have_the_papers_settings():
     todo = {panel.name: panel.config for panel in panels("paper", 0)}
-    assert len(todo) == 12
+    assert len(todo) == 22
     for name in PAPER_SAMPLERS:
         for mixture in ("isotropic", "anisotropic"):
-            config = todo[f"{mixture}-{name}"]
+            config, program = todo[f"{mixture}-printed-{name}-0"], todo[f"{mixture}-program-{name}-0"]
             assert (config.model.n_hidden, config.train.batch_size, config.train.n_updates) == (256, 100, 500_000)
             assert (config.objective.name, config.objective.n_steps, config.train.clip_norm) == ("modified-cd", 100, 10)
             assert (config.train.optimizer, config.train.learning_rate) == ("sgd", 0.01)
-            assert config.dataset.n_points == 1000
+            assert config.dataset.n_points == program.dataset.n_points == 1000
+            differ = {k for k, x in config.identity().items() if program.identity()[k] != x}
+            assert {k.partition(".")[0] for k in differ} <= {"sampler", "sampling", "train", "objective"}
+            assert program.train.variance_rate == 1
+            sampler = program.sampler
+            assert sampler == program.sampling.sampler
+            if name != "gibbs":
+                assert (sampler.step_size, sampler.temperature, sampler.per_unit) == (10, 100, None)
+            assert sampler.accept_temperature == (1 if name == "gibbs-langevin-adjusted" else None)
+
+
+def test_seeds_and_samplers_can_be_chosen(tmp_path):
+    table = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert sorted((row["mixture"], row["rule"], row["seed"]) for row in rows) == [
+        (m, rule, seed) for m in ("anisotropic", "isotropic") for rule in ("printed", "program") for seed in (0, 1)
+    ]
+    assert len({row["kl"] for row in rows}) == 8
+    assert not (tmp_path / "figure1.png").exists()
+    assert table.count("Gibbs  ") >= 8

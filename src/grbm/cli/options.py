@@ -306,10 +306,15 @@ class PaperOptions:
 class Figure1Options:
     """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
 
-    budget: Literal["short", "paper"] = "short"
-    """short: at most 15 minutes on two cores. paper: the full 50,000 epochs, many hours."""
+    budget: Literal["short", "long", "paper"] = "short"
+    """short: 7,000 updates each, at most 15 minutes on two cores. long: 30,000, half an hour a seed. paper: the full
+    500,000, many hours."""
     out: Path | None = None
     """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
     jobs: int = 2
     """Runs at a time, one thread each."""
     seed: int = 0
+    seeds: int = 1
+    """So many seeds from that one on; the figure is of the first, the table of all."""
+    only: tuple[str, ...] = ()
+    """Only these samplers: gibbs, langevin, langevin-adjusted, gibbs-langevin, gibbs-langevin-adjusted, recommended."""

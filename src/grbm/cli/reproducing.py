@@ -33,8 +33,13 @@ def _figure1(args: list[str]) -> None:
 
     options = parse(Figure1Options, args, "grbm reproduce fig1")
     require("--jobs", options.jobs, 1)
+    require("--seeds", options.seeds, 1)
+    if unknown := [name for name in options.only if name not in figure1.TITLES]:
+        raise UserError(f"--only must be among {', '.join(figure1.TITLES)}, not {unknown[0]!r}.")
     out = options.out or Path("runs") / f"fig1-{options.budget}"
-    print(figure1.reproduce(out, budget=options.budget, jobs_at_once=options.jobs, seed=options.seed))
+    seeds = range(options.seed, options.seed + options.seeds)
+    budget, jobs, only = options.budget, options.jobs, options.only
+    print(figure1.reproduce(out, budget=budget, jobs_at_once=jobs, seeds=seeds, only=only))
 
 
 def _paper(what: str, args: list[str]) -> None:

@@ -1,6 +1,7 @@
 """`grbm reproduce fig1`: five samplers, and the recommended recipe, on the two 2-D mixtures (Fig. 1)."""
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -17,6 +18,7 @@ from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.report import plots
 from grbm.reproduce import campaign
 from grbm.runs.config import LogConfig, RunConfig, SamplerConfig
+from grbm.runs.paper import programmed
 from grbm.runs.presets import PAPER_SAMPLERS, PRESETS, paper
 from grbm.runs.sampling import generate
 
@@ -28,18 +30,21 @@ TITLES = {
     "gibbs-langevin-adjusted": "Gibbs-Langevin, adjusted",
     "recommended": "recommended",
 }
+RULES = {"program": "as the program ran", "printed": "as printed", "ours": "ours"}
+BUDGETS = {"short": (7000, 50), "long": (30_000, 100), "paper": (500_000, 100)}  # updates; CD steps of printed rows
 
 
 class Panel(NamedTuple):
-    """A column of the figure: a run, on one of the two mixtures."""
+    """A column of the figure: a run on one of the two mixtures, by the program's rules, those in print, or ours."""
 
     mixture: str
+    rule: str
     method: str
     config: RunConfig
 
     @property
     def name(self) -> str:
-        return f"{self.mixture}-{self.method}"
+        return f"{self.mixture}-{self.rule}-{self.method}-{self.config.seed}"
 
     @property
     def planned(self) -> campaign.Planned:
@@ -47,8 +52,12 @@ class Panel(NamedTuple):
 
 
 def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
-    """Twelve runs: the paper's recipe with five samplers, and ours. ``short`` cuts updates and halves the CD steps."""
-    updates, n_steps = {"short": (7000, 50), "paper": (500_000, 100)}[budget]
+    """22 runs: the paper's recipe with five samplers, as its authors' program ran it and as it is printed, and ours.
+
+    ``short`` cuts updates and halves the CD steps of the printed rows; without 100 steps the program's wide moves do
+    not arrive.
+    """
+    updates, n_steps = BUDGETS[budget]
     updates = n_updates or updates
     todo = []
     for mixture in MIXTURES:
@@ -56,8 +65,9 @@ def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
         if n_updates is not None:
             recommended = replace(recommended, train=replace(recommended.train, n_updates=n_updates))
         data = replace(recommended.dataset, n_points=1000)  # the same points as the others, a tenth of its own
-        todo.append(Panel(mixture, "recommended", replace(recommended, dataset=data, seed=seed)))
+        todo.append(Panel(mixture, "ours", "recommended", replace(recommended, dataset=data, seed=seed)))
         for method, sampler in PAPER_SAMPLERS.items():
+            todo.append(Panel(mixture, "program", method, _program(mixture, sampler, updates, seed)))
             config = paper(mixture, _in_the_plane(sampler), n_hidden=256, batch_size=100, n_updates=updates)
             slow = 1.0 if method == "gibbs" else 0.1  # else log σ² outruns W, and the variances collapse at once
             config = replace(
@@ -66,9 +76,24 @@ def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
                 objective=replace(config.objective, n_steps=n_steps),
                 sampling=replace(config.sampling, n_steps=n_steps),
             )
-            todo.append(Panel(mixture, method, replace(config, seed=seed, preset=f"fig1-{method}")))
+            todo.append(Panel(mixture, "printed", method, replace(config, seed=seed, preset=f"fig1-{method}")))
     quiet = LogConfig(tensorboard=False)
     return [panel._replace(config=replace(panel.config, log=quiet)) for panel in todo]
+
+
+def _program(mixture: str, sampler: SamplerConfig, n_updates: int, seed: int) -> RunConfig:
+    """A run as the authors' program made it when the paper was written (`grbm.runs.paper`): α₀ = 10, batches of 100."""
+    marginal = sampler.name == "langevin"
+    sampler = programmed(sampler, "paper-time-program", step_size=10.0, batch_size=100)
+    config = paper(mixture, sampler, n_hidden=256, batch_size=100, n_updates=n_updates)
+    return replace(
+        config,
+        objective=replace(config.objective, probabilities=marginal, data_draws=marginal),
+        train=replace(config.train, keep_last=True),
+        sampling=replace(config.sampling, n_steps=99, mean=True),
+        seed=seed,
+        preset=f"fig1-program-{sampler.name}",
+    )
 
 
 def _in_the_plane(sampler: SamplerConfig) -> SamplerConfig:
@@ -88,14 +113,19 @@ def reproduce(
     *,
     budget: str = "short",
     jobs_at_once: int = 2,
-    seed: int = 0,
+    seeds: Sequence[int] = (0,),
+    only: Sequence[str] = (),
     n_updates: int | None = None,
     n_samples: int = 10_000,
 ) -> str:
-    """Train what is missing in ``folder``, draw ``figure1.png``, write ``table.json`` and return the table as text."""
-    todo = panels(budget, seed, n_updates)
-    ours = {panel.name for panel in todo} | {"figure1.png", "table.json"}
-    if folder.exists() and (not folder.is_dir() or any(path.name not in ours for path in folder.iterdir())):
+    """Train what is missing in ``folder``, draw ``figure1.png``, write ``table.json`` and return the table as text.
+
+    ``only`` names samplers; the figure, of the first seed, is drawn where there are all of them.
+    """
+    every = [panel for seed in seeds for panel in panels(budget, seed, n_updates)]
+    todo = [panel for panel in every if not only or panel.method in only]
+    ours = {panel.name for panel in every} | {"figure1.png", "table.json"}
+    if folder.exists() and (not folder.is_dir() or any(not _is_ours(path.name, ours) for path in folder.iterdir())):
         raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
     missing = campaign.missing([panel.planned for panel in todo], folder)
     missing.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
@@ -104,17 +134,27 @@ def reproduce(
     with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(_score, todo, [folder / panel.name for panel in todo], [n_samples] * len(todo)))
     files.write_text(folder / "table.json", json.dumps(rows, indent=2) + "\n")
+    text = _table(rows, n_samples)
+    if only:
+        return text
     with files.replacing(folder / "figure1.png") as temporary:
-        _draw(todo, folder).savefig(temporary, dpi=130)
-    return _table(rows, n_samples) + f"\nFigure: {folder / 'figure1.png'}"
+        _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder).savefig(temporary, dpi=130)
+    return text + f"\nFigure: {folder / 'figure1.png'}"
+
+
+def _is_ours(name: str, ours: set[str]) -> bool:
+    """Whether it is a run of the figure, of whatever seed."""
+    return name in ours or any(name.rpartition("-")[0] == known.rpartition("-")[0] for known in ours)
 
 
 def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     run, mixture = runs.read(folder), MIXTURES[panel.mixture]
-    row: dict[str, Any] = {"mixture": panel.mixture, "method": panel.method, "updates": panel.config.train.n_updates}
+    row: dict[str, Any] = {"mixture": panel.mixture, "rule": panel.rule, "method": panel.method}
+    row |= {"seed": panel.config.seed, "updates": panel.config.train.n_updates}
     row["stopped"] = "" if run.status.ended == "finished" else str(run.status)
     row["stopped_at"] = None if run.status.ended == "finished" else run.status.update
+    row["var"] = run.model.var.tolist()
     try:
         density = density_score(run.model, mixture)
         row |= {"kl": density.kl, "mode_mass": density.mode_mass}
@@ -125,41 +165,59 @@ def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
-    head = f"{'mixture':<12} {'sampler':<25} {'KL, nats':>9}  {'mode mass (energy)':<19} {'within 3σ':>9}  mode share"
+    head = f"{'mixture':<12} {'rules':<18} {'sampler':<25} {'seed':>4} {'KL, nats':>9}  {'mode mass (energy)':<17} "
+    head += f"{'within 3σ':>9}  {'mode share':<17}  σ²"
     lines = [head, "-" * len(head)]
 
     def three(shares: Any) -> str:
         return "-" if shares is None else " ".join(f"{x:.3f}" for x in shares)
 
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (list(MIXTURES).index(row["mixture"]), list(RULES).index(row["rule"]))):
         kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
         stopped = "" if row["stopped_at"] is None else f"  (stopped at update {row['stopped_at']})"
         lines.append(
-            f"{row['mixture']:<12} {TITLES[row['method']]:<25} {kl:>9}  {three(row['mode_mass']):<19} "
-            f"{row['within']:>9.3f}  {three(row['mode_share'])}{stopped}"
+            f"{row['mixture']:<12} {RULES[row['rule']]:<18} {TITLES[row['method']]:<25} {row['seed']:>4} {kl:>9}  "
+            f"{three(row['mode_mass']):<17} {row['within']:>9.3f}  {three(row['mode_share']):<17}  "
+            + " ".join(f"{x:.2g}" for x in row["var"])
+            + stopped
         )
     lines.append("truth: mass and share .330 .330 .340, .989 within 3σ. KL(data || model) and mode mass by quadrature;")
     lines.append(f"{n_samples:,} samples from noise; 1,000 training points;")
-    lines.append("Langevin family: α₀ = 0.5 (Langevin), 0.2 (Gibbs-Langevin), per unit; log σ² at a tenth of the rate")
+    lines.append(
+        "as the program ran: α₀ = 10 mean(σ²), v at the temperature 100 of a batch, adjusted Gibbs-Langevin tested at"
+    )
+    lines.append(
+        "temperature 1, conditional means shown; as printed: temperature 1, α₀ = 0.5 (Langevin), 0.2 (Gibbs-Langevin)"
+    )
+    lines.append("per unit, log σ² at a tenth of the rate, states shown")
     return "\n".join(lines)
 
 
 def _draw(todo: list[Panel], folder: Path) -> Figure:
-    """The paper's layout: per mixture a row of log-densities over a row of samples; one more column for our recipe."""
+    """The paper's layout twice: a row of log-densities over a row of samples; one more column for our recipe."""
     methods = [*PAPER_SAMPLERS, "recommended"]
-    figure = Figure(figsize=(2 * (len(methods) + 1), 8.4), layout="constrained")
-    table = figure.subplots(4, len(methods) + 1)
-    by_name = {panel.name: panel for panel in todo}
+    figure = Figure(figsize=(2 * (len(methods) + 1), 16.8), layout="constrained")
+    table = figure.subplots(8, len(methods) + 1)
+    by_key = {(panel.mixture, panel.rule, panel.method): panel for panel in todo}
     for k, (name, mixture) in enumerate(MIXTURES.items()):
         axis = torch.linspace(-10, 10, 200, dtype=torch.float64)
         points = torch.cartesian_prod(axis, axis)
         truth = mixture.log_prob(points)
-        plots.density_panel(table[2 * k, 0], points, (200, 200), truth, f"{name}: true density")
-        plots.sample_panel(table[2 * k + 1, 0], by_name[f"{name}-gibbs"].config.load_data().train[:], mixture, "data")
-        for column, method in enumerate(methods, start=1):
-            run = runs.read(folder / by_name[f"{name}-{method}"].name)
-            with torch.no_grad():
-                log_p = -run.model.free_energy(points.float())
-            plots.density_panel(table[2 * k, column], points, (200, 200), log_p, TITLES[method])
-            plots.sample_panel(table[2 * k + 1, column], generate(run, 1000), mixture, "samples from noise")
+        for above, rule in ((4 * k, "program"), (4 * k + 2, "printed")):
+            plots.density_panel(table[above, 0], points, (200, 200), truth, f"{name}: true density")
+            data = by_key[name, "printed", "gibbs"].config.load_data().train[:]
+            plots.sample_panel(table[above + 1, 0], data, mixture, "data")
+            for column, method in enumerate(methods, start=1):
+                panel = by_key.get((name, "ours" if method == "recommended" else rule, method))
+                run = runs.read(folder / panel.name) if panel is not None else None
+                if run is None or (rule, method) == ("printed", "recommended"):  # it stands above
+                    table[above, column].set_axis_off()
+                    table[above + 1, column].set_axis_off()
+                    continue
+                with torch.no_grad():
+                    log_p = -run.model.free_energy(points.float())
+                shown = TITLES[method] if method == "recommended" else f"{TITLES[method]}\n{RULES[rule]}"
+                plots.density_panel(table[above, column], points, (200, 200), log_p, shown)
+                what = "conditional means from noise" if run.config.sampling.mean else "samples from noise"
+                plots.sample_panel(table[above + 1, column], generate(run, 1000), mixture, what)
     return figure

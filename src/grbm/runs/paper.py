@@ -90,6 +90,16 @@ DYNAMICS: dict[Dynamics, str] = {
 }
 
 
+def programmed(sampler: SamplerConfig, dynamics: Dynamics, *, step_size: float, batch_size: int) -> SamplerConfig:
+    """A sampler of the Langevin family as a version of the authors' program runs it, Gibbs as it is."""
+    if sampler.name == "gibbs":
+        return sampler
+    made = replace(sampler, step_size=step_size, temperature=float(batch_size))
+    if sampler.adjust_from is None or sampler.name == "langevin":
+        return made
+    return replace(made, accept_temperature=1.0) if dynamics == "paper-time-program" else replace(made, joint=True)
+
+
 def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> RunConfig:
     """The configuration of an experiment.
 
@@ -108,18 +118,16 @@ def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> Ru
         max(least, round(scale**power * n))
         for least, n, power in ((8, e.n_hidden, 1 / 4), (2, e.n_steps, 1 / 8), (10, full, 5 / 8))
     )
-    options: dict[str, object] = {}
+    sampler = SamplerConfig(e.sampler)
     if e.sampler != "gibbs":
-        adjust_from = e.adjust_from and round(n_steps * e.adjust_from / e.n_steps)
-        options = {
-            "step_size": e.step_size if published else e.step_size / e.batch_size,
-            "temperature": float(e.batch_size) if published else None,
-            "adjust_from": adjust_from,
-            "n_inner": e.n_inner if e.sampler == "gibbs-langevin" else None,
-        }
-        if published and adjust_from is not None and e.sampler == "gibbs-langevin":
-            options |= {"accept_temperature": 1.0} if dynamics == "paper-time-program" else {"joint": True}
-    sampler = SamplerConfig(e.sampler, **options)  # type: ignore[arg-type]
+        sampler = replace(
+            sampler,
+            step_size=e.step_size / e.batch_size,
+            adjust_from=e.adjust_from and round(n_steps * e.adjust_from / e.n_steps),
+            n_inner=e.n_inner if e.sampler == "gibbs-langevin" else None,
+        )
+    if published:
+        sampler = programmed(sampler, dynamics, step_size=e.step_size, batch_size=e.batch_size)
     shown = sampler if sampler.temperature is None else replace(sampler, temperature=float(SHOWN_TOGETHER))
     marginal = published and e.sampler == "langevin"
     dataset = DatasetConfig(e.dataset, standardise="scalar" if published else "pixel")  # type: ignore[arg-type]

@@ -163,7 +163,9 @@ MNIST_SMALL = _images("mnist", 512, **_SPECTRAL)  # docs/performance.md, Speedru
 PRESETS: dict[str, Preset] = {
     "digits": Preset("scikit-learn's 8 x 8 digits", DIGITS),
     "mnist-small": Preset("MNIST on two CPU cores, a minute or two", MNIST_SMALL),
-    "mnist-medium": Preset("MNIST on two CPU cores, an hour", _images("mnist", 2048, 6000, 0.1)),
+    "mnist-medium": Preset(
+        "MNIST on two CPU cores, some twenty minutes", _images("mnist", 2048, **_SPECTRAL | {"n_updates": 4000})
+    ),
     "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, **_SPECTRAL)),
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),

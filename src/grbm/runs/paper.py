@@ -118,7 +118,7 @@ def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> Ru
         max(least, round(scale**power * n))
         for least, n, power in ((8, e.n_hidden, 1 / 4), (2, e.n_steps, 1 / 8), (10, full, 5 / 8))
     )
-    sampler = SamplerConfig(e.sampler)
+    sampler = SamplerConfig(e.sampler)  # type: ignore[arg-type]
     if e.sampler != "gibbs":
         sampler = replace(
             sampler,

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from grbm import (
     CD,
@@ -26,7 +27,7 @@ from grbm.distributed import ALONE, ProcessGroup
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import Negative, positive
 from grbm.randomness import Blocks
-from grbm.samplers.engines import compiled, native_learning, native_packing
+from grbm.samplers.engines import compiled, native_learning, native_packing, native_update
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
 
@@ -186,13 +187,17 @@ OBJECTIVES = [
 
 def learned(objective, options: FitOptions, N: int, *, at_once: bool, monkeypatch, precision="highest"):
     """The model, the metrics and the persistent chains of five updates."""
+    calls, real = [], native_update.learn
+    monkeypatch.setattr(native_update, "learn", lambda *args: calls.append(1) or real(*args))
     model, g = machine(N, 300 if N > 3 else 70), torch.Generator().manual_seed(6)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed=3)
     rows = torch.randn(100, N, generator=g)
     with monkeypatch.context() as patched:
         if not at_once:
             patched.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
-        return model, list(fit(state, rows, objective, options, precision=precision)), state.persistent
+        metrics = list(fit(state, rows, objective, options, precision=precision))
+    assert len(calls) == (5 if at_once else 0)
+    return model, metrics, state.persistent
 
 
 @pytest.mark.parametrize("precision", ["highest", "fast"])
@@ -230,6 +235,14 @@ def test_an_update_at_once_follows_its_sizes(monkeypatch):
             train_step(apart, objective, rows[:n])
         state.optimizer.zero_grad(set_to_none=True)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    for m in (model, other):  # it grows
+        m.W, m.b = (torch.nn.Parameter(torch.cat([p.data] * 3, -1)) for p in (m.W, m.b))
+    grown = [TrainState(m, torch.optim.SGD(m.parameters(), lr=0.05)) for m in (model, other)]
+    train_step(grown[0], CD(Gibbs()), rows[:16])
+    with monkeypatch.context() as patched:
+        patched.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+        train_step(grown[1], CD(Gibbs()), rows[:16])
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_objectives_and_samplers_of_ones_own_are_not_passed_over(monkeypatch):
@@ -253,8 +266,16 @@ def test_objectives_and_samplers_of_ones_own_are_not_passed_over(monkeypatch):
     assert phases_at_once(model, energy, CD(Gibbs()), torch.randn(8, 5), None, rng, ALONE, centred=False) is None
 
 
+@pytest.fixture(name="descents")
+def fixture_descents(monkeypatch):
+    """A call for each native step."""
+    calls, real = [], native_learning.descend
+    monkeypatch.setattr(native_learning, "descend", lambda *args: calls.append(1) or real(*args))
+    return calls
+
+
 @pytest.mark.parametrize("factor", [1.0, 0.37])
-def test_the_native_step_is_that_of_plain_sgd(factor):
+def test_the_native_step_is_that_of_plain_sgd(factor, descents):
     """Of two groups with rates of their own; to the rounding of one multiplication and addition."""
     models = [machine(33, 700) for _ in range(2)]
     for model in models:
@@ -263,9 +284,11 @@ def test_the_native_step_is_that_of_plain_sgd(factor):
     groups = [[{"params": [m.log_var], "lr": 0.3}, {"params": [m.W, m.b, m.mu]}] for m in models]
     plain, looped = (torch.optim.SGD(g, lr=0.02) for g in groups)
     descend(models[0], plain, factor, 0.5)
+    assert len(descents) == 1
     hook = looped.register_step_pre_hook(lambda *args: None)  # what hangs on the optimizer is heeded
     descend(models[1], looped, factor, 0.5)
     hook.remove()
+    assert len(descents) == 1
     for a, b in zip(*(m.parameters() for m in models), strict=True):
         torch.testing.assert_close(a, b, rtol=3e-7, atol=1e-7)
         assert torch.equal(a.grad, b.grad)
@@ -273,7 +296,7 @@ def test_the_native_step_is_that_of_plain_sgd(factor):
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"maximize": True}])
-def test_an_optimizer_that_does_more_is_asked_itself(options):
+def test_an_optimizer_that_does_more_is_asked_itself(options, descents):
     model, other = machine(5, 16), machine(5, 16)
     for m in (model, other):
         for parameter in m.parameters():
@@ -285,3 +308,26 @@ def test_an_optimizer_that_does_more_is_asked_itself(options):
             parameter.grad.mul_(0.5)
         optimizers[1].step()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert not descents
+
+
+def test_whatever_hangs_on_a_step_or_stays_out_of_it_is_heeded(descents):
+    """Hooks of all optimizers, a step that a schedule has wrapped, parameters of other shapes and other owners."""
+    model = machine(5, 16)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    calls = []
+    hook = register_optimizer_step_post_hook(lambda *args: calls.append(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    descend(model, optimizer, 1.0, 1e-8)
+    hook.remove()
+    assert len(calls) == 1
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    descend(model, optimizer, 1.0, 1e-8)
+    some = torch.optim.SGD([model.W, model.b, model.mu], lr=0.1)
+    descend(model, some, 1.0, 3.0)
+    assert float(model.var.detach().min()) == pytest.approx(3.0)  # though the optimizer does not have it
+    assert not descents
+    model.extra = torch.nn.Parameter(torch.ones(()))
+    train_step(TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1)), CD(Gibbs()), torch.randn(8, 5))
+    assert float(model.extra) == 1

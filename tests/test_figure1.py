@@ -36,7 +36,10 @@ def test_the_papers_five_samplers_have_the_papers_settings():
             assert config.dataset.n_points == program.dataset.n_points == 1000
             differ = {k for k, x in config.identity().items() if program.identity()[k] != x}
             assert {k.partition(".")[0] for k in differ} <= {"sampler", "sampling", "train", "objective"}
-            assert program.train.variance_rate == 1
+            assert (program.train.variance_rate, program.train.keep_last) == (1, True)
+            assert (program.sampling.n_steps, program.sampling.mean) == (99, True)
+            marginal = name.startswith("langevin")
+            assert (program.objective.probabilities, program.objective.data_draws) == (marginal, marginal)
             sampler = program.sampler
             assert sampler == program.sampling.sampler
             if name != "gibbs":
@@ -46,10 +49,13 @@ def test_the_papers_five_samplers_have_the_papers_settings():
 
 def test_seeds_and_samplers_can_be_chosen(tmp_path):
     table = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)
-    rows = json.loads((tmp_path / "table.json").read_text())
+    rows = json.loads((tmp_path / "table-of-some.json").read_text())
     assert sorted((row["mixture"], row["rule"], row["seed"]) for row in rows) == [
         (m, rule, seed) for m in ("anisotropic", "isotropic") for rule in ("printed", "program") for seed in (0, 1)
     ]
     assert len({row["kl"] for row in rows}) == 8
     assert not (tmp_path / "figure1.png").exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="something else"):
+        reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",))
     assert table.count("Gibbs  ") >= 8

@@ -115,6 +115,9 @@ def test_what_an_experiment_was_is_kept_as_it_was_written(old, capsys):
     assert "Table 1: Gibbs; at scale 0.1" in capsys.readouterr().out
     (tmp := old / "again.json").write_text(config.to_json())
     assert RunConfig.read(tmp) == config
+    content["about"] = {"dynamics": "published-program", "scale": 0.1}  # before its versions were told apart
+    tmp.write_text(json.dumps(content))
+    assert "published program" in RunConfig.read(tmp).about.text
 
 
 def test_an_estimator_pickled_before_goes_on():

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as everywhere
 
 from grbm.distributed import ProcessGroup
 from grbm.guard import is_deferred
@@ -56,7 +57,7 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     )
 
 
-class Phases(NamedTuple):
+class BothPhases(NamedTuple):
     """Both phases of an update, whose gradient is in the model."""
 
     negative: Negative
@@ -74,7 +75,7 @@ def phases_at_once(
     group: ProcessGroup,
     *,
     centred: bool,
-) -> Phases | None:
+) -> BothPhases | None:
     """What `positive`, ``objective.negative``, `pool` and `set_gradients` would find, in one call where it can be had.
 
     It is the same numbers, bit for bit.
@@ -84,7 +85,8 @@ def phases_at_once(
         return None
     if not isinstance(sampler, MoveSampler) or isinstance(sampler, AdaptiveSampler):
         return None
-    if group.world_size > 1 or _has_own(model) or not native_learning.serves(energy.W, model.W):
+    plain = persistent is None or persistent.ndim == 2  # not replicas
+    if not plain or group.world_size > 1 or _has_own(model) or not native_learning.serves(energy.W, model.W):
         return None
     first = rng.draw
     rng.draw += 1  # that of the positive phase
@@ -94,9 +96,9 @@ def phases_at_once(
         start.n_steps, start.burn_in, objective.probabilities, objective.data_probabilities, centred
     )
     found = native_update.learn(model, energy, moves, v_data, start.v, counts, rng, first)
-    group.exchange(found.v)  # of which nothing is left to add up
+    group.heed_own()
     negative = Negative(found.sums, found.v if start.keep else None, found.pooled.accept_rate, found.v)
-    return Phases(negative, found.pooled, found.grad_norm)
+    return BothPhases(negative, found.pooled, found.grad_norm)
 
 
 def _has_own(model: GRBM) -> bool:
@@ -145,7 +147,8 @@ def descend(model: GRBM, optimizer: torch.optim.Optimizer, factor: float, min_va
     """Let the optimizer follow ``factor`` times the gradient, and keep the variances from falling below ``min_var``."""
     least, followers = math.log(min_var), [(p, g["lr"]) for g in optimizer.param_groups for p in g["params"]]
     whole = [x for p, _ in followers for x in (p, p.grad) if x is not None]
-    if _is_plain(optimizer) and all(x.is_contiguous() for x in whole) and native_learning.serves(*whole):
+    fit = len(whole) == 2 * len(followers) and {p for p, _ in followers} == set(model.parameters())
+    if fit and _is_plain(optimizer) and all(x.is_contiguous() for x in whole) and native_learning.serves(*whole):
         floors = {model.log_var: least}
         native_learning.descend([(p, float(rate), floors.get(p, -math.inf)) for p, rate in followers], factor)
         return
@@ -156,7 +159,8 @@ def descend(model: GRBM, optimizer: torch.optim.Optimizer, factor: float, min_va
 
 def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
     """Whether its step is x − lr · gradient, and nothing hangs on it."""
-    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or "step" in vars(optimizer)
+    hooks = hooks or everywhere._global_optimizer_pre_hooks or everywhere._global_optimizer_post_hooks
     plain = {"momentum": 0, "weight_decay": 0, "maximize": False, "differentiable": False}
     return (
         type(optimizer) is torch.optim.SGD

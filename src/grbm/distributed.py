@@ -66,10 +66,14 @@ class ProcessGroup:
         parts = torch.split(buffer, [*sizes, len(self.REQUESTS)])[:-1]
         return buffer, {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
+    def heed_own(self) -> None:
+        """Where this is the only process, agree with its requests."""
+        self.agreed = set(self.requests)
+
     def exchange(self, buffer: Tensor) -> None:
         """Add over processes what each put into the `places` of its buffer, requests included."""
         if self.world_size == 1:
-            self.agreed = set(self.requests)
+            self.heed_own()
             return
         requests = buffer[-len(self.REQUESTS) :]
         requests.copy_(torch.tensor([float(request in self.requests) for request in self.REQUESTS]))

@@ -42,7 +42,7 @@ def empty(*shape: int) -> Tensor:
 
 
 def clone(x: Tensor) -> Tensor:
-    """A copy of ``x`` without its gradient, in such memory where it is float32 on a CPU."""
+    """A copy of ``x`` without its gradient, in such memory where it is large and of float32 on a CPU."""
     if x.device.type != "cpu" or x.dtype != torch.float32 or 4 * x.numel() < LARGE:
         return x.detach().clone(memory_format=torch.contiguous_format)
     return empty(*x.shape).copy_(x.detach())

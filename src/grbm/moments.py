@@ -71,9 +71,7 @@ class Pooled(NamedTuple):
     float64 holds exactly, and one W-shaped tensor travels in place of two.
     """
 
-    difference: (
-        Moments | None
-    )  # means at the data minus those under the chains, but for ``scale``; None where it is not kept
+    difference: Moments | None  # means at the data minus under the chains, but for ``scale``; None where it is not kept
     scale: float
     data_v: Tensor  # sums over ``n_data`` rows (N,)
     data_h: Tensor  # (M,)

@@ -4,7 +4,7 @@ Each is ⟨−∂E/∂θ⟩ at the data minus the same under the chains. With ``
 probabilities (Alg. 4, the marginal gradient), else by draws (Alg. 3, the joint gradient).
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -70,12 +70,11 @@ class Start(NamedTuple):
     keep: bool = False  # the next update goes on from where they end
 
 
-class Contrastive:
+class Contrastive(ABC):
     """What CD, PCD and modified CD have in common: `start` says where chains start, and all else is the same."""
 
     sampler: Sampler
     probabilities: bool
-
     data_draws: bool
 
     @property

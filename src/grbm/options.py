@@ -18,9 +18,6 @@ class FitOptions:
     """Rows of data in an update."""
     centred: bool = False
     """Centre visible and hidden units on the data's means in the gradient."""
-    keep_last: bool = False
-    """Keep the incomplete last batch of an epoch. A Langevin temperature that equals the size of whole batches, as in
-    the published program, is the size of this one while it lasts."""
     clip_norm: float | None = 10.0
     """Gradient norm, over all parameters together, as it is before spectral steps; None = no clipping."""
     min_var: float = 1e-8
@@ -38,6 +35,9 @@ class FitOptions:
     spectral_norm: float | None = None
     """For SGD. W moves by about the learning rate times this along every singular direction of its gradient that is not
     far weaker than the others (`grbm.spectral`), after clipping and not clipped itself; None = by the gradient."""
+    keep_last: bool = False
+    """Keep the incomplete last batch of an epoch. A Langevin temperature that equals ``batch_size``, as in the
+    published program, is this batch's size while it lasts: its steps are longer, and of very few rows too long."""
 
     def check(self) -> None:
         """Raise ValueError for what no training can mean."""

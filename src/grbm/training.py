@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from grbm.descent import Phases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
+from grbm.descent import BothPhases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
 from grbm.model import GRBM, Energy
@@ -19,6 +19,7 @@ from grbm.options import FitOptions, Precision
 from grbm.quasi_newton import LEAST, ROWS, Draws, Memory, climb, draw, height
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
+from grbm.samplers.engines import native_update
 from grbm.samplers.path import in_double
 from grbm.schedules import cosine
 from grbm.spectral import equalise
@@ -66,7 +67,7 @@ def phases(
     group: ProcessGroup,
     *,
     centred: bool,
-) -> Phases:
+) -> BothPhases:
     """Both phases of an update on the batch ``v_data`` and, in the model, the gradient that they give."""
     found = phases_at_once(model, energy, objective, v_data, persistent, rng, group, centred=centred)
     if found is not None:
@@ -75,7 +76,7 @@ def phases(
     data = positive(energy, v_data, rng, probabilities=at_data)  # ⟨−∂E/∂θ⟩ at the data,
     chains = objective.negative(energy, v_data, persistent, rng)  # and under the chains
     pooled = pool(data, chains, group)
-    return Phases(chains, pooled, set_gradients(model, energy, pooled, centred=centred))  # Eqs. 14-17, 33-36
+    return BothPhases(chains, pooled, set_gradients(model, energy, pooled, centred=centred))  # Eqs. 14-17, 33-36
 
 
 @torch.no_grad()
@@ -271,22 +272,26 @@ def _fit(
     """`fit` after its checks: rows in a new order each epoch, the learning rate of the update, the update."""
     per_epoch = -(-len(data) // batch_size) if options.keep_last else len(data) // batch_size
     epoch, order = -1, torch.empty(0)
-    while state.update < options.first_round:
-        if state.update // per_epoch != epoch:
-            epoch = state.update // per_epoch
-            order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
-            order = order.to(_device_of(data))
-        first = state.update % per_epoch * batch_size
-        batch = order[first : first + batch_size]
-        rows = batch[group.part(len(batch))]
-        left = cosine(state.update, options.first_round)
-        for parameters in state.optimizer.param_groups:
-            parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
-        now = _with_step_size(objective, left) if options.anneal_step_size else objective
-        now = now if len(batch) == batch_size else _with_temperature(now, batch_size, len(batch))
-        if state.update % WEIGH_EVERY == 0:
-            _weigh_contrasts(state, data)
-        yield train_step(state, now, data[rows], options, precision=precision, group=group)
+    try:
+        while state.update < options.first_round:
+            if state.update // per_epoch != epoch:
+                epoch = state.update // per_epoch
+                order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
+                order = order.to(_device_of(data))
+            first = state.update % per_epoch * batch_size
+            batch = order[first : first + batch_size]
+            rows = batch[group.part(len(batch))]
+            left = cosine(state.update, options.first_round)
+            for parameters in state.optimizer.param_groups:
+                parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
+            now = _with_step_size(objective, left) if options.anneal_step_size else objective
+            if options.keep_last and len(batch) != options.batch_size:
+                now = _with_temperature(now, options.batch_size, len(batch))
+            if state.update % WEIGH_EVERY == 0:
+                _weigh_contrasts(state, data)
+            yield train_step(state, now, data[rows], options, precision=precision, group=group)
+    finally:
+        native_update.forget(state.model)
     state.settle()
     while state.update < options.n_updates:
         _weigh_contrasts(state, data)
@@ -315,7 +320,7 @@ def _with_step_size(objective: Objective, share: float) -> Objective:
 def _with_temperature(objective: Objective, usual: int, present: int) -> Objective:
     """The objective for a batch of ``present`` rows, where its temperature is the ``usual`` size of a batch."""
     sampler: Any = objective.sampler
-    if getattr(sampler, "temperature", None) != usual:
+    if getattr(sampler, "temperature", None) != usual or not is_dataclass(objective):
         return objective
     return with_sampler(objective, replace(sampler, temperature=float(present)))
 

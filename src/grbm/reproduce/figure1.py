@@ -31,6 +31,7 @@ TITLES = {
     "recommended": "recommended",
 }
 RULES = {"program": "as the program ran", "printed": "as printed", "ours": "ours"}
+SOME = "table-of-some.json"  # the table, where not all samplers were asked for
 BUDGETS = {"short": (7000, 50), "long": (30_000, 100), "paper": (500_000, 100)}  # updates; CD steps of printed rows
 
 
@@ -67,7 +68,7 @@ def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
         data = replace(recommended.dataset, n_points=1000)  # the same points as the others, a tenth of its own
         todo.append(Panel(mixture, "ours", "recommended", replace(recommended, dataset=data, seed=seed)))
         for method, sampler in PAPER_SAMPLERS.items():
-            todo.append(Panel(mixture, "program", method, _program(mixture, sampler, updates, seed)))
+            todo.append(Panel(mixture, "program", method, _program(mixture, method, updates, seed)))
             config = paper(mixture, _in_the_plane(sampler), n_hidden=256, batch_size=100, n_updates=updates)
             slow = 1.0 if method == "gibbs" else 0.1  # else log σ² outruns W, and the variances collapse at once
             config = replace(
@@ -81,10 +82,11 @@ def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
     return [panel._replace(config=replace(panel.config, log=quiet)) for panel in todo]
 
 
-def _program(mixture: str, sampler: SamplerConfig, n_updates: int, seed: int) -> RunConfig:
+def _program(mixture: str, method: str, n_updates: int, seed: int) -> RunConfig:
     """A run as the authors' program made it when the paper was written (`grbm.runs.paper`): α₀ = 10, batches of 100."""
-    marginal = sampler.name == "langevin"
-    sampler = programmed(sampler, "paper-time-program", step_size=10.0, batch_size=100)
+    plain = PAPER_SAMPLERS[method]
+    marginal = plain.name == "langevin"
+    sampler = programmed(plain, "paper-time-program", step_size=10.0, batch_size=100)
     config = paper(mixture, sampler, n_hidden=256, batch_size=100, n_updates=n_updates)
     return replace(
         config,
@@ -92,7 +94,7 @@ def _program(mixture: str, sampler: SamplerConfig, n_updates: int, seed: int) ->
         train=replace(config.train, keep_last=True),
         sampling=replace(config.sampling, n_steps=99, mean=True),
         seed=seed,
-        preset=f"fig1-program-{sampler.name}",
+        preset=f"fig1-program-{method}",
     )
 
 
@@ -124,8 +126,8 @@ def reproduce(
     """
     every = [panel for seed in seeds for panel in panels(budget, seed, n_updates)]
     todo = [panel for panel in every if not only or panel.method in only]
-    ours = {panel.name for panel in every} | {"figure1.png", "table.json"}
-    if folder.exists() and (not folder.is_dir() or any(not _is_ours(path.name, ours) for path in folder.iterdir())):
+    stems = {panel.name.rpartition("-")[0] for panel in every}  # of whatever seed
+    if folder.exists() and (not folder.is_dir() or any(not _is_ours(path.name, stems) for path in folder.iterdir())):
         raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
     missing = campaign.missing([panel.planned for panel in todo], folder)
     missing.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
@@ -133,18 +135,20 @@ def reproduce(
     campaign.train_missing(missing, folder, at_once=jobs_at_once, threads=1)
     with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(_score, todo, [folder / panel.name for panel in todo], [n_samples] * len(todo)))
-    files.write_text(folder / "table.json", json.dumps(rows, indent=2) + "\n")
+    is_whole = len(todo) == len(every)
+    files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
     text = _table(rows, n_samples)
-    if only:
+    if not is_whole:
         return text
     with files.replacing(folder / "figure1.png") as temporary:
         _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder).savefig(temporary, dpi=130)
     return text + f"\nFigure: {folder / 'figure1.png'}"
 
 
-def _is_ours(name: str, ours: set[str]) -> bool:
-    """Whether it is a run of the figure, of whatever seed."""
-    return name in ours or any(name.rpartition("-")[0] == known.rpartition("-")[0] for known in ours)
+def _is_ours(name: str, stems: set[str]) -> bool:
+    """Whether it is what a reproduction leaves: the figure, a table, or a run of a name and a seed."""
+    stem, _, seed = name.rpartition("-")
+    return name in ("figure1.png", "table.json", SOME) or (stem in stems and seed.isdigit())
 
 
 def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:

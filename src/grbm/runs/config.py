@@ -243,6 +243,9 @@ class LogConfig:
     """Weights & Biases project (pip install wandb)."""
 
 
+FORMER = (
+    "dynamics of the published program, but with a Metropolis test of adjusted Gibbs-Langevin that no version of it had"
+)
 Dynamics = Literal["paper", "paper-time-program", "last-public-program"]
 
 
@@ -366,6 +369,11 @@ class RunConfig:
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
             if isinstance(values, dict) and isinstance(values.get("about"), str):  # of version 0.1
                 values["about"] = asdict(About(text=values["about"])) if values["about"] else None
+            about = values.get("about") if isinstance(values, dict) else None
+            if (
+                isinstance(about, dict) and about.get("dynamics") == "published-program"
+            ):  # before it was told apart by version
+                values["about"] = asdict(About(text=FORMER))
             if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
             config = restore(cls, values)

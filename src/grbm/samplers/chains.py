@@ -86,7 +86,10 @@ class Sampler(Protocol):
         ...
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
-        """Where chains start from noise: v ~ N(0, I), (n_chains, N)."""
+        """Where chains start from noise: v ~ N(0, I), (n_chains, N).
+
+        Who starts chains asks `grbm.samplers.sampling.noise`, which draws this one natively where it can.
+        """
         return normal((n_chains, energy.n_visible), energy.W, rng)
 
     def start(self, energy: Energy, v: Tensor, rng: Rng) -> Chains:

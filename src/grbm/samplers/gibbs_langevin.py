@@ -1,6 +1,6 @@
 """Gibbs-Langevin sampling (Alg. 2, Eqs. 9-12), the paper's contribution, with its inner loop collapsed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class GibbsLangevin(LangevinOptions, MoveSampler):
     """
 
     n_inner: int = 10
-    joint: bool = False
+    joint: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

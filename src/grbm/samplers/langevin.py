@@ -1,6 +1,6 @@
 """Langevin Monte Carlo on the free energy (Alg. 1), with or without Metropolis adjustment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -30,16 +30,16 @@ class LangevinOptions:
     per_unit : bool
         A step size per unit keeps α/σ_i² equal for all; else the unit of smallest variance overshoots first.
     accept_temperature : float, optional
-        T of the Metropolis test alone, whose target is exp(−F/T) p(h | v); by default that of the proposals. At 1 the
-        sampler is exact whatever the temperature of its proposals, which are then wide, global ones: the published
-        program as it was when the paper was written.
+        T of the Metropolis test alone, whose target is exp(−F/T) p(h | v) (but see ``joint`` of `GibbsLangevin`); by
+        default that of the proposals. At 1 the sampler is exact whatever the temperature of its proposals, which are
+        then wide, global ones: the published program as it was when the paper was written.
     """
 
     step_size: float = 0.04
     adjust_from: int | None = None
     temperature: float = 1.0
     per_unit: bool = False
-    accept_temperature: float | None = None
+    accept_temperature: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not (self.step_size > 0 and self.temperature > 0):

@@ -46,7 +46,7 @@ class _Kept(NamedTuple):
     owner: object
     mean: Tensor  # m at the present state
     free_energy: Tensor
-    log_p: Tensor  # log p(h | v)
+    log_p: Tensor  # log p(h | v), where the test is joint
 
 
 def move_step(energy: Energy, moves: Moves) -> Step:
@@ -64,6 +64,10 @@ def move_step(energy: Energy, moves: Moves) -> Step:
     def drive(h: Tensor, h_prob: Tensor) -> Tensor:
         return energy.visible_mean(h_prob if moves.mean_field else h)
 
+    def log_p(h: Tensor, logits: Tensor) -> Tensor:
+        """log p(h | v), where it is asked for."""
+        return (h * logits - softplus(logits)).sum(-1) if joint else h.new_zeros(h.shape[:-1])
+
     def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
         shrink, noise_std = (x[t if len(x) > 1 else 0] for x in (moves.shrink, moves.noise_std))
         kept = chains.state if isinstance(chains.state, _Kept) and chains.state.owner is owner else None
@@ -76,8 +80,8 @@ def move_step(energy: Energy, moves: Moves) -> Step:
             return Chains(v, h, h_prob), StepInfo()
         if kept is None:
             old_logits = energy.hidden_logits(chains.v)
-            kept = _Kept(owner, mean, energy.free_energy(chains.v, old_logits), _log_p(chains.h, old_logits))
-        moved = _Kept(owner, drive(h, h_prob), energy.free_energy(v, logits), _log_p(h, logits))
+            kept = _Kept(owner, mean, energy.free_energy(chains.v, old_logits), log_p(chains.h, old_logits))
+        moved = _Kept(owner, drive(h, h_prob), energy.free_energy(v, logits), log_p(h, logits))
         way_back = (chains.v - torch.lerp(moved.mean, v, shrink)) / noise_std
         log_ratio = (kept.free_energy - moved.free_energy) / T + 0.5 * (noise.square() - way_back.square()).sum(-1)
         if joint:
@@ -89,11 +93,6 @@ def move_step(energy: Energy, moves: Moves) -> Step:
         return Chains(*selected)._replace(state=kept), StepInfo(decision.accept_prob)
 
     return step
-
-
-def _log_p(h: Tensor, logits: Tensor) -> Tensor:
-    """log p(h | v) of h (..., M) by their logits: (...)."""
-    return (h * logits - softplus(logits)).sum(-1)
 
 
 class MoveSampler(Sampler):

@@ -18,7 +18,9 @@ TOGETHER = 16  # as ROWS_TOGETHER in learning.c
 
 def serves(*tensors: Tensor) -> bool:
     """Whether all these are of float32 on a CPU, with the last axis in one piece, and there is native code."""
-    fit = all(x.device.type == "cpu" and x.dtype == torch.float32 and x.stride(-1) == 1 for x in tensors)
+    fit = all(
+        x.device.type == "cpu" and x.dtype == torch.float32 and (x.ndim == 0 or x.stride(-1) == 1) for x in tensors
+    )
     return fit and library() is not None
 
 

@@ -42,6 +42,7 @@ class Learned(NamedTuple):
 class Sizes(NamedTuple):
     """What structs and memory follow from."""
 
+    weights: torch.Size
     data: torch.Size
     chains: torch.Size
     counts: Counts
@@ -56,7 +57,7 @@ class _Prepared(NamedTuple):
 
     sizes: Sizes
     frames: tuple[Frame, Frame]  # at the data and of the chains: the walks in ``phases``
-    kept: dict[str, Tensor]  # what the chains' walk writes and the next one may write over
+    kept: dict[str, Tensor]  # what the chains' walk writes and nobody asks for afterwards, but the acceptance by step
     memory: list[Tensor]
     packer: Packer
     tables: Tables
@@ -80,9 +81,10 @@ def learn(
     assert native is not None
     half, blocks = half_of(energy, native), n_blocks(rng)
     of_moves = moves.shrink.shape, moves.noise_std.shape, moves[2:]
-    sizes = Sizes(v_data.shape, v.shape, counts, blocks, of_moves, half, n_threads())
+    sizes = Sizes(energy.W.shape, v_data.shape, v.shape, counts, blocks, of_moves, half, n_threads())
     every = _prepared.get(model)
     if every is None or every.sizes != sizes:
+        forget(model)  # before as much memory is taken again
         every = _prepared[model] = _prepare(energy, moves, sizes)
     (_, chains), pool, ascent = every.frames, every.pool, every.phases.ascent
     M, count = energy.n_hidden, len(v) * (counts.n_steps - counts.burn_in)
@@ -115,6 +117,11 @@ def learn(
         swap_rate=None,
     )
     return Learned(last_v, found, pooled, every.squares[0].sqrt().float())
+
+
+def forget(model: GRBM) -> None:
+    """Give back what `learn` has prepared for ``model``."""
+    _prepared.pop(model, None)
 
 
 def _rows(energy: Energy, moves: Moves, half: int) -> dict[str, Rows]:

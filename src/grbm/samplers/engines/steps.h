@@ -220,7 +220,7 @@ ALWAYS void hidden_panel(const Walk *w, uint32_t draw, int64_t j, int64_t width,
                 if (draws) store(h + row + i, (vf)((u * e + u < 1.0f) & (vi)fill(1.0f)));
                 if (p) store(p + row + i, 1.0f / (1.0f + e));
                 if (coupling) coupled += load(h + row + i) * (load(tile + i) + load(w->plain_b + j * PANEL + i));
-                if (log_p) on += load(h + row + i) * logit;
+                if (log_p) on += load(h + row + i) * choose(logit > -87.0f, logit, fill(0));  // not of padding
                 if (free_energy) {  // log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), one logarithm for all
                     const vi positive = logit > 0.0f;
                     softplus += choose(positive, logit, fill(0));

@@ -307,7 +307,7 @@ class Figure1Options:
     """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
 
     budget: Literal["short", "long", "paper"] = "short"
-    """short: 7,000 updates each, at most 15 minutes on two cores. long: 30,000, half an hour a seed. paper: the full
+    """short: 7,000 updates each, some minutes on two cores. long: 30,000, half an hour a seed. paper: the full
     500,000, many hours."""
     out: Path | None = None
     """Folder of the runs and the figure; by default runs/fig1-BUDGET."""

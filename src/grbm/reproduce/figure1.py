@@ -220,7 +220,8 @@ def _draw(todo: list[Panel], folder: Path) -> Figure:
                     continue
                 with torch.no_grad():
                     log_p = -run.model.free_energy(points.float())
-                shown = TITLES[method] if method == "recommended" else f"{TITLES[method]}\n{RULES[rule]}"
+                ended = "" if run.status.ended == "finished" else f", stopped at {run.status.update:,}"
+                shown = TITLES[method] if method == "recommended" else f"{TITLES[method]}\n{RULES[rule]}{ended}"
                 plots.density_panel(table[above, column], points, (200, 200), log_p, shown)
                 what = "conditional means from noise" if run.config.sampling.mean else "samples from noise"
                 plots.sample_panel(table[above + 1, column], generate(run, 1000), mixture, what)

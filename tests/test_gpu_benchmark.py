@@ -88,7 +88,7 @@ def test_buffers_are_freed_when_a_walker_is_forgotten():
     gc.disable()
     try:
         for module, shape in (
-            (cuda, cuda.Shape(2, 3, 4, 1, 1, None, False, False, False, None, 1.0, "highest", CPU)),
+            (cuda, cuda.Shape(2, 3, 4, 1, 1, None, False, False, False, None, 1.0, False, "highest", CPU)),
             (cuda_ladder, cuda_ladder.Shape(2, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
         ):
             walker = module.walker(shape)

@@ -41,15 +41,9 @@ SAMPLERS = {
     "annealed": "Annealed",
 }  # classes of grbm.samplers
 SamplerName = Literal[
-    "gibbs",
-    "langevin",
-    "gibbs-langevin",
-    "partial-gibbs",
-    "global-moves",
-    "parallel-tempering",
-    "trajectory-tempering",
+    "gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "global-moves", "parallel-tempering", "trajectory-tempering",
     "annealed",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -243,9 +237,7 @@ class LogConfig:
     """Weights & Biases project (pip install wandb)."""
 
 
-FORMER = (
-    "dynamics of the published program, but with a Metropolis test of adjusted Gibbs-Langevin that no version of it had"
-)
+FORMER = "dynamics of the published program, adjusted Gibbs-Langevin tested as in no version of it"
 Dynamics = Literal["paper", "paper-time-program", "last-public-program"]
 
 
@@ -367,12 +359,10 @@ class RunConfig:
             values = read_json(path)
             if isinstance(values, dict) and values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
-            if isinstance(values, dict) and isinstance(values.get("about"), str):  # of version 0.1
-                values["about"] = asdict(About(text=values["about"])) if values["about"] else None
             about = values.get("about") if isinstance(values, dict) else None
-            if (
-                isinstance(about, dict) and about.get("dynamics") == "published-program"
-            ):  # before it was told apart by version
+            if isinstance(about, str):  # of version 0.1
+                values["about"] = asdict(About(text=about)) if about else None
+            elif isinstance(about, dict) and about.get("dynamics") == "published-program":  # whichever version's
                 values["about"] = asdict(About(text=FORMER))
             if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")

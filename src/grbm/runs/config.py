@@ -41,8 +41,8 @@ SAMPLERS = {
     "annealed": "Annealed",
 }  # classes of grbm.samplers
 SamplerName = Literal[
-    "gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "global-moves", "parallel-tempering", "trajectory-tempering",
-    "annealed",
+    "gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "global-moves",
+    "parallel-tempering", "trajectory-tempering", "annealed",
 ]  # fmt: skip
 
 

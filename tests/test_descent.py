@@ -331,3 +331,18 @@ def test_whatever_hangs_on_a_step_or_stays_out_of_it_is_heeded(descents):
     model.extra = torch.nn.Parameter(torch.ones(()))
     train_step(TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1)), CD(Gibbs()), torch.randn(8, 5))
     assert float(model.extra) == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_data_may_be_drawn_where_chains_count_by_their_probabilities(at_once, monkeypatch):
+    """Whole numbers of rows have a hidden unit on, and of chains a fraction; without draws of the data both have."""
+    if not at_once:
+        monkeypatch.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+    rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(1))
+    for data_draws in (True, False):
+        model = machine(5, 16)
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05))
+        metrics = train_step(state, CD(Gibbs(), probabilities=True, data_draws=data_draws), rows)
+        on, under_chains = 64 * metrics.data_mean_h, 64 * metrics.negative.moments.h
+        assert bool(((on - on.round()).abs() < 1e-4).all()) == data_draws
+        assert not bool(((under_chains - under_chains.round()).abs() < 1e-4).all())

@@ -272,26 +272,24 @@ def _fit(
     """`fit` after its checks: rows in a new order each epoch, the learning rate of the update, the update."""
     per_epoch = -(-len(data) // batch_size) if options.keep_last else len(data) // batch_size
     epoch, order = -1, torch.empty(0)
-    try:
-        while state.update < options.first_round:
-            if state.update // per_epoch != epoch:
-                epoch = state.update // per_epoch
-                order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
-                order = order.to(_device_of(data))
-            first = state.update % per_epoch * batch_size
-            batch = order[first : first + batch_size]
-            rows = batch[group.part(len(batch))]
-            left = cosine(state.update, options.first_round)
-            for parameters in state.optimizer.param_groups:
-                parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
-            now = _with_step_size(objective, left) if options.anneal_step_size else objective
-            if options.keep_last and len(batch) != options.batch_size:
-                now = _with_temperature(now, options.batch_size, len(batch))
-            if state.update % WEIGH_EVERY == 0:
-                _weigh_contrasts(state, data)
-            yield train_step(state, now, data[rows], options, precision=precision, group=group)
-    finally:
-        native_update.forget(state.model)
+    while state.update < options.first_round:
+        if state.update // per_epoch != epoch:
+            epoch = state.update // per_epoch
+            order = torch.randperm(len(data), generator=generator(state.seed, "order", epoch))
+            order = order.to(_device_of(data))
+        first = state.update % per_epoch * batch_size
+        batch = order[first : first + batch_size]
+        rows = batch[group.part(len(batch))]
+        left = cosine(state.update, options.first_round)
+        for parameters in state.optimizer.param_groups:
+            parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
+        now = _with_step_size(objective, left) if options.anneal_step_size else objective
+        if options.keep_last and len(batch) != options.batch_size:
+            now = _with_temperature(now, options.batch_size, len(batch))
+        if state.update % WEIGH_EVERY == 0:
+            _weigh_contrasts(state, data)
+        yield train_step(state, now, data[rows], options, precision=precision, group=group)
+    native_update.forget(state.model)
     state.settle()
     while state.update < options.n_updates:
         _weigh_contrasts(state, data)

@@ -27,6 +27,7 @@ ANNEALED = "--sampler.name annealed --objective.name modified-cd --objective.n-s
 CASES = {
     "digits": "digits",
     "isotropic": "isotropic",
+    "tempered": "isotropic --sampler.name parallel-tempering --objective.n-steps 10",
     "langevin": f"paper-isotropic {LANGEVIN} --objective.n-steps 20 --train.variance-rate 0.1",
     "adjusted": f"digits {ADJUSTED}",
     "annealed": f"isotropic {ANNEALED}",

@@ -19,18 +19,18 @@ def shares_off(shares, mixture) -> float:
 
 def test_the_recommended_recipe_is_on_its_way_after_a_tenth_of_its_budget(tmp_path):
     config = PRESETS["anisotropic"].config
-    config = replace(config, train=replace(config.train, n_updates=400, average_decay=0.98))
+    config = replace(config, train=replace(config.train, n_updates=800, average_decay=0.98))
     train_run(config, tmp_path / "run")
     run = runs.read(tmp_path / "run")
     mixture = MIXTURES["anisotropic"]
-    assert density_score(run.model, mixture).kl < 0.35
+    assert density_score(run.model, mixture).kl < 0.3
     drawn = sample_score(generate(run, 4000), mixture)
     assert drawn.within > 0.85
     assert shares_off(drawn.mode_share, mixture) < 0.1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "most"), [("isotropic", 0.02), ("anisotropic", 0.05)])
+@pytest.mark.parametrize(("name", "most"), [("isotropic", 0.015), ("anisotropic", 0.015)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_recommended_recipe_gets_density_and_samples_right(tmp_path, name, most, seed):
     """KL by quadrature; mode shares of 10,000 samples from noise within 0.02, at least 95 % within 3 deviations."""

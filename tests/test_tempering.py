@@ -25,6 +25,7 @@ from grbm import (
 from grbm.data import MIXTURES
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, generator
+from grbm.runs.config import SamplerConfig
 from grbm.runs.folder import read_trajectory
 from grbm.runs.presets import PRESETS
 from grbm.runs.sampling import tuned_sampler
@@ -36,6 +37,17 @@ from tests.conftest import exact_chains, random_model, z_scores
 
 N_CHAINS = 40_000
 WIDE = Base(torch.zeros(1).double(), torch.full((1,), 30.0).double())
+
+
+def tempered_mixture():
+    """The preset isotropic with a ladder in place of its own chains."""
+    config = PRESETS["isotropic"].config
+    return replace(
+        config,
+        sampler=SamplerConfig("parallel-tempering"),
+        objective=replace(config.objective, n_steps=10),
+        train=replace(config.train, n_updates=4000),
+    )
 
 
 def two_modes(distance: float = 12.0) -> GRBM:
@@ -276,7 +288,7 @@ def test_an_objective_that_cannot_be_given_another_sampler_does_not_adapt():
 
 
 def test_a_runs_sampler_is_tuned_to_its_model(tmp_path):
-    config = PRESETS["isotropic"].config
+    config = tempered_mixture()
     config = replace(config, train=replace(config.train, n_updates=30))
     train_run(config, tmp_path / "run")
     trained = runs.read(tmp_path / "run")
@@ -299,7 +311,7 @@ def test_bad_ladders_are_refused():
 
 
 def test_a_run_keeps_models_along_training_and_samples_with_them(tmp_path):
-    config = PRESETS["isotropic"].config
+    config = tempered_mixture()
     config = replace(
         config,
         train=replace(config.train, n_updates=60),
@@ -327,7 +339,7 @@ def test_tempering_visits_all_modes_of_the_trained_mixture_from_one_start_where_
     The mean share error of a chain is what 1,000 states give that are independent after about ten steps (0.02), and
     an order of magnitude more for Gibbs, most of whose chains miss a mode altogether.
     """
-    config = PRESETS["isotropic"].config
+    config = tempered_mixture()
     config = replace(config, checkpoint=replace(config.checkpoint, trajectory=0.4))
     train_run(config, tmp_path / "run")
     trained = runs.read(tmp_path / "run")

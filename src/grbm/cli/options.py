@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from grbm.reproduce.targets import Recipe
 from grbm.runs.config import About, Dynamics, RunConfig, SamplerName, Which
 
 
@@ -300,6 +301,11 @@ class PaperOptions:
     jobs: int | None = None
     """Runs at a time; by default 1 on a GPU and 2 on a CPU."""
     seed: int = 0
+    seeds: int = 1
+    """So many seeds from that one on, for a table, which then has means and their standard errors over seeds."""
+    recipe: Recipe = "paper"
+    """ours: a figure by our own recipe in place of the paper's, with presets such as mnist-medium, whatever --dynamics
+    and --scale say."""
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,13 @@ def _paper(what: str, args: list[str]) -> None:
 
     options = parse(PaperOptions, args, f"grbm reproduce {what}")
     require("--jobs", options.jobs, 1)
+    require("--seeds", options.seeds, 1)
     require("--fid-samples", options.fid_samples, 100)
     device = pick_device("auto")
     scale = 1.0 if options.scale is None and device.type == "cuda" else options.scale
+    named = "ours" if options.recipe == "ours" else f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}"
     made = experiments.Options(
-        options.out or Path("runs") / f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}",
+        options.out or Path("runs") / named,
         options.dynamics,
         scale,
         options.data_dir,
@@ -61,6 +63,8 @@ def _paper(what: str, args: list[str]) -> None:
         options.seed,
         options.jobs or (1 if device.type == "cuda" else 2),
         options.mean,
+        options.seeds,
+        options.recipe,
     )
 
     def judge(dataset: str) -> Any:

@@ -1,7 +1,11 @@
 """What of the paper can be reproduced, and the runs that each table and figure is made of."""
 
+from typing import Literal
+
+from grbm.errors import UserError
 from grbm.runs.paper import EXPERIMENTS
 
+Recipe = Literal["paper", "ours"]
 BEST = "table1-gibbs-langevin"
 TABLES = {
     "table1": [name for name in EXPERIMENTS if name.startswith("table1")],
@@ -23,6 +27,13 @@ FIGURES = {
     "fig9": FACES[1:],
 }
 TARGETS = TABLES | FIGURES
+OURS = {  # presets that take the place of the paper's runs
+    BEST: "mnist-medium",
+    "paper-fashion-mnist": "fashion-medium",
+    "paper-celeba-32": "celeba-medium",
+    "paper-celeba-2k-64": "celeba-64",
+}
+SMALL_SCALE = 2e-4  # up to which a row of a table trains no longer than mnist-small takes, or little longer
 ABOUT = {
     "table1": "five samplers on MNIST",
     "table2": "hidden units and CD steps on MNIST",
@@ -36,3 +47,20 @@ ABOUT = {
     "fig8": "more of CelebA at 32 x 32",
     "fig9": "more of CelebA at 64 x 64",
 }
+
+
+def runs_of(what: str, recipe: Recipe, scale: float | None) -> list[str]:
+    """The presets that a target trains; a table of the paper's runs has our recipe as its last row.
+
+    Raises UserError for a target that compares the paper's samplers or settings, of which our recipe has one.
+    """
+    names = TARGETS[what]
+    if recipe == "ours":
+        if what not in FIGURES or not set(names) <= set(OURS):
+            raise UserError(
+                f"{what} compares the paper's own runs; --recipe ours is for figures of one run of each kind."
+            )
+        return [OURS[name] for name in names]
+    if what not in TABLES:
+        return names
+    return [*names, "mnist-small" if scale is None or scale <= SMALL_SCALE else OURS[BEST]]

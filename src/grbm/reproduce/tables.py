@@ -1,0 +1,133 @@
+"""The tables of the paper as text: its number beside ours, our own recipe, reference points, and which order holds."""
+
+import json
+import math
+import statistics
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grbm import files, runs
+from grbm.evaluate.features import Features
+from grbm.report.image_scores import OWN, cells, judges_of, score_images, widths
+from grbm.report.words import ending
+from grbm.runs.paper import EXPERIMENTS, describe
+
+SECONDS = "seconds"  # the column of training times
+
+
+def table(what: str, done: Sequence[runs.Run], folder: Path, network: Features | None, n_images: int) -> Iterator[str]:
+    """Score ``done``, runs of one or more seeds, write ``what``.json into ``folder`` and yield the lines of the table.
+
+    With several seeds a row has their means, and as errors the standard errors of these means.
+    """
+    seeds: dict[str, list[dict[str, float]]] = {}  # the scores of each seed, by the name of the row
+    dataset, references, protocol, judges = None, {}, [], []
+    for run in done:
+        dataset = dataset or run.load_data()
+        print(f"  scoring {run.folder.relative_to(folder)} ...", flush=True)
+        scored = score_images(run, dataset, network, n=n_images)
+        time = {SECONDS: run.metrics[-1]["seconds"]} if run.metrics else {}
+        seeds.setdefault(run.config.preset, []).append(scored.rows[OWN] | time)
+        protocol = [f"{scored.settings['n']:,} images from noise each, against as many training images, evenly spaced."]
+        protocol += scored.protocol
+        references = {k: row for k, row in scored.rows.items() if k != OWN}
+        judges = [judge.label for judge in judges_of(run, network)]
+    n_seeds = max(map(len, seeds.values()))
+    if n_seeds > 1:
+        protocol += [f"Means over {n_seeds} seeds, and their standard errors; reference points are of one seed."]
+    rows = {name: over_seeds(several) for name, several in seeds.items()}
+    shown = {name: cells(row) | _time(row) for name, row in (rows | references).items()}
+    columns = {name: w for name, w in widths(rows | references).items() if name not in ("density", "coverage", SECONDS)}
+    columns[SECONDS] = max(map(len, [SECONDS, *(row.get(SECONDS, "") for row in shown.values())]))
+    titles = {name: title(name) for name in rows}
+    width = max(map(len, [*titles.values(), *references]))
+
+    def line(title: str, printed: float | None, row: dict[str, str]) -> str:
+        number = "" if printed is None else f"{printed:.2f}"
+        return f"{title:<{width}}  {number:>9}" + "".join(f"  {row.get(c, '–'):>{w}}" for c, w in columns.items())
+
+    yield f"Table {what.removeprefix('table')} of the paper, its FID (2048 features, full scale) beside ours"
+    yield f"{'':<{width}}  {'paper FID':>9}" + "".join(f"  {c:>{w}}" for c, w in columns.items())
+    for name in rows:
+        stopped = sum(run.status.ended != "finished" for run in done if run.config.preset == name)
+        text = "" if not stopped else "  stopped" if n_seeds == 1 else f"  {stopped} stopped"
+        yield line(titles[name], _printed(name), shown[name]) + text
+    for name in references:
+        yield line(name, None, shown[name])
+    for column in judges:
+        yield order(column, rows)
+    yield from ("", *protocol, *notes(done))
+    content: dict[str, Any] = {
+        "rows": {name: {"paper FID": _printed(name), **row} for name, row in rows.items()},
+        "seeds": seeds,
+        "references": references,
+        "protocol": protocol,
+        "about": {run.config.preset: about(run) for run in done},
+    }
+    path = folder / f"{what}.json"
+    files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    yield f"Written to {path}."
+
+
+def over_seeds(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The means of what all ``rows`` have, with standard errors over them; of one row, that row."""
+    if len(rows) == 1:
+        return rows[0]
+    names = [name for name in rows[0] if not name.endswith("±") and all(name in row for row in rows)]
+    found: dict[str, float] = {}
+    for name in names:
+        values = [row[name] for row in rows]
+        found |= {name: statistics.mean(values), f"{name} ±": statistics.stdev(values) / len(values) ** 0.5}
+    return found
+
+
+def order(column: str, rows: dict[str, dict[str, float]]) -> str:
+    """How many pairs stand in the order of the paper, how many cannot be told apart, and which stand the other way."""
+    scored = [name for name in rows if column in rows[name] and _printed(name) is not None]
+    names = sorted(scored, key=lambda name: _printed(name) or 0.0)
+    pairs = [(a, b) for k, a in enumerate(names) for b in names[k + 1 :]]
+    gaps = [rows[b][column] - rows[a][column] for a, b in pairs]
+    errors = [math.hypot(rows[a].get(f"{column} ±", 0.0), rows[b].get(f"{column} ±", 0.0)) for a, b in pairs]
+    right = sum(gap > 2 * error for gap, error in zip(gaps, errors, strict=True))
+    wrong = [pair for pair, gap, error in zip(pairs, gaps, errors, strict=True) if gap < -2 * error]
+    text = f"{column}: {right} of {len(pairs)} pairs stand in the paper's order by more than two standard errors, "
+    text += f"{len(wrong)} the other way round"
+    text += "".join(f"; {title(b)} is better than {title(a)} here" for a, b in wrong) + "."
+    return textwrap.fill(text, 110, subsequent_indent="  ")
+
+
+def notes(done: Iterable[runs.Run]) -> Iterator[str]:
+    """What each kind of run is, once for all its seeds, and how those ended that ended early."""
+    told = set()
+    for run in done:
+        if run.config.preset not in told:
+            yield from textwrap.wrap(f"{run.config.preset}: {about(run)}", 110, subsequent_indent="  ")
+        told.add(run.config.preset)
+        if run.status.ended != "finished":
+            yield f"  seed {run.config.seed}: {ending(run)}"
+
+
+def title(name: str) -> str:
+    """What a row or a panel is called."""
+    if name not in EXPERIMENTS:
+        return f"our recipe ({name})"
+    return EXPERIMENTS[name].title + (", annealed" if EXPERIMENTS[name].anneal else "")
+
+
+def about(run: runs.Run, *, title: bool = True) -> str:
+    """What a run is, and what of it is shown."""
+    config = run.config
+    what = describe(config, title=title)
+    if config.preset not in EXPERIMENTS:
+        what = f"our recipe; {config.model.n_hidden:,} hidden units, {config.train.n_updates:,} updates"
+    return f"{what}; {'conditional means' if config.sampling.mean else 'states v'} shown"
+
+
+def _printed(name: str) -> float | None:
+    return EXPERIMENTS[name].fid if name in EXPERIMENTS else None
+
+
+def _time(row: dict[str, float]) -> dict[str, str]:
+    return {SECONDS: f"{row[SECONDS]:.0f}"} if SECONDS in row else {}

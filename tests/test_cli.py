@@ -51,7 +51,7 @@ def test_train_writes_a_whole_run(digits):
         "report.html",
     }
     figures = {p.name for p in (digits / "figures").iterdir()}
-    assert figures == {"samples.png", "chains.png", "chains.gif", "filters.png", "learning.png"}
+    assert figures == {"samples.png", "chains.png", "chains.gif", "filters.png", "nearest.png", "learning.png"}
     assert all((digits / "figures" / name).stat().st_size > 1000 for name in figures)
     run = runs.read(digits)
     assert run.model.W.shape == (64, 12)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from PIL import Image
 from grbm import UserError, cli, runs
 from grbm.evaluate import references
 from grbm.reproduce import campaign
+from grbm.reproduce.everything import reproduce_all
 from grbm.reproduce.experiments import Options, reproduce
 from grbm.reproduce.targets import FIGURES, TABLES
 from grbm.runs import checkpoint
@@ -154,6 +156,30 @@ def test_figures_by_our_recipe_have_presets_in_place_of_the_papers_runs(pictures
     assert runs.read(tmp_path / "runs" / "celeba-64").image_shape == (3, 64, 64)
     with pytest.raises(UserError, match="fig5 compares"):
         reproduce("fig5", options, None, 50)
+
+
+def test_all_makes_what_the_time_allows_and_says_what_is_left(pictures, tmp_path, monkeypatch, capsys):
+    """Six figures by our recipe, of tiny runs: in no time none of them; then the first of long runs is left under way;
+    then all of them, from where that ended."""
+    monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
+    options = Options(tmp_path / "runs", "paper", None, pictures, changes=tiny, recipe="ours")
+
+    def longer(config):
+        return replace(tiny(config), train=replace(tiny(config).train, n_updates=1_000_000))
+
+    assert "0 of 7 figures" in reproduce_all(0.0, options, None, 50)
+    assert not (tmp_path / "runs").exists()
+    text = reproduce_all(15.0, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
+    assert re.search(r"fig2: 1 of 1 runs to train \(mnist-medium: update [\d,]+ of 1,000,000\)", text)
+    assert "fig8: 1 of 1 runs to train" in text
+    assert {path.name for path in (tmp_path / "long").iterdir()} == {"mnist-medium"}, "nothing else has begun"
+    assert runs.read_status(tmp_path / "long" / "mnist-medium").ended == "interrupted"
+    assert checkpoint.updates(tmp_path / "long" / "mnist-medium" / runs.CHECKPOINTS)
+    assert "where the time was over" in capsys.readouterr().out
+    assert reproduce_all(600.0, options, None, 50).startswith("7 of 7 figures and tables are in ")
+    assert {path.stem for path in (tmp_path / "runs").glob("*.png")} == {f"fig{k}" for k in (2, 3, 4, 6, 7, 8, 9)}
+    without = reproduce_all(0.0, options._replace(data_dir=tmp_path, folder=tmp_path / "other"), None, 50)
+    assert re.search(rf"fig2: .*{re.escape(str(tmp_path))}", without), "where data are not, it is said"
 
 
 def test_an_interrupted_run_goes_on_where_it_was_and_another_is_refused(pictures, tmp_path, capsys):

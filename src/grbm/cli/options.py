@@ -309,6 +309,17 @@ class PaperOptions:
 
 
 @dataclass(frozen=True)
+class EverythingOptions(PaperOptions):
+    """Make as many of the paper's figures and tables as a time allows, and say what was left out.
+
+    The same command goes on where it ended.
+    """
+
+    budget: float = 3600.0
+    """Seconds after which no training goes on; what is trained by then is scored and drawn."""
+
+
+@dataclass(frozen=True)
 class Figure1Options:
     """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from grbm.cli.common import note, parse, require
 from grbm.cli.names import close
-from grbm.cli.options import Figure1Options, PaperOptions
+from grbm.cli.options import EverythingOptions, Figure1Options, PaperOptions
 from grbm.errors import UserError
 
 
@@ -13,18 +13,19 @@ def reproduce(args: list[str]) -> None:
     """`grbm reproduce`: a figure or table of the paper."""
     from grbm.reproduce.targets import ABOUT, TARGETS
 
-    names = ", ".join(["fig1", *sorted(TARGETS)])
+    names = ", ".join(["all", "fig1", *sorted(TARGETS)])
     if not args or args[0] in ("-h", "--help"):
         print("usage: grbm reproduce WHAT [options]\n\nWHAT, each explained by grbm reproduce WHAT --help, is")
+        print("  all     as much of all that as a time allows: --budget SECONDS")
         print("  fig1    five samplers on two mixtures: density and samples")
         print("\n".join(f"  {name:<6}  {text}" for name, text in sorted(ABOUT.items())))
         return
     if args[0] == "fig1":
         _figure1(args[1:])
-    elif args[0] in TARGETS:
+    elif args[0] in ("all", *TARGETS):
         _paper(args[0], args[1:])
     else:
-        hint = close(args[0], ["fig1", *TARGETS])
+        hint = close(args[0], ["all", "fig1", *TARGETS])
         raise UserError(f"There is nothing called {args[0]!r} to reproduce{hint} Choose one of {names}.")
 
 
@@ -45,9 +46,9 @@ def _figure1(args: list[str]) -> None:
 def _paper(what: str, args: list[str]) -> None:
     from grbm.devices import pick_device
     from grbm.evaluate.features import inception
-    from grbm.reproduce import experiments
+    from grbm.reproduce import everything, experiments
 
-    options = parse(PaperOptions, args, f"grbm reproduce {what}")
+    options = parse(EverythingOptions if what == "all" else PaperOptions, args, f"grbm reproduce {what}")
     require("--jobs", options.jobs, 1)
     require("--seeds", options.seeds, 1)
     require("--fid-samples", options.fid_samples, 100)
@@ -70,4 +71,8 @@ def _paper(what: str, args: list[str]) -> None:
     def judge(dataset: str) -> Any:
         return inception(options.fid_weights, dataset, device, note)
 
-    print(experiments.reproduce(what, made, judge, options.fid_samples))
+    if isinstance(options, EverythingOptions):
+        require("--budget", options.budget, 1)
+        print(everything.reproduce_all(options.budget, made, judge, options.fid_samples))
+    else:
+        print(experiments.reproduce(what, made, judge, options.fid_samples))

@@ -24,7 +24,7 @@ def sample(args: list[str]) -> None:
 
     from grbm import files, runs
     from grbm.data.mixtures import MIXTURES
-    from grbm.report import plots
+    from grbm.report import plots, sheets
     from grbm.runs.sampling import generate
 
     run = read_run(options.run, None, None, options.weights)
@@ -45,7 +45,7 @@ def sample(args: list[str]) -> None:
     name = run.config.dataset.name
     if run.image_shape is not None:
         title = f"{'Conditional means' if sampling.mean else 'Samples'} after {sampling.n_steps} steps from noise"
-        figure = plots.image_grid(drawn[:256], run.image_shape, title)
+        figure = sheets.image_grid(drawn[:256], run.image_shape, title)
     elif drawn.shape[1] == 2:
         figure = Figure(figsize=(4, 4.2), layout="constrained")
         limits = None if name in MIXTURES else plots.limits_of(drawn)

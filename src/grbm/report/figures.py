@@ -2,16 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from grbm import files, runs
 from grbm.data.loading import Dataset
+from grbm.data.pictures import ImageShape
 from grbm.data.tables import spread
 from grbm.evaluate.exact import quadrature
 from grbm.evaluate.mixtures import model_grid
-from grbm.report import plots, table_plots
+from grbm.evaluate.nearest import nearest
+from grbm.report import plots, sheets, table_plots
 from grbm.runs.config import SamplingConfig
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
@@ -33,14 +36,17 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     if shape is not None:
         how = f"{sampling.n_steps} steps from noise" + (", conditional means" if sampling.mean else "")
         drawn, real = generate(run, 100, sampler=sampler, seed=seed), dataset.train[spread(len(dataset.train), 100)]
-        save(plots.images_beside(real, drawn, shape, f"samples: {how}"), "samples.png")
+        save(sheets.images_beside(real, drawn, shape, f"samples: {how}"), "samples.png")
         states, steps = trajectory(run, 10, sampler=sampler, seed=seed, n_states=13)
-        save(plots.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
+        save(sheets.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
         states, _ = trajectory(run, 32, sampler=sampler, seed=seed, n_states=50)
         with files.replacing(folder / "chains.gif") as temporary:
-            plots.save_animation(temporary, states, shape)
+            sheets.save_animation(temporary, states, shape)
         written.append(folder / "chains.gif")
-        save(plots.filters(run.model.W, shape), "filters.png")
+        save(sheets.filters(run.model.W, shape), "filters.png")
+        if drawn.isfinite().all():
+            sheet, caption = nearest_sheet(drawn, dataset, shape)
+            save(sheets.captioned(sheet, caption), "nearest.png")
     elif run.standardizer.n_columns == run.model.n_visible == 2:
         save(_plane(run, dataset, sampling, sampler, seed), "density.png")
     else:
@@ -52,6 +58,20 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     if run.metrics:
         save(plots.learning_curves(run.metrics, run.config.train.first_round), "learning.png")
     return written
+
+
+def nearest_sheet(drawn: Tensor, dataset: Dataset, shape: ImageShape) -> tuple[np.ndarray, str]:
+    """20 of the images ``drawn`` (n, N), each beside the 4 nearest training images; and a caption with numbers."""
+    found = nearest(drawn, dataset.train, 4)
+    shown = spread(len(drawn), 20)
+    rows = dataset.train[found.rows[shown].flatten()].view(len(shown), -1, drawn.shape[1])
+    sheet = sheets.beside_nearest(drawn[shown], rows, shape)
+    caption = "Each sample and the 4 training images nearest to it. Median distance to the nearest: "
+    caption += f"{found.distance[:, 0].median():.2f} of {len(drawn)} samples"
+    if len(dataset.test):
+        held = nearest(dataset.test[spread(len(dataset.test), len(drawn))], dataset.train).distance[:, 0]
+        caption += f", {held.median():.2f} of {len(held)} held-out images"
+    return sheet, f"{caption}."
 
 
 def table_samples(

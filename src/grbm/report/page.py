@@ -15,9 +15,9 @@ from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.errors import UserError
 from grbm.files import write_text
-from grbm.report import html, plots, table_plots
+from grbm.report import html, plots, sheets, table_plots
 from grbm.report.doctor import diagnose
-from grbm.report.figures import table_samples
+from grbm.report.figures import nearest_sheet, table_samples
 from grbm.report.image_scores import OWN, ScoreTable, cells, read_table, widths
 from grbm.report.words import duration, ending, with_error
 from grbm.runs import Run
@@ -125,13 +125,16 @@ def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) 
         yield f"<p><strong>{sampling.n_steps} steps from noise end in NaN or infinite numbers.</strong></p>"
         return
     if shape is not None:
-        sheet = tile(generate(run, 100, sampler=sampler, seed=seed), shape, 10)
+        drawn = generate(run, 100, sampler=sampler, seed=seed)
+        sheet = tile(drawn, shape, 10)
         yield html.figure(html.picture(sheet), f"{how}.", "100 samples", "pixels")
         frames = [html.picture(tile(state, shape, min(8, n_chains // 2))) for state in states]
         caption = "The same chains from noise on."
         if dataset is not None and real:
             sheet = tile(dataset.train[spread(len(dataset.train), 100)], shape, 10)
             yield html.figure(html.picture(sheet), "Training images.", "100 training images", "pixels")
+            sheet, text = nearest_sheet(drawn, dataset, shape)
+            yield html.figure(html.picture(sheet), text, "samples beside the nearest training images", "pixels")
     else:
         data = None if dataset is None else dataset.train[spread(len(dataset.train), 1000)]
         seen = states[-1] if data is None else torch.cat([states[-1], data.to(states)])
@@ -175,7 +178,7 @@ CURVES = (
 
 def _learned(run: Run) -> Iterator[str]:
     if run.image_shape is not None:
-        sheet = plots.filter_sheet(run.model.W, run.image_shape, 100)
+        sheet = sheets.filter_sheet(run.model.W, run.image_shape, 100)
         caption = "Weights of the hidden units of largest norm, each divided by its largest weight; "
         caption += "0 is mid-grey." if run.image_shape[0] > 1 else "red is positive, blue negative, white 0."
         yield html.figure(html.picture(sheet), caption, "filters", "pixels", "max-width: 34rem")

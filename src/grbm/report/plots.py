@@ -2,124 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor
 
-from grbm.data.images import tile
 from grbm.data.mixtures import Mixture
-from grbm.data.pictures import ImageShape
 from grbm.evaluate.mixing import WORST_RHAT, Mixing, Trace
 
-FILTERS = "RdBu_r"  # colours of weights: blue below 0, red above
 INK, RUST = "#1f4e79", "#c0504d"
 COLOURS = (INK, RUST, "#5b8c5a", "#c9a227", "#7a5c99", "#4aa3a2", "#8a8a8a")
-
-
-def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25) -> Figure:
-    """An array as a picture, with ``room`` inches above and below for words."""
-    height = width * array.shape[0] / array.shape[1]
-    figure = Figure(figsize=(width, height + room), layout="constrained")
-    show(figure.subplots(), array, title)
-    return figure
-
-
-def show(axes: Axes, array: np.ndarray, title: str) -> None:
-    """An array (H, W, 3) as a picture in ``axes``."""
-    axes.imshow(array, interpolation="nearest")
-    axes.set_axis_off()
-    axes.set_title(title, fontsize=10)
-
-
-def image_grid(images: Tensor, shape: ImageShape, title: str, columns: int = 16) -> Figure:
-    """Images (n, N), in [0, 1], as a grid."""
-    return _sheet(tile(images, shape, columns), title)
-
-
-def images_beside(data: Tensor, drawn: Tensor, shape: ImageShape, title: str, columns: int = 10) -> Figure:
-    """Real images (n, N) and drawn ones, as two grids side by side."""
-    sheets = tile(data, shape, columns), tile(drawn, shape, columns)
-    figure = Figure(figsize=(9, 4.5 * sheets[1].shape[0] / sheets[1].shape[1] + 0.3), layout="constrained")
-    for axes, sheet, text in zip(figure.subplots(1, 2), sheets, ("training images", title), strict=True):
-        show(axes, sheet, text)
-    return figure
-
-
-def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: str) -> Figure:
-    """The sampling process (Fig. 2): states (S, C, N), a row per chain and a column per kept step."""
-    n_states, n_chains, _ = states.shape
-    array = tile(states.transpose(0, 1).reshape(n_states * n_chains, -1), shape, n_states)
-    figure = _sheet(array, title, width=0.6 * n_states + 0.5, room=0.8)
-    axes = figure.axes[0]
-    axes.set_axis_on()
-    cell = shape[2] + 1
-    axes.set_xticks([cell * k + cell / 2 for k in range(n_states)], [str(s) for s in steps], fontsize=7)
-    axes.set_yticks([])
-    axes.set_xlabel("step of the chain", fontsize=8)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    return figure
-
-
-def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: int = 8, width: int = 640) -> None:
-    """The sampling process as a GIF about ``width`` pixels wide: a frame per state of (S, C, N), the last one held."""
-    from PIL import Image
-
-    frames = []
-    for state in states:
-        array = (tile(state, shape, columns) * 255).round().astype(np.uint8)
-        scale = max(1, round(width / array.shape[1]))
-        frames.append(Image.fromarray(array).resize((array.shape[1] * scale, array.shape[0] * scale), 0))
-    durations = [90] * (len(frames) - 1) + [2000]
-    frames[0].save(path, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)
-
-
-def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
-    """Weights of the hidden units of largest norm (Fig. 3b), with their scale and sign."""
-    title = f"Filters: the {min(count, W.shape[1])} hidden units of largest weight norm"
-    figure = _sheet(filter_sheet(W, shape, count), title)
-    if shape[0] == 1:
-        scale = ScalarMappable(Normalize(-1, 1), FILTERS)
-        bar = figure.colorbar(scale, ax=figure.axes[0], orientation="horizontal", shrink=0.5, aspect=40, pad=0.01)
-        bar.set_label(f"weight, as a share of the filter's largest ({_strengths(W, count)})", fontsize=8)
-        bar.ax.tick_params(labelsize=7)
-    else:
-        figure.axes[0].set_title(f"{title};\neach scaled by its largest weight ({_strengths(W, count)})", fontsize=9)
-    return figure
-
-
-def filter_sheet(W: Tensor, shape: ImageShape, count: int) -> np.ndarray:
-    """Columns of W of largest norm as images, each divided by its largest weight.
-
-    Of one channel, positive weights are red and negative ones blue; colours keep theirs, with 0 in mid-grey.
-    """
-    columns = _strongest(W, count).T
-    scaled = columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
-    across = round(len(columns) ** 0.5)
-    if shape[0] > 1:
-        return tile(0.5 + 0.5 * scaled, shape, across)
-    coloured = torch.from_numpy(colormaps[FILTERS](0.5 + 0.5 * scaled.numpy())[..., :3])  # (n, H · W, 3)
-    return tile(coloured.transpose(1, 2).flatten(1), (3, *shape[1:]), across)
-
-
-def _strongest(W: Tensor, count: int) -> Tensor:
-    W = W.detach().float().cpu()
-    return W[:, W.norm(dim=0).argsort(descending=True)[:count]]
-
-
-def _strengths(W: Tensor, count: int) -> str:
-    largest = _strongest(W, count).abs().amax(0)
-    return f"{float(largest.min()):.2g} to {float(largest.max()):.2g}"
 
 
 def learning_curves(metrics: list[dict[str, Any]], first_round: int | None = None) -> Figure:

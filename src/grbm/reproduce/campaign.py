@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -34,12 +35,19 @@ class _Worker(NamedTuple):
 
 
 def train_missing(
-    planned: Sequence[Planned], folder: Path, *, at_once: int, threads: int | None = None, seconds: float = 60.0
+    planned: Sequence[Planned],
+    folder: Path,
+    *,
+    at_once: int,
+    threads: int | None = None,
+    seconds: float = 60.0,
+    deadline: float | None = None,
 ) -> None:
     """Train what is ``planned`` in ``folder``: one by one, or several in processes of ``threads`` threads each.
 
     Side by side, a line is printed for each run that ends, and every so many ``seconds`` where the others are. A run
-    that diverged counts as done, with its last good weights: that is its result.
+    that diverged counts as done, with its last good weights: that is its result. At the ``deadline``, a time of
+    `time.monotonic`, runs under way write their checkpoints and stop, and no other begins.
 
     Raises
     ------
@@ -48,7 +56,7 @@ def train_missing(
     StoppedError
         After SIGINT or SIGTERM; each run has written its checkpoint then, and no process is left.
     """
-    if at_once == 1 and threads is None:
+    if at_once == 1 and threads is None and deadline is None:
         for run in planned:
             print(run.name, flush=True)
             with Progress() as progress:
@@ -62,6 +70,7 @@ def train_missing(
     waiting = list(planned)
     workers: list[_Worker] = []
     failure: BaseException | None = None
+    overdue = False
 
     def stop(number: int) -> None:
         """Pass SIGTERM on to the workers; a terminal sends its SIGINT to all of them itself."""
@@ -69,22 +78,30 @@ def train_missing(
             if number == signal.SIGTERM:
                 worker.process.terminate()
 
+    def left() -> float:
+        return float("inf") if deadline is None else deadline - time.monotonic()
+
     with on_signals(stop) as asked:
-        while workers or (waiting and not asked and failure is None):
-            while waiting and len(workers) < at_once and not asked and failure is None:
+        while workers or (waiting and not asked and failure is None and left() > 0):
+            while waiting and len(workers) < at_once and not asked and failure is None and left() > 0:
                 workers.append(_start(waiting.pop(0), folder, threads))
-            ready = wait([worker.answer for worker in workers], timeout=seconds)
+            ready = wait([worker.answer for worker in workers], timeout=min(seconds, left()) if left() > 0 else seconds)
+            if left() <= 0 and not overdue:
+                overdue = True
+                stop(signal.SIGTERM)
             for worker in [worker for worker in workers if worker.answer in ready]:
                 workers.remove(worker)
                 found = _answer(worker)
                 if isinstance(found, str):
                     print(f"  {worker.planned.name}: {found}")
+                elif overdue and not asked and _was_stopped(worker, found):
+                    print(f"  {how_far(worker.planned, folder) or worker.planned.name}, where the time was over")
                 elif failure is None:
                     failure = found
                     for other in workers:  # their runs can go on later
                         other.process.terminate()
             if not ready:
-                print("  " + "; ".join(filter(None, (_progress(worker.planned, folder) for worker in workers))))
+                print("  " + "; ".join(filter(None, (how_far(worker.planned, folder) for worker in workers))))
             sys.stdout.flush()
     if asked:
         raise StoppedError(asked[0])
@@ -128,6 +145,11 @@ def _answer(worker: _Worker) -> "str | BaseException":
     return found
 
 
+def _was_stopped(worker: _Worker, found: BaseException) -> bool:
+    """Whether SIGTERM is what ended it: with a checkpoint, or before it had begun to listen."""
+    return isinstance(found, StoppedError) or worker.process.exitcode == -signal.SIGTERM
+
+
 def _work(config: RunConfig, folder: Path, threads: int, answer: Connection) -> None:
     torch.set_num_threads(threads)
     try:
@@ -144,7 +166,8 @@ def _train(config: RunConfig, folder: Path, **told: Any) -> str:
     return f"{runs.read_metrics(folder)[-1]['seconds']:.0f} s"
 
 
-def _progress(planned: Planned, folder: Path) -> str:
+def how_far(planned: Planned, folder: Path) -> str:
+    """How far a run in ``folder`` is, in words; empty where it has not logged anything."""
     metrics = runs.read_metrics(folder / planned.name)
     n_updates = planned.config.train.n_updates
     return f"{planned.name}: update {metrics[-1]['update']:,} of {n_updates:,}" if metrics else ""

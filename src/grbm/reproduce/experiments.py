@@ -2,7 +2,7 @@
 
 import shlex
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from grbm.data.pictures import ImageShape
 from grbm.data.tables import spread
 from grbm.errors import UserError
 from grbm.evaluate.features import Features
-from grbm.report import plots
+from grbm.report import plots, sheets
 from grbm.report.page import report
 from grbm.reproduce import campaign
 from grbm.reproduce.tables import about, notes, table, title
@@ -54,17 +54,13 @@ def reproduce(what: str, options: Options, judge: Callable[[str], Features | Non
     UserError
         For data that are not there, before anything is trained, and for runs of other settings in the folder.
     """
-    if what not in TABLES and options.n_seeds > 1:
-        raise UserError(f"{what} shows one run of each kind; --seeds is for tables.")
-    planned = list(_planned(what, options))
-    todo = campaign.missing(planned, options.folder)
-    for _, config in {run.config.dataset: run for run in planned}.values():
-        config.load_data()
+    wanted = planned(what, options)
+    todo = campaign.missing(wanted, options.folder)
     network = judge("mnist") if what in TABLES else None
-    print(f"{what}: {len(planned)} runs, {len(todo)} to train, in {options.folder}", flush=True)
+    print(f"{what}: {len(wanted)} runs, {len(todo)} to train, in {options.folder}", flush=True)
     campaign.train_missing(todo, options.folder, at_once=options.jobs)
-    done = {run.name: runs.read(options.folder / run.name) for run in planned}
-    where = {run.name: run.config for run in planned}  # the data may have moved since
+    done = {run.name: runs.read(options.folder / run.name) for run in wanted}
+    where = {run.name: run.config for run in wanted}  # the data may have moved since
     for name, run in done.items():
         config = replace(run.config, data_dir=where[name].data_dir, data=where[name].data)
         config = config if options.mean is None else showing(config, options.mean)
@@ -86,12 +82,21 @@ def _pages(done: dict[str, runs.Run]) -> None:
         print(f"  {report(run)}", flush=True)
 
 
-def _planned(what: str, options: Options) -> Iterator[campaign.Planned]:
-    """The runs of a target: those of the first seed in folders of their names, the others under their seed's."""
+def planned(what: str, options: Options) -> list[campaign.Planned]:
+    """The runs of a target: those of the first seed in folders of their names, the others under their seed's.
+
+    Raises UserError for data that are not there, and for more than one seed of a figure.
+    """
+    if what not in TABLES and options.n_seeds > 1:
+        raise UserError(f"{what} shows one run of each kind; --seeds is for tables.")
+    found = []
     for seed in range(options.seed, options.seed + options.n_seeds):
         for name in runs_of(what, options.recipe, options.scale):
             place = name if seed == options.seed else f"seed-{seed}/{name}"
-            yield campaign.Planned(place, _config(name, seed, place, options))
+            found.append(campaign.Planned(place, _config(name, seed, place, options)))
+    for config in {run.config.dataset: run.config for run in found}.values():
+        config.load_data()
+    return found
 
 
 def _config(name: str, seed: int, place: str, options: Options) -> RunConfig:
@@ -116,23 +121,23 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
     head = f"Figure {what.removeprefix('fig')}: {ABOUT[what]}"
     if what == "fig2":
         states, steps = trajectory(first, 10, n_states=13)
-        return plots.chain_grid(states, _shape(first), steps, _wrap(f"{head}; {about(first)}", 8 * len(steps)))
+        return sheets.chain_grid(states, _shape(first), steps, _wrap(f"{head}; {about(first)}", 8 * len(steps)))
     if what == "fig3":
         figure = Figure(figsize=(11.5, 4.0), layout="constrained")
         curve, middle, right = figure.subplots(1, 3)
         plots.log_variance(curve, first.metrics, "(a) log σ²: mean, and range over units")
-        plots.show(middle, plots.filter_sheet(first.model.W, _shape(first), 100), "(b) filters of largest norm")
-        plots.show(right, _samples(first, 100, 10), "(c) samples")
+        sheets.show(middle, sheets.filter_sheet(first.model.W, _shape(first), 100), "(b) filters of largest norm")
+        sheets.show(right, _samples(first, 100, 10), "(c) samples")
     elif what in ("fig4", "fig5"):
         rows, columns = (1, 3) if what == "fig4" else (2, 3)
         figure = Figure(figsize=(11.5, 4.3 * rows), layout="constrained")
         panels = list(figure.subplots(rows, columns).flat)
         for letter, axes, (name, run) in zip("abcde", panels, done.items(), strict=False):
-            plots.show(axes, _samples(run, 100, 10), f"({letter}) {title(name)}")
+            sheets.show(axes, _samples(run, 100, 10), f"({letter}) {title(name)}")
         if what == "fig5":
             data = first.load_data()
             sheet = tile(data.train[spread(len(data.train), 100)], _shape(first), 10)
-            plots.show(panels[-1], sheet, "training images")
+            sheets.show(panels[-1], sheet, "training images")
         if what == "fig4":
             figure.suptitle("\n".join([head, *(_wrap(about(run), 150) for run in done.values())]), fontsize=8)
             return figure
@@ -140,7 +145,7 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
         figure = Figure(figsize=(11.5, 6.2), layout="constrained")
         images = generate(first, 512)
         for axes, part in zip(figure.subplots(1, 2), torch.split(images, 256), strict=True):
-            plots.show(axes, tile(part, _shape(first), 16), "")
+            sheets.show(axes, tile(part, _shape(first), 16), "")
     made = about(first, title=len(done) == 1)  # else what all of them have in common
     figure.suptitle(_wrap(f"{head}; {made}", 130), fontsize=10)
     return figure

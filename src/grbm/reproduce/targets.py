@@ -49,6 +49,11 @@ ABOUT = {
 }
 
 
+def is_ours(what: str) -> bool:
+    """Whether our recipe has a target: a figure that shows runs of it, and does not compare the paper's own."""
+    return what in FIGURES and set(FIGURES[what]) <= set(OURS)
+
+
 def runs_of(what: str, recipe: Recipe, scale: float | None) -> list[str]:
     """The presets that a target trains; a table of the paper's runs has our recipe as its last row.
 
@@ -56,7 +61,7 @@ def runs_of(what: str, recipe: Recipe, scale: float | None) -> list[str]:
     """
     names = TARGETS[what]
     if recipe == "ours":
-        if what not in FIGURES or not set(names) <= set(OURS):
+        if not is_ours(what):
             raise UserError(
                 f"{what} compares the paper's own runs; --recipe ours is for figures of one run of each kind."
             )

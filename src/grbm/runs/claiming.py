@@ -86,7 +86,7 @@ OWN = re.compile(  # every file that the program writes into a run folder, but f
     "|".join(
         [
             *(re.escape(name) for name in TOP),
-            rf"{FIGURES}/(samples|chains|filters|density|learning|mixing|marginals|correlations)\.(png|gif)",
+            rf"{FIGURES}/(samples|chains|filters|nearest|density|learning|mixing|marginals|correlations)\.(png|gif)",
             rf"{SAMPLES}/samples\.(npy|png)",
             rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
             rf"{TRAJECTORY}/\d{{8,}}\.safetensors",

@@ -1,0 +1,31 @@
+"""The training images nearest to given ones: whether a model draws copies of what it has seen."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.data.tables import Table, spread
+
+MOST = 60_000  # training images that are looked through, evenly spaced
+CHUNK = 4096  # of them at a time
+
+
+class Nearest(NamedTuple):
+    """The rows nearest to each of n images, the nearest first: their numbers (n, k) and Euclidean distances (n, k)."""
+
+    rows: Tensor
+    distance: Tensor
+
+
+def nearest(images: Tensor, data: Table, k: int = 1) -> Nearest:
+    """The ``k`` rows of ``data`` (R, N) that are nearest to each of ``images`` (n, N), pixel by pixel."""
+    images = images.double()
+    squares, index = images.new_empty(len(images), 0), torch.empty(len(images), 0, dtype=torch.long)
+    for at in torch.split(spread(len(data), MOST), CHUNK):
+        rows = data[at].double()
+        found = images.square().sum(1, keepdim=True) + rows.square().sum(1) - 2 * images @ rows.T
+        squares, index = torch.cat([squares, found], 1), torch.cat([index, at.expand(len(images), -1)], 1)
+        squares, best = squares.topk(min(k, squares.shape[1]), largest=False)
+        index = index.gather(1, best)
+    return Nearest(index, squares.clamp_min(0).sqrt())

@@ -1,0 +1,83 @@
+"""`grbm reproduce all`: as many of the paper's figures and tables as a time allows, and what is left of the others."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from grbm.errors import UserError
+from grbm.evaluate.features import Features
+from grbm.reproduce import campaign, experiments, figure1
+from grbm.reproduce.experiments import Options
+from grbm.reproduce.targets import TABLES, is_ours
+
+FIRST = ("fig1", "table1", "fig5", "fig2", "fig3", "fig6", "table2", "table3", "fig4", "fig7", "fig8", "fig9")
+FIGURE1 = "fig1-short"  # its folder
+
+
+class _Target(NamedTuple):
+    """A figure or table: its runs, where they lie, how many may be trained at a time, and what draws it."""
+
+    what: str
+    runs: list[campaign.Planned]
+    folder: Path
+    threads: int | None
+    draw: Callable[[], str]
+
+
+def reproduce_all(seconds: float, options: Options, judge: Callable[[str], Features | None], n_images: int) -> str:
+    """Make one target after another, and say of those that are not done what is left.
+
+    Whatever is drawn is whole: of a target whose runs are not all trained nothing is drawn. The same call goes on where
+    this one ended.
+
+    Parameters
+    ----------
+    seconds
+        After them runs under way write their checkpoints and stop, and nothing else begins. A target whose runs are
+        all there by then is still scored and drawn.
+    options, judge, n_images
+        As for `grbm.reproduce.experiments.reproduce`; by our recipe there are figures of images alone.
+    """
+    deadline, left, done = time.monotonic() + seconds, [], 0
+    for what in FIRST:
+        if options.recipe == "ours" and not is_ours(what):
+            continue
+        try:
+            target = _target(what, options, judge, n_images)
+            todo = campaign.missing(target.runs, target.folder)
+        except UserError as error:
+            left.append(f"{what}: {error}")
+            continue
+        if todo and time.monotonic() < deadline:
+            print(f"{what}: {len(todo)} of {len(target.runs)} runs to train", flush=True)
+            where, threads = target.folder, target.threads
+            campaign.train_missing(todo, where, at_once=options.jobs, threads=threads, deadline=deadline)
+            todo = campaign.missing(target.runs, target.folder)
+        if todo:
+            left.append(f"{what}: {_left(todo, len(target.runs), target.folder)}")
+        else:
+            print(f"{target.draw()}\n", flush=True)
+            done += 1
+    lines = [f"{done} of {done + len(left)} figures and tables are in {options.folder}."]
+    if left:
+        lines += ["Left out, which the same command goes on with:", *(f"  {line}" for line in left)]
+    return "\n".join(lines)
+
+
+def _target(what: str, options: Options, judge: Callable[[str], Features | None], n_images: int) -> _Target:
+    if what != "fig1":
+        one_each = options if what in TABLES else options._replace(n_seeds=1)
+        runs = experiments.planned(what, one_each)
+        draw = lambda: experiments.reproduce(what, one_each, judge, n_images)  # noqa: E731
+        return _Target(what, runs, options.folder, None, draw)
+    folder = options.folder / FIGURE1
+    panels = figure1.panels("short", options.seed)
+    draw = lambda: figure1.reproduce(folder, jobs_at_once=options.jobs, seeds=[options.seed])  # noqa: E731
+    return _Target(what, [panel.planned for panel in panels], folder, 1, draw)
+
+
+def _left(todo: list[campaign.Planned], n_runs: int, folder: Path) -> str:
+    """How many runs are to be trained yet, and how far those are that have begun."""
+    begun = [text for run in todo if (text := campaign.how_far(run, folder))]
+    return f"{len(todo)} of {n_runs} runs to train" + (f" ({'; '.join(begun)})" if begun else "")

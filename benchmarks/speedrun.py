@@ -93,10 +93,10 @@ def trained(config: RunConfig, judge: Features, real: FeatureStatistics) -> Trai
     return Trained(seconds, found.mean, found.error)
 
 
-def judge_of(data_dir: Path) -> tuple[Features, FeatureStatistics]:
+def judge_of(data_dir: Path, dataset: str = "mnist") -> tuple[Features, FeatureStatistics]:
     """The classifier, and its features of the training images."""
-    known, unseen = (load_idx("mnist", data_dir, train=part) for part in (True, False))
-    judge = classifier("mnist", known, unseen, (28, 28))
+    known, unseen = (load_idx(dataset, data_dir, train=part) for part in (True, False))
+    judge = classifier(dataset, known, unseen, (28, 28))
     images = known[0][spread(len(known[0]), N_IMAGES)].float().view(-1, 1, 28, 28)
     return judge, FeatureStatistics.of(judge.extract(images))
 

@@ -155,7 +155,7 @@ def score_images(
         found = features_of(name, make)
         rows[name] = {}
         for judge in judges if found else ():
-            rows[name] |= _compare(judge, truth[judge.name], found[judge.name], seed)
+            rows[name] |= compare(judge, truth[judge.name], found[judge.name], seed)
         if name != OWN:
             write_text(path, json.dumps(rows[name]) + "\n")
     protocol, own = list(_protocol(dataset, judges, n, rows)), list(_own_protocol(run, n, rows))
@@ -213,10 +213,11 @@ def _program() -> str:
 
 def _scorer() -> str:
     """The source of the code that makes numbers of features, for the same purpose."""
-    return "".join(map(inspect.getsource, (frechet, _compare)))  # type: ignore[arg-type]
+    return "".join(map(inspect.getsource, (frechet, compare)))  # type: ignore[arg-type]
 
 
-def _compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:
+def compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:
+    """The numbers of one row in one judge's eyes, of features of real images (n, d) and of generated ones (m, d)."""
     distance = frechet_estimate(FeatureStatistics.of(real), found)
     kernel = kernel_distance(real, found, seed=seed)
     other = f"{judge.kernel_label} x1000"

@@ -1,0 +1,270 @@
+"""Other generators beside our recipe, at equal processor seconds of one thread and by the same scores.
+
+    uv run python -m benchmarks.generators --data-dir DIR --seconds 120 [--dataset fashion-mnist] [--fid-weights NPZ]
+
+The paper sets its GRBMs beside a VAE, a two-stage VAE and a Wasserstein GAN (Table 1), whose numbers there are of other
+programs on other machines. Here each is a small network of the published kind in plain PyTorch: two convolutions of
+stride 2 on either side (Kingma & Welling 2014; Dai & Wipf 2019; Gulrajani et al. 2017). All learn for the same seconds
+of the processor's time, then draw images that are scored as `grbm evaluate --fid` scores a run's.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.speedrun import judge_of
+from grbm import fit, sample
+from grbm.data.images import load_idx
+from grbm.data.tables import spread
+from grbm.distributed import ALONE
+from grbm.evaluate.features import inception
+from grbm.randomness import generator
+from grbm.report.image_scores import compare
+from grbm.report.words import with_error
+from grbm.runs.preparing import prepare
+from grbm.runs.presets import PRESETS
+from grbm.samplers.engines import compiled
+
+CODES, ROWS, LAST = 32, 128, 0.75  # the share of the seconds of a two-stage VAE that its first stage has
+
+
+def initialised(module: nn.Module, rng: torch.Generator) -> nn.Module:
+    """He's weights from ``rng`` in every layer, and biases of 0: nothing from PyTorch's global generator is left."""
+    with torch.no_grad():
+        for layer in module.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+                # a transposed convolution of stride 2 reaches each pixel with a quarter of its kernel
+                shrink = 4 if isinstance(layer, nn.ConvTranspose2d) else 1
+                ways_in = layer.weight[0].numel() if shrink == 1 else layer.weight[:, 0].numel() / shrink
+                layer.weight.copy_(torch.randn(layer.weight.shape, generator=rng) * math.sqrt(2 / ways_in))
+                assert layer.bias is not None
+                layer.bias.zero_()
+    return module
+
+
+def down(n_out: int, n_channels: int = 32) -> nn.Module:
+    """From images (n, 784) to numbers (n, n_out)."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 28, 28)),
+        nn.Conv2d(1, n_channels, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(n_channels, 2 * n_channels, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Flatten(),
+        nn.Linear(98 * n_channels, 256),
+        nn.LeakyReLU(0.2),
+        nn.Linear(256, n_out),
+    )
+
+
+def up(n_in: int, n_channels: int = 32) -> nn.Module:
+    """From codes (n, n_in) to logits of pixels (n, 784)."""
+    return nn.Sequential(
+        nn.Linear(n_in, 256),
+        nn.ReLU(),
+        nn.Linear(256, 98 * n_channels),
+        nn.ReLU(),
+        nn.Unflatten(1, (2 * n_channels, 7, 7)),
+        nn.ConvTranspose2d(2 * n_channels, n_channels, 4, 2, 1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(n_channels, 1, 4, 2, 1),
+        nn.Flatten(),
+    )
+
+
+def dense(n_in: int, n_out: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(n_in, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
+        nn.Linear(512, n_out),
+    )  # fmt: skip
+
+
+class VAE(nn.Module):
+    """q(z | x) Gaussian, p(x | z) Bernoulli over pixels, or Gaussian of one learned width γ."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, rng: torch.Generator, *, gaussian: bool) -> None:
+        super().__init__()
+        self.encoder, self.decoder = initialised(encoder, rng), initialised(decoder, rng)
+        self.log_gamma = nn.Parameter(torch.zeros(())) if gaussian else None
+
+    def loss(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        """The negative evidence lower bound of rows (n, N) in nats per row, from one draw of z each."""
+        mean, log_var = self.encode(x)
+        y = self.decoder(mean + (0.5 * log_var).exp() * torch.randn(mean.shape, generator=rng))
+        divergence = 0.5 * (mean.square() + log_var.exp() - 1 - log_var).sum()
+        if self.log_gamma is None:
+            misfit = functional.binary_cross_entropy_with_logits(y, x, reduction="sum")
+        else:
+            misfit = 0.5 * (x - y).square().sum() * (-2 * self.log_gamma).exp()
+            misfit = misfit + x.numel() * (self.log_gamma + 0.5 * math.log(2 * math.pi))
+        return (misfit + divergence) / len(x)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_var = self.encoder(x).chunk(2, -1)
+        return mean, log_var.clamp(-12, 8)
+
+
+def learn(module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor, seconds: float, seed: int) -> int:
+    """Adam at 1e-3, falling to 0 by a cosine over ``seconds`` of processor time; returns the number of steps."""
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
+    began, step, done = time.process_time(), 0, 0.0
+    while done < 1:
+        for chosen in torch.split(torch.randperm(len(rows), generator=generator(seed, "order", step)), ROWS):
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * done))
+            optimizer.zero_grad()
+            torch.autograd.backward([loss(rows[chosen])])
+            optimizer.step()
+            step, done = step + 1, (time.process_time() - began) / seconds
+            if done >= 1:
+                break
+    return step
+
+
+def vae(x: Tensor, n: int, seconds: float, seed: int) -> Tensor:
+    """Means of pixels drawn by a convolutional VAE."""
+    rng = generator(seed, "vae")
+    model = VAE(down(2 * CODES), up(CODES), rng, gaussian=False)
+    learn(model, lambda rows: model.loss(rows, rng), x, seconds, seed)
+    with torch.no_grad():
+        return model.decoder(torch.randn(n, CODES, generator=rng)).sigmoid()
+
+
+def two_stage(x: Tensor, n: int, seconds: float, seed: int) -> Tensor:
+    """The same with a learned width, and a second VAE of the codes that the first one gives to images."""
+    rng = generator(seed, "two stages")
+    first = VAE(down(2 * CODES), nn.Sequential(up(CODES), nn.Sigmoid()), rng, gaussian=True)
+    learn(first, lambda rows: first.loss(rows, rng), x, LAST * seconds, seed)
+    with torch.no_grad():
+        codes = [torch.cat(first.encode(rows), 1) for rows in x.split(1000)]
+    second = VAE(dense(CODES, 2 * CODES), dense(CODES, CODES), rng, gaussian=True)
+
+    def loss(rows: Tensor) -> Tensor:
+        mean, log_var = rows.chunk(2, -1)
+        return second.loss(mean + (0.5 * log_var).exp() * torch.randn(mean.shape, generator=rng), rng)
+
+    learn(second, loss, torch.cat(codes), (1 - LAST) * seconds, seed)
+    assert second.log_gamma is not None
+    with torch.no_grad():
+        z = second.decoder(torch.randn(n, CODES, generator=rng))
+        z = z + second.log_gamma.exp() * torch.randn(z.shape, generator=rng)
+        return first.decoder(z)
+
+
+def wasserstein(x: Tensor, n: int, seconds: float, seed: int, *, n_critic: int = 5, penalty: float = 10.0) -> Tensor:
+    """A Wasserstein GAN whose critic's slope is held at 1 between real and drawn images."""
+    rng = generator(seed, "gan")
+    maker, critic = initialised(nn.Sequential(up(CODES), nn.Sigmoid()), rng), initialised(down(1), rng)
+    optimizers = [torch.optim.Adam(part.parameters(), lr=2e-4, betas=(0.5, 0.9)) for part in (maker, critic)]
+    began, step = time.process_time(), 0
+    while time.process_time() - began < seconds:
+        real = x[torch.randint(len(x), (ROWS,), generator=rng)]
+        drawn = maker(torch.randn(ROWS, CODES, generator=rng))
+        learns_maker = step % (n_critic + 1) == n_critic
+        if learns_maker:
+            loss = -critic(drawn).mean()
+        else:
+            loss = critic(drawn.detach()).mean() - critic(real).mean() + penalty * slope(critic, real, drawn, rng)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        torch.autograd.backward([loss])
+        optimizers[0 if learns_maker else 1].step()
+        step += 1
+    with torch.no_grad():
+        return maker(torch.randn(n, CODES, generator=rng))
+
+
+def slope(critic: nn.Module, real: Tensor, drawn: Tensor, rng: torch.Generator) -> Tensor:
+    """The mean of (‖∂critic/∂x‖ − 1)² at points on the way from real images (n, N) to drawn ones."""
+    share = torch.rand(len(real), 1, generator=rng)
+    between = (share * real + (1 - share) * drawn.detach()).requires_grad_()
+    (gradient,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    return (gradient.norm(dim=1) - 1).square().mean()
+
+
+def ours(x: Tensor, n: int, seconds: float, seed: int, *, dataset: str, data_dir: Path, folder: Path) -> Tensor:
+    """The preset of that data set, small or medium, with as many updates as the seconds allow."""
+    small = "mnist-small" if dataset == "mnist" else "fashion-small"
+    config = PRESETS[small if seconds < 600 else small.replace("small", "medium")].config
+    config = replace(config, seed=seed, data_dir=data_dir)
+    compiled.library()  # compiled before the clock runs
+
+    def trained(n_updates: int, part: str) -> tuple[Tensor, float]:
+        made = replace(config, train=replace(config.train, n_updates=n_updates))
+        run = prepare(made, folder / part, ALONE, "cpu", resume=False)
+        began = time.process_time()
+        for _ in fit(run.state, run.data, run.objective, made.train, precision=made.precision):
+            pass
+        taken = time.process_time() - began
+        how = config.sampling
+        sampler = how.sampler.build(run.base, None)
+        model = run.state.average or run.state.model
+        drawn = sample(model, sampler, n_chains=n if n_updates > 30 else 1, n_steps=how.n_steps, mean=how.mean, seed=1)
+        return run.scale.inverse(drawn.v), taken
+
+    per_update = trained(30, "measured")[1] / 30
+    images, taken = trained(max(1, int(0.95 * seconds / per_update)), "whole")
+    print(
+        f"  ours: {int(0.95 * seconds / per_update)} updates of {config.model.n_hidden} units in {taken:.0f} s",
+        flush=True,
+    )
+    return images
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--dataset", choices=("mnist", "fashion-mnist"), default="mnist")
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--fid-weights", type=Path, default=None)
+    parser.add_argument("--only", nargs="+", choices=("ours", "vae", "two-stage", "gan"), default=None)
+    parser.add_argument("--out", type=Path, default=Path("runs/generators"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    images = load_idx(options.dataset, options.data_dir, train=True)[0]
+    judges = [judge_of(options.data_dir, options.dataset)[0]]
+    network = (
+        None
+        if options.fid_weights is None
+        else inception(options.fid_weights, options.dataset, torch.device("cpu"), print)
+    )
+    judges += [network] if network is not None else []
+    x, n = images.float(), options.samples
+    shape = (-1, 1, 28, 28)
+    truth = {judge.name: judge.extract(x[spread(len(x), n)].view(shape)) for judge in judges}
+    where = options.out / f"{options.dataset}-{options.seconds:g}-{options.seed}"
+    where.mkdir(parents=True, exist_ok=True)
+    makers: dict[str, Callable[..., Tensor]] = {
+        "ours": lambda *a: ours(*a, dataset=options.dataset, data_dir=options.data_dir, folder=where),
+        "vae": vae,
+        "two-stage": two_stage,
+        "gan": wasserstein,
+    }
+    for name in options.only or makers:
+        path = where / f"{name}.json"
+        if not path.is_file():
+            drawn = makers[name](x, n, options.seconds, options.seed).float().clamp(0, 1).view(shape)
+            row: dict[str, float] = {}
+            for judge in judges:
+                row |= compare(judge, truth[judge.name], judge.extract(drawn), options.seed)
+            path.write_text(json.dumps(row) + "\n")
+        row = json.loads(path.read_text())
+        shown = [
+            f"{key} {with_error(row[key], row[f'{key} ±'])}" for key in row if f"{key} ±" in row and "x1000" not in key
+        ]
+        shown += [f"{key} {row[key]:.3f}" for key in ("precision", "recall") if key in row]
+        print(f"{options.dataset}, {options.seconds:g} s: {name:<10} {', '.join(shown)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,10 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 
-from benchmarks import digits_pipeline, linear_probe, natural_patches
+from benchmarks import digits_pipeline, generators, linear_probe, natural_patches
 from grbm import GRBM
 from grbm.data.images import load_digits
+from grbm.randomness import generator
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +144,56 @@ def test_the_pipelines_on_digits_are_what_they_say():
             assert pipeline["rbm"].n_components == 32
         # the standard error of a share of 300 is 0.03 at most, and training itself varies
         assert abs(pipeline.fit(images[:600], labels[:600]).score(images[600:900], labels[600:900]) - accuracy) < 0.12
+
+
+class Linear(torch.nn.Module):
+    """x ↦ x A + c."""
+
+    def __init__(self, a, c=0.0):
+        super().__init__()
+        self.a, self.c = a, c
+
+    def forward(self, x):
+        return x @ self.a + self.c
+
+
+def test_the_bound_of_a_vae_is_the_likelihood_where_its_posterior_is_exact():
+    """x = w z + γ ξ has a Gaussian posterior of z and density N(0, w wᵀ + γ²): the mean loss is −log p."""
+    w, gamma = torch.tensor([[0.5, -1.0, 0.3]]), 0.7
+    precision = float(w.square().sum()) + gamma**2
+    rng, x = generator(0, "vae"), torch.tensor([[0.2, -0.4, 1.0], [1.5, 0.0, -0.3]])
+    model = generators.VAE(torch.nn.Identity(), torch.nn.Identity(), rng, gaussian=True)
+    spread = torch.tensor([0.0, float(np.log(gamma**2 / precision))])
+    model.encoder, model.decoder = Linear(torch.cat([w.T / precision, torch.zeros(3, 1)], 1), spread), Linear(w)
+    with torch.no_grad():
+        model.log_gamma.fill_(np.log(gamma))
+        losses = torch.stack([model.loss(x, rng) for _ in range(4000)])
+    law = torch.distributions.MultivariateNormal(torch.zeros(3), w.T @ w + gamma**2 * torch.eye(3))
+    error = float(losses.std()) / 4000**0.5
+    assert error < 0.02
+    assert float(losses.mean()) == pytest.approx(-float(law.log_prob(x).mean()), abs=4 * error)
+
+
+def test_the_critics_slope_is_measured_between_real_and_drawn_images():
+    rng, direction = generator(0, "slope"), torch.tensor([[3.0], [4.0]])
+    real, drawn = torch.zeros(5, 2), torch.ones(5, 2)
+    assert float(generators.slope(Linear(direction), real, drawn, rng)) == pytest.approx((5 - 1) ** 2)
+
+    class Square(torch.nn.Module):
+        def forward(self, x):
+            return 0.5 * x.square().sum(1)
+
+    norms = generators.slope(Square(), real, 2 * drawn, rng)  # slopes of share √8, shares even in [0, 1]
+    assert 0 < float(norms.detach()) < (8**0.5 - 1) ** 2
+
+
+@pytest.mark.parametrize("make", [generators.vae, generators.two_stage, generators.wasserstein])
+def test_generators_draw_images_that_depend_on_their_seed_alone_once_they_have_learned_for_no_time(make):
+    """One step each, so that the clock decides nothing."""
+    x = torch.rand(256, 784, generator=generator(1))
+    first, again, other = (make(x, 8, 1e-9, seed) for seed in (0, 0, 1))
+    assert first.shape == (8, 784)
+    assert first.min() >= 0
+    assert first.max() <= 1
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

@@ -28,7 +28,7 @@ def _mixture(name: str, anchor_var: float) -> RunConfig:
 
     The start decides which optimum is reached, proposals ten deviations wide and tested at temperature 1 give each mode
     its mass, the centred gradient keeps those masses from swinging, and the weights of annealed chains carry them over
-    to samples from noise (docs/results.md).
+    to samples from noise (docs/measurements.md).
     """
     return RunConfig(
         dataset=DatasetConfig(name, standardise="none", n_points=10_000),  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def _images(
     """Persistent chains, a tenth of them restarted from noise at each update, with the centred gradient.
 
     On digits this beats modified CD in samples and in likelihood, and unlike it does not fall apart when trained longer
-    (docs/results.md). ``min_var`` keeps the variances of pixels that are always black
+    (docs/measurements.md). ``min_var`` keeps the variances of pixels that are always black
     from falling for ever.
     """
     sampler = SamplerConfig("gibbs")
@@ -167,7 +167,7 @@ PAPER_SAMPLERS = {
     "gibbs-langevin-adjusted": SamplerConfig("gibbs-langevin", step_size=0.04, n_inner=10, adjust_from=0),
 }
 
-DIGITS = _images("digits", 256, 2000, 0.3, spectral_norm=0.3)  # docs/results.md, Digits
+DIGITS = _images("digits", 256, 2000, 0.3, spectral_norm=0.3)  # docs/measurements.md, Digits
 _SPECTRAL: dict[str, Any] = {"n_updates": 1200, "learning_rate": 0.5, "n_steps": 5, "spectral_norm": 0.5}
 MNIST_SMALL = _images("mnist", 512, **_SPECTRAL)  # docs/performance.md, Speedrun
 

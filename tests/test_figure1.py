@@ -55,6 +55,11 @@ def test_seeds_and_samplers_can_be_chosen(tmp_path):
     ]
     assert len({row["kl"] for row in rows}) == 8
     assert not (tmp_path / "figure1.png").exists()
+    assert (tmp_path / "plateaus.png").stat().st_size > 10_000
+    assert "plateaus.png" in table
+    printed = reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("printed",), jobs_at_once=1)
+    assert "as the program ran Gibbs" not in printed
+    assert "as printed         Gibbs" in printed
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="something else"):
         reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",))

@@ -208,7 +208,7 @@ def test_the_command_writes_a_table_with_its_protocol(tmp_path, capsys, monkeypa
     out, err = capsys.readouterr()
     assert "Only the classifier" in err
     table = json.loads((tmp_path / "run" / "fid.json").read_text())
-    names = ["this run", "held-out images", "one Gaussian", "mixture of 20", "autoencoder"]
+    names = ["this run", "held-out images", "one Gaussian", "mixture of 20", "small VAE"]
     assert list(table["rows"]) == names
     assert table["rows"]["held-out images"]["Fréchet"] < table["rows"]["this run"]["Fréchet"]
     assert "300 images" in table["own_protocol"][0]

@@ -158,7 +158,7 @@ class EvaluateOptions:
     fid_samples: int = 10_000
     """Images on either side."""
     fid_references: bool = True
-    """Also held-out images, one Gaussian, a mixture of 20 and a small autoencoder, in the same table."""
+    """Also held-out images, one Gaussian, a mixture of 20 and a small variational autoencoder, in the same table."""
     fid_mean: bool | None = None
     """Images: score conditional means μ + W h in place of v; by default as the run says."""
     weights: Which = "model"
@@ -335,3 +335,5 @@ class Figure1Options:
     """So many seeds from that one on; the figure is of the first, the table of all."""
     only: tuple[str, ...] = ()
     """Only these samplers: gibbs, langevin, langevin-adjusted, gibbs-langevin, gibbs-langevin-adjusted, recommended."""
+    rules: tuple[str, ...] = ()
+    """Only these rows: program, printed, ours."""

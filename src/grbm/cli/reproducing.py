@@ -37,10 +37,20 @@ def _figure1(args: list[str]) -> None:
     require("--seeds", options.seeds, 1)
     if unknown := [name for name in options.only if name not in figure1.TITLES]:
         raise UserError(f"--only must be among {', '.join(figure1.TITLES)}, not {unknown[0]!r}.")
+    if unknown := [name for name in options.rules if name not in figure1.RULES]:
+        raise UserError(f"--rules must be among {', '.join(figure1.RULES)}, not {unknown[0]!r}.")
     out = options.out or Path("runs") / f"fig1-{options.budget}"
     seeds = range(options.seed, options.seed + options.seeds)
-    budget, jobs, only = options.budget, options.jobs, options.only
-    print(figure1.reproduce(out, budget=budget, jobs_at_once=jobs, seeds=seeds, only=only))
+    print(
+        figure1.reproduce(
+            out,
+            budget=options.budget,
+            jobs_at_once=options.jobs,
+            seeds=seeds,
+            only=options.only,
+            rules=options.rules,
+        )
+    )
 
 
 def _paper(what: str, args: list[str]) -> None:

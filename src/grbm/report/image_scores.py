@@ -120,7 +120,7 @@ def score_images(
             sets["held-out images"] = lambda: dataset.test[spread(len(dataset.test), n)]
         sets["one Gaussian"] = lambda: references.gaussian(whole, n, seed)
         sets["mixture of 20"] = lambda: references.mixture(whole, n, seed)
-        sets["autoencoder"] = lambda: references.autoencoder(whole, n, seed)
+        sets["small VAE"] = lambda: references.autoencoder(whole, n, seed)
 
     def features_of(name: str, make: Callable[[], Tensor]) -> dict[str, Tensor]:
         """Features by judge; those of sets that depend on the data alone are made once and kept in the user's cache."""

@@ -1,6 +1,7 @@
 """`grbm reproduce fig1`: five samplers, and the recommended recipe, on the two 2-D mixtures (Fig. 1)."""
 
 import json
+import math
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -32,6 +33,7 @@ TITLES = {
 }
 RULES = {"program": "as the program ran", "printed": "as printed", "ours": "ours"}
 SOME = "table-of-some.json"  # the table, where not all samplers were asked for
+PLATEAUS = "plateaus.png"
 BUDGETS = {"short": (7000, 50), "long": (30_000, 100), "paper": (500_000, 100)}  # updates; CD steps of printed rows
 
 
@@ -117,15 +119,17 @@ def reproduce(
     jobs_at_once: int = 2,
     seeds: Sequence[int] = (0,),
     only: Sequence[str] = (),
+    rules: Sequence[str] = (),
     n_updates: int | None = None,
     n_samples: int = 10_000,
 ) -> str:
     """Train what is missing in ``folder``, draw ``figure1.png``, write ``table.json`` and return the table as text.
 
-    ``only`` names samplers; the figure, of the first seed, is drawn where there are all of them.
+    ``only`` names samplers, ``rules`` some of `RULES`; the figure, of the first seed, is drawn where there are all of
+    them. Of several seeds ``plateaus.png`` shows how the largest variance went.
     """
     every = [panel for seed in seeds for panel in panels(budget, seed, n_updates)]
-    todo = [panel for panel in every if not only or panel.method in only]
+    todo = [panel for panel in every if panel.method in (only or TITLES) and panel.rule in (rules or RULES)]
     stems = {panel.name.rpartition("-")[0] for panel in every}  # of whatever seed
     if folder.exists() and (not folder.is_dir() or any(not _is_ours(path.name, stems) for path in folder.iterdir())):
         raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
@@ -138,6 +142,10 @@ def reproduce(
     is_whole = len(todo) == len(every)
     files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
     text = _table(rows, n_samples)
+    if len(seeds) > 1:
+        with files.replacing(folder / PLATEAUS) as temporary:
+            _plateaus(todo, folder).savefig(temporary, dpi=130)
+        text += f"\nFigure: {folder / PLATEAUS}"
     if not is_whole:
         return text
     with files.replacing(folder / "figure1.png") as temporary:
@@ -148,7 +156,7 @@ def reproduce(
 def _is_ours(name: str, stems: set[str]) -> bool:
     """Whether it is what a reproduction leaves: the figure, a table, or a run of a name and a seed."""
     stem, _, seed = name.rpartition("-")
-    return name in ("figure1.png", "table.json", SOME) or (stem in stems and seed.isdigit())
+    return name in ("figure1.png", "table.json", SOME, PLATEAUS) or (stem in stems and seed.isdigit())
 
 
 def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
@@ -195,6 +203,26 @@ def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
     )
     lines.append("per unit, log σ² at a tenth of the rate, states shown")
     return "\n".join(lines)
+
+
+def _plateaus(todo: list[Panel], folder: Path) -> Figure:
+    """The largest σ² over updates, a panel for each mixture and sampler of the first rules, a line for each seed."""
+    todo = [panel for panel in todo if panel.rule == todo[0].rule]
+    methods = list(dict.fromkeys(panel.method for panel in todo))
+    figure = Figure(figsize=(3.2 * len(methods) + 1, 5.4), layout="constrained")
+    axes = dict(zip(((m, k) for m in MIXTURES for k in methods), figure.subplots(2, len(methods)).flat, strict=True))
+    for panel in todo:
+        metrics, panel_axes = runs.read_metrics(folder / panel.name), axes[panel.mixture, panel.method]
+        largest = [math.exp(x) for x in plots.column(metrics, "log_var_max")]
+        panel_axes.loglog([m["update"] for m in metrics], largest, lw=1.2, label=f"seed {panel.config.seed}")
+    for (mixture, method), panel_axes in axes.items():
+        panel_axes.set_title(f"{mixture}, {RULES[todo[0].rule]}:\n{TITLES[method]}", fontsize=9)
+        panel_axes.tick_params(labelsize=8)
+        panel_axes.spines[["top", "right"]].set_visible(False)
+        panel_axes.set_xlabel("update", fontsize=8)
+        panel_axes.set_ylabel("largest σ²", fontsize=8)
+    next(iter(axes.values())).legend(frameon=False, fontsize=7)
+    return figure
 
 
 def _draw(todo: list[Panel], folder: Path) -> Figure:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 DOCS = Path(__file__).resolve().parent
 HEAD = """# Appendix: logs
 
-What the commands behind the [results](results.md) printed, whole. This page is made by `docs/make_appendix.py` from `docs/logs`.
+What the commands behind the [results](results.md) printed, whole. This page is made by `docs/make_appendix.py` from
+`docs/logs`.
 """
 
 

@@ -1,6 +1,7 @@
 """The documentation: tutorials run, pages build without a warning, links on them lead somewhere."""
 
 import html.parser
+import importlib.util
 import os
 import re
 import subprocess
@@ -74,3 +75,14 @@ def test_the_site_builds_and_its_links_resolve(tmp_path):
                 assert fragment in pages[there].ids, f"{page.name}: {link}"
         text = page.read_text(encoding="utf-8")
         assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=.https?://", text), page.name
+
+
+def test_the_appendix_is_what_its_logs_make():
+    """A log that changes, or is new, wants `python docs/make_appendix.py`."""
+    spec = importlib.util.spec_from_file_location("make_appendix", ROOT / "docs" / "make_appendix.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "appendix.md").read_text(encoding="utf-8") == module.page()
+    assert "seed" in module.page()

@@ -24,6 +24,7 @@ from grbm.reproduce.targets import FIGURES, TABLES
 from grbm.runs import checkpoint
 from grbm.runs.claiming import locked
 from grbm.runs.config import CheckpointConfig
+from grbm.runs.folder import save_status
 from grbm.runs.training import train as train_run
 
 
@@ -139,8 +140,14 @@ def test_a_table_of_several_seeds_has_means_and_errors_over_seeds(options):
         assert len(set(values)) == 3, "three seeds, three runs"
         row = table["rows"][name]
         assert row["Fréchet"] == pytest.approx(values.mean())
-        assert row["Fréchet ±"] == pytest.approx(values.std(ddof=1) / 3**0.5)
+        least = np.sqrt(np.mean([each["Fréchet ±"] ** 2 for each in several]) / 3)
+        assert row["Fréchet ±"] == pytest.approx(max(values.std(ddof=1) / 3**0.5, least))
     assert runs.read(options.folder / "seed-2" / "table2-2048").config.seed == 2
+    diverged = options.folder / "seed-1" / "table2-2048"
+    save_status(diverged, replace(runs.read_status(diverged), ended="diverged"))
+    again = reproduce("table2", options._replace(n_seeds=3), lambda dataset: None, 50)
+    assert "1 stopped" in again
+    assert "  table2-2048, seed 1: " in again, "told by name: it stands below the last kind of run"
     assert text.count("table2-2048: ") == 1, "what a row is, is said once for all seeds"
     with pytest.raises(UserError, match="--seeds is for tables"):
         reproduce("fig2", options._replace(n_seeds=2), lambda dataset: None, 50)
@@ -169,7 +176,7 @@ def test_all_makes_what_the_time_allows_and_says_what_is_left(pictures, tmp_path
 
     assert "0 of 7 figures" in reproduce_all(0.0, options, None, 50)
     assert not (tmp_path / "runs").exists()
-    text = reproduce_all(15.0, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
+    text = reproduce_all(25.0, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
     assert re.search(r"fig2: 1 of 1 runs to train \(mnist-medium: update [\d,]+ of 1,000,000\)", text)
     assert "fig8: 1 of 1 runs to train" in text
     assert {path.name for path in (tmp_path / "long").iterdir()} == {"mnist-medium"}, "nothing else has begun"
@@ -178,6 +185,8 @@ def test_all_makes_what_the_time_allows_and_says_what_is_left(pictures, tmp_path
     assert "where the time was over" in capsys.readouterr().out
     assert reproduce_all(600.0, options, None, 50).startswith("7 of 7 figures and tables are in ")
     assert {path.stem for path in (tmp_path / "runs").glob("*.png")} == {f"fig{k}" for k in (2, 3, 4, 6, 7, 8, 9)}
+    others = options._replace(changes=longer)
+    assert "other settings" in reproduce_all(0.0, others, None, 50), "found before anything is trained"
     without = reproduce_all(0.0, options._replace(data_dir=tmp_path, folder=tmp_path / "other"), None, 50)
     assert re.search(rf"fig2: .*{re.escape(str(tmp_path))}", without), "where data are not, it is said"
 

@@ -58,6 +58,8 @@ def test_seeds_and_samplers_can_be_chosen(tmp_path):
     assert (tmp_path / "plateaus.png").stat().st_size > 10_000
     assert "plateaus.png" in table
     printed = reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("printed",), jobs_at_once=1)
+    with pytest.raises(UserError, match="No row of --rules ours has a sampler of --only gibbs"):
+        reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("ours",))
     assert "as the program ran Gibbs" not in printed
     assert "as printed         Gibbs" in printed
     (tmp_path / "notes.txt").write_text("mine")

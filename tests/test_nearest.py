@@ -9,7 +9,7 @@ from grbm.randomness import generator
 from grbm.report.sheets import beside_nearest
 
 
-@pytest.mark.parametrize("chunk", [7, 4096])
+@pytest.mark.parametrize("chunk", [1, 7 * 12, 4096])
 def test_the_nearest_rows_are_those_of_all_distances(chunk, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", chunk)
     data, images = torch.rand(50, 12, generator=generator(0)), torch.rand(9, 12, generator=generator(1))
@@ -25,12 +25,6 @@ def test_the_nearest_rows_are_those_of_all_distances(chunk, monkeypatch):
 
 def test_fewer_rows_than_asked_for_are_all_of_them():
     assert nearest(torch.rand(2, 4), torch.rand(3, 4), 5).rows.shape == (2, 3)
-
-
-def test_of_many_rows_those_evenly_spaced_are_looked_through(monkeypatch):
-    monkeypatch.setattr(module, "MOST", 3)
-    data = torch.arange(5.0)[:, None]
-    assert nearest(torch.tensor([[3.1]]), data, 1).rows.item() in (2, 4), "rows 0, 2 and 4 are looked through"
 
 
 def test_each_image_stands_before_those_nearest_to_it():

@@ -62,6 +62,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
 
 def nearest_sheet(drawn: Tensor, dataset: Dataset, shape: ImageShape) -> tuple[np.ndarray, str]:
     """20 of the images ``drawn`` (n, N), each beside the 4 nearest training images; and a caption with numbers."""
+    drawn = drawn.clamp(0, 1)  # as they are shown
     found = nearest(drawn, dataset.train, 4)
     shown = spread(len(drawn), 20)
     rows = dataset.train[found.rows[shown].flatten()].view(len(shown), -1, drawn.shape[1])

@@ -27,7 +27,7 @@ from grbm.typed import is_kind, read_json, restore
 FEWEST = 50  # images that distances are taken of
 NEIGHBOURS = 5000  # images that precision, recall, density and coverage are taken over
 OWN = "this run"
-FORMAT = 2  # of fid.json; a table of another format is made anew before it is used
+FORMAT = 3  # of fid.json; a table of another format is made anew before it is used
 
 
 class ScoreTable(NamedTuple):

@@ -133,8 +133,9 @@ def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) 
         if dataset is not None and real:
             sheet = tile(dataset.train[spread(len(dataset.train), 100)], shape, 10)
             yield html.figure(html.picture(sheet), "Training images.", "100 training images", "pixels")
-            sheet, text = nearest_sheet(drawn, dataset, shape)
-            yield html.figure(html.picture(sheet), text, "samples beside the nearest training images", "pixels")
+            if drawn.isfinite().all():
+                sheet, text = nearest_sheet(drawn, dataset, shape)
+                yield html.figure(html.picture(sheet), text, "samples beside the nearest training images", "pixels")
     else:
         data = None if dataset is None else dataset.train[spread(len(dataset.train), 1000)]
         seen = states[-1] if data is None else torch.cat([states[-1], data.to(states)])

@@ -85,6 +85,8 @@ def train_missing(
         while workers or (waiting and not asked and failure is None and left() > 0):
             while waiting and len(workers) < at_once and not asked and failure is None and left() > 0:
                 workers.append(_start(waiting.pop(0), folder, threads))
+            if not workers:
+                break  # the time was over just now
             ready = wait([worker.answer for worker in workers], timeout=min(seconds, left()) if left() > 0 else seconds)
             if left() <= 0 and not overdue:
                 overdue = True

@@ -39,16 +39,18 @@ def reproduce_all(seconds: float, options: Options, judge: Callable[[str], Featu
     options, judge, n_images
         As for `grbm.reproduce.experiments.reproduce`; by our recipe there are figures of images alone.
     """
-    deadline, left, done = time.monotonic() + seconds, [], 0
+    deadline, targets, left, done = time.monotonic() + seconds, [], [], 0
+    network = judge("mnist") if options.recipe == "paper" else None
     for what in FIRST:
         if options.recipe == "ours" and not is_ours(what):
             continue
         try:
-            target = _target(what, options, judge, n_images)
-            todo = campaign.missing(target.runs, target.folder)
-        except UserError as error:
+            targets.append(_target(what, options, network, n_images))
+        except UserError as error:  # before hours of training, not after them
             left.append(f"{what}: {error}")
-            continue
+            print(f"Left out: {left[-1]}", flush=True)
+    for target in targets:
+        what, todo = target.what, campaign.missing(target.runs, target.folder)
         if todo and time.monotonic() < deadline:
             print(f"{what}: {len(todo)} of {len(target.runs)} runs to train", flush=True)
             where, threads = target.folder, target.threads
@@ -61,18 +63,21 @@ def reproduce_all(seconds: float, options: Options, judge: Callable[[str], Featu
             done += 1
     lines = [f"{done} of {done + len(left)} figures and tables are in {options.folder}."]
     if left:
-        lines += ["Left out, which the same command goes on with:", *(f"  {line}" for line in left)]
+        lines += ["Left out (the same command goes on with what was begun):", *(f"  {line}" for line in left)]
     return "\n".join(lines)
 
 
-def _target(what: str, options: Options, judge: Callable[[str], Features | None], n_images: int) -> _Target:
+def _target(what: str, options: Options, network: Features | None, n_images: int) -> _Target:
     if what != "fig1":
         one_each = options if what in TABLES else options._replace(n_seeds=1)
         runs = experiments.planned(what, one_each)
-        draw = lambda: experiments.reproduce(what, one_each, judge, n_images)  # noqa: E731
+        campaign.missing(runs, options.folder)  # refuses runs of other settings
+        draw = lambda: experiments.reproduce(what, one_each, lambda dataset: network, n_images)  # noqa: E731
         return _Target(what, runs, options.folder, None, draw)
     folder = options.folder / FIGURE1
     panels = figure1.panels("short", options.seed)
+    figure1.refuse_foreign(folder, panels)
+    campaign.missing([panel.planned for panel in panels], folder)
     draw = lambda: figure1.reproduce(folder, jobs_at_once=options.jobs, seeds=[options.seed])  # noqa: E731
     return _Target(what, [panel.planned for panel in panels], folder, 1, draw)
 

@@ -126,13 +126,13 @@ def reproduce(
     """Train what is missing in ``folder``, draw ``figure1.png``, write ``table.json`` and return the table as text.
 
     ``only`` names samplers, ``rules`` some of `RULES`; the figure, of the first seed, is drawn where there are all of
-    them. Of several seeds ``plateaus.png`` shows how the largest variance went.
+    them. Of several seeds ``plateaus.png`` shows how the largest variance went, by the first of `RULES` among them.
     """
     every = [panel for seed in seeds for panel in panels(budget, seed, n_updates)]
     todo = [panel for panel in every if panel.method in (only or TITLES) and panel.rule in (rules or RULES)]
-    stems = {panel.name.rpartition("-")[0] for panel in every}  # of whatever seed
-    if folder.exists() and (not folder.is_dir() or any(not _is_ours(path.name, stems) for path in folder.iterdir())):
-        raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
+    if not todo:
+        raise UserError(f"No row of --rules {' '.join(rules)} has a sampler of --only {' '.join(only)}.")
+    refuse_foreign(folder, every)
     missing = campaign.missing([panel.planned for panel in todo], folder)
     missing.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
     print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
@@ -151,6 +151,13 @@ def reproduce(
     with files.replacing(folder / "figure1.png") as temporary:
         _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder).savefig(temporary, dpi=130)
     return text + f"\nFigure: {folder / 'figure1.png'}"
+
+
+def refuse_foreign(folder: Path, every: Sequence[Panel]) -> None:
+    """Raise UserError for a ``folder`` that holds something else than runs of ``every`` panel, of whatever seed."""
+    stems = {panel.name.rpartition("-")[0] for panel in every}
+    if folder.exists() and (not folder.is_dir() or any(not _is_ours(path.name, stems) for path in folder.iterdir())):
+        raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
 
 
 def _is_ours(name: str, stems: set[str]) -> bool:
@@ -206,8 +213,9 @@ def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
 
 
 def _plateaus(todo: list[Panel], folder: Path) -> Figure:
-    """The largest σ² over updates, a panel for each mixture and sampler of the first rules, a line for each seed."""
-    todo = [panel for panel in todo if panel.rule == todo[0].rule]
+    """The largest σ² over updates, by the first of `RULES`: a panel for a mixture and sampler, a line for a seed."""
+    rule = min((panel.rule for panel in todo), key=list(RULES).index)
+    todo = [panel for panel in todo if panel.rule == rule]
     methods = list(dict.fromkeys(panel.method for panel in todo))
     figure = Figure(figsize=(3.2 * len(methods) + 1, 5.4), layout="constrained")
     axes = dict(zip(((m, k) for m in MIXTURES for k in methods), figure.subplots(2, len(methods)).flat, strict=True))
@@ -216,7 +224,7 @@ def _plateaus(todo: list[Panel], folder: Path) -> Figure:
         largest = [math.exp(x) for x in plots.column(metrics, "log_var_max")]
         panel_axes.loglog([m["update"] for m in metrics], largest, lw=1.2, label=f"seed {panel.config.seed}")
     for (mixture, method), panel_axes in axes.items():
-        panel_axes.set_title(f"{mixture}, {RULES[todo[0].rule]}:\n{TITLES[method]}", fontsize=9)
+        panel_axes.set_title(f"{mixture}, {RULES[rule]}:\n{TITLES[method]}", fontsize=9)
         panel_axes.tick_params(labelsize=8)
         panel_axes.spines[["top", "right"]].set_visible(False)
         panel_axes.set_xlabel("update", fontsize=8)

@@ -36,7 +36,7 @@ def table(what: str, done: Sequence[runs.Run], folder: Path, network: Features |
         judges = [judge.label for judge in judges_of(run, network)]
     n_seeds = max(map(len, seeds.values()))
     if n_seeds > 1:
-        protocol += [f"Means over {n_seeds} seeds, and their standard errors; reference points are of one seed."]
+        protocol += [f"Means over {n_seeds} seeds and their standard errors over them; reference points as said above."]
     rows = {name: over_seeds(several) for name, several in seeds.items()}
     shown = {name: cells(row) | _time(row) for name, row in (rows | references).items()}
     columns = {name: w for name, w in widths(rows | references).items() if name not in ("density", "coverage", SECONDS)}
@@ -72,14 +72,19 @@ def table(what: str, done: Sequence[runs.Run], folder: Path, network: Features |
 
 
 def over_seeds(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The means of what all ``rows`` have, with standard errors over them; of one row, that row."""
+    """The means of what all ``rows`` have, with their standard errors; of one row, that row.
+
+    An error is that over the rows, which a few of them show badly, but at least what their own errors leave of it.
+    """
     if len(rows) == 1:
         return rows[0]
-    names = [name for name in rows[0] if not name.endswith("±") and all(name in row for row in rows)]
-    found: dict[str, float] = {}
-    for name in names:
-        values = [row[name] for row in rows]
-        found |= {name: statistics.mean(values), f"{name} ±": statistics.stdev(values) / len(values) ** 0.5}
+    n, found = len(rows), dict[str, float]()
+    for name in rows[0]:
+        if name.endswith("±") or not all(name in row for row in rows):
+            continue
+        values, own = ([row.get(key, 0.0) for row in rows] for key in (name, f"{name} ±"))
+        least = math.sqrt(statistics.mean(error**2 for error in own) / n)
+        found |= {name: statistics.mean(values), f"{name} ±": max(statistics.stdev(values) / n**0.5, least)}
     return found
 
 
@@ -106,7 +111,7 @@ def notes(done: Iterable[runs.Run]) -> Iterator[str]:
             yield from textwrap.wrap(f"{run.config.preset}: {about(run)}", 110, subsequent_indent="  ")
         told.add(run.config.preset)
         if run.status.ended != "finished":
-            yield f"  seed {run.config.seed}: {ending(run)}"
+            yield f"  {run.config.preset}, seed {run.config.seed}: {ending(run)}"
 
 
 def title(name: str) -> str:

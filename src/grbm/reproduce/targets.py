@@ -33,7 +33,7 @@ OURS = {  # presets that take the place of the paper's runs
     "paper-celeba-32": "celeba-medium",
     "paper-celeba-2k-64": "celeba-64",
 }
-SMALL_SCALE = 2e-4  # up to which a row of a table trains no longer than mnist-small takes, or little longer
+SMALL_SCALE = 2e-4  # up to which rows of a table train for minutes, and stand beside mnist-small
 ABOUT = {
     "table1": "five samplers on MNIST",
     "table2": "hidden units and CD steps on MNIST",

@@ -26,9 +26,9 @@ class Preset(NamedTuple):
 def _mixture(name: str, anchor_var: float) -> RunConfig:
     """Persistent chains of wide exact moves from anchored hidden units; annealed, resampled chains to draw from noise.
 
-    The start decides which optimum is reached, proposals ten deviations wide and tested at temperature 1 give each mode
-    its mass, the centred gradient keeps those masses from swinging, and the weights of annealed chains carry them over
-    to samples from noise (docs/measurements.md).
+    The start decides which optimum is reached, proposals some eight deviations wide, tested at temperature 1, give each
+    mode its mass, the centred gradient keeps those masses from swinging, and the weights of annealed chains carry them
+    over to samples from noise (docs/measurements.md).
     """
     return RunConfig(
         dataset=DatasetConfig(name, standardise="none", n_points=10_000),  # type: ignore[arg-type]

@@ -284,8 +284,8 @@ class PaperOptions:
     """paper: the equations as printed, temperature 1. paper-time-program: what the authors' program computed when the
     paper was written. last-public-program: with the acceptance test of its last version."""
     scale: float | None = None
-    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, a
-    quarter of an hour of one core for each."""
+    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, some
+    minutes of one core for each."""
     out: Path | None = None
     """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE, or runs/DYNAMICS-cpu."""
     data_dir: Path = Path("data")

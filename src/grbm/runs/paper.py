@@ -43,7 +43,7 @@ class Experiment(NamedTuple):
     n_rows: int = 60_000
     batch_size: int = 512
     epochs: int = 3000
-    cpu_scale: float = 1e-4  # a quarter of an hour or so of one core
+    cpu_scale: float = 1e-4  # minutes of one core
 
 
 GL, GLA = "Gibbs-Langevin without adjustment", "Gibbs-Langevin with adjustment"

@@ -158,7 +158,7 @@ def test_figures_by_our_recipe_have_presets_in_place_of_the_papers_runs(pictures
     options = Options(tmp_path / "runs", "paper", None, pictures, changes=tiny, recipe="ours")
     assert "our recipe; 8 hidden units, 3 updates; conditional means shown" in reproduce("fig4", options, None, 50)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
-        *("fashion-medium", "celeba-medium", "celeba-64", "fig4.png")
+        *("fashion-medium", "celeba-small", "celeba-64", "fig4.png")
     }
     assert runs.read(tmp_path / "runs" / "celeba-64").image_shape == (3, 64, 64)
     with pytest.raises(UserError, match="fig5 compares"):

@@ -36,7 +36,6 @@ from grbm.samplers.engines import compiled
 
 CODES, ROWS = 32, 128
 FIRST = 0.75  # share of the seconds of a two-stage VAE that its first stage has
-WIDTH_RATE = 20  # times as fast as the weights a learned width moves: Adam's steps are of the rate's length, and few
 
 
 def initialised(module: nn.Module, rng: torch.Generator) -> nn.Module:
@@ -117,14 +116,12 @@ class VAE(nn.Module):
 
 def learn(module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor, seconds: float, seed: int) -> int:
     """Adam at 1e-3, falling to 0 by a cosine over ``seconds`` of processor time; returns the number of steps."""
-    widths = [p for name, p in module.named_parameters() if name == "log_gamma"]
-    weights = [p for name, p in module.named_parameters() if name != "log_gamma"]
-    optimizer = torch.optim.Adam([{"params": weights, "speed": 1}, {"params": widths, "speed": WIDTH_RATE}], lr=1e-3)
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
     began, step, done = time.process_time(), 0, 0.0
     while done < 1:
         for chosen in torch.split(torch.randperm(len(rows), generator=generator(seed, "order", step)), ROWS):
             for group in optimizer.param_groups:
-                group["lr"] = group["speed"] * 1e-3 * 0.5 * (1 + math.cos(math.pi * done))
+                group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * done))
             optimizer.zero_grad()
             torch.autograd.backward([loss(rows[chosen])])
             optimizer.step()
@@ -144,7 +141,11 @@ def vae(x: Tensor, n: int, seconds: float, seed: int) -> Tensor:
 
 
 def two_stage(x: Tensor, n: int, seconds: float, seed: int) -> Tensor:
-    """The same with a learned width, and a second VAE of the codes that the first one gives to images."""
+    """The same with a learned width, and a second VAE of the codes that the first one gives to images.
+
+    In so few steps Adam does not bring the widths to where they are best; moving twenty times as fast they made worse
+    images of digits (docs/results.md).
+    """
     rng = generator(seed, "two stages")
     first = VAE(down(2 * CODES), nn.Sequential(up(CODES), nn.Sigmoid()), rng, gaussian=True)
     began = time.process_time()

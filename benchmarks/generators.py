@@ -2,11 +2,11 @@
 
     uv run python -m benchmarks.generators --data-dir DIR --seconds 120 [--dataset fashion-mnist] [--fid-weights NPZ]
 
-The paper sets its GRBMs beside a VAE, a two-stage VAE and a Wasserstein GAN (Table 1), whose numbers there are of other
-programs on other machines. Here each is a small network of the published kind in plain PyTorch: two convolutions of
-stride 2 on either side (Kingma & Welling 2014; Dai & Wipf 2019; Gulrajani et al. 2017). All learn for the same seconds
-of the processor's time, ours for about as many by what its first updates take; then they draw images that are scored as
-`grbm evaluate --fid` scores a run's.
+The paper sets its GRBMs beside a VAE, a two-stage VAE, a PixelCNN++ and a Wasserstein GAN (Table 1), whose numbers are
+of other programs on other machines. Here each is a small network of the published kind in plain PyTorch: two
+convolutions of stride 2 on either side (Kingma & Welling 2014; Dai & Wipf 2019; Gulrajani et al. 2017), or masked ones
+(van den Oord et al. 2016; Salimans et al. 2017). All learn for the same seconds of the processor's time, ours for about
+as many by what its first updates take; then they draw images that are scored as `grbm evaluate --fid` scores a run's.
 """
 
 import argparse
@@ -43,9 +43,12 @@ def initialised(module: nn.Module, rng: torch.Generator) -> nn.Module:
     with torch.no_grad():
         for layer in module.modules():
             if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
-                # a transposed convolution of stride 2 reaches each pixel with a quarter of its kernel
-                shrink = 4 if isinstance(layer, nn.ConvTranspose2d) else 1
-                ways_in = layer.weight[0].numel() if shrink == 1 else layer.weight[:, 0].numel() / shrink
+                if isinstance(layer, Masked):
+                    ways_in = float(layer.mask.sum()) * layer.weight.shape[1]
+                elif isinstance(layer, nn.ConvTranspose2d):  # of stride 2: a quarter of its kernel reaches a pixel
+                    ways_in = layer.weight[:, 0].numel() / 4
+                else:
+                    ways_in = layer.weight[0].numel()
                 layer.weight.copy_(torch.randn(layer.weight.shape, generator=rng) * math.sqrt(2 / ways_in))
                 assert layer.bias is not None
                 layer.bias.zero_()
@@ -114,12 +117,20 @@ class VAE(nn.Module):
         return mean, log_var.clamp(-12, 8)
 
 
-def learn(module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor, seconds: float, seed: int) -> int:
+def learn(
+    module: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    seconds: float,
+    seed: int,
+    *,
+    rows_each: int = ROWS,
+) -> int:
     """Adam at 1e-3, falling to 0 by a cosine over ``seconds`` of processor time; returns the number of steps."""
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
     began, step, done = time.process_time(), 0, 0.0
     while done < 1:
-        for chosen in torch.split(torch.randperm(len(rows), generator=generator(seed, "order", step)), ROWS):
+        for chosen in torch.randperm(len(rows), generator=generator(seed, "order", step)).split(rows_each):
             for group in optimizer.param_groups:
                 group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * done))
             optimizer.zero_grad()
@@ -198,6 +209,104 @@ def slope(critic: nn.Module, real: Tensor, drawn: Tensor, rng: torch.Generator) 
     return (gradient.norm(dim=1) - 1).square().mean()
 
 
+class Masked(nn.Conv2d):
+    """A convolution that sees what comes before a pixel, row by row, and itself where ``itself``."""
+
+    mask: Tensor
+
+    def __init__(self, n_in: int, n_out: int, size: int, *, itself: bool) -> None:
+        super().__init__(n_in, n_out, size, padding=size // 2)
+        mask = torch.zeros(size * size)
+        mask[: size * size // 2 + itself] = 1
+        self.register_buffer("mask", mask.view(size, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight * self.mask, self.bias, padding=self.padding)
+
+    def at(self, seen: Tensor) -> Tensor:
+        """The output (n, n_out) at the middle of the last row of ``seen`` (n, n_in, size // 2 + 1, size)."""
+        weight = (self.weight * self.mask)[:, :, : seen.shape[2]]
+        return functional.linear(seen.flatten(1), weight.flatten(1), self.bias)
+
+
+class PixelCNN(nn.Module):
+    """A pixel's 256 levels given those before it: masked residual blocks, and a mixture of discretised logistics."""
+
+    def __init__(self, rng: torch.Generator, *, n_channels: int = 24, n_blocks: int = 6, n_logistics: int = 5) -> None:
+        super().__init__()
+        self.first = Masked(1, 2 * n_channels, 7, itself=False)
+        self.blocks = nn.ModuleList(
+            nn.ModuleList([
+                nn.Conv2d(2 * n_channels, n_channels, 1),
+                Masked(n_channels, n_channels, 3, itself=True),
+                nn.Conv2d(n_channels, 2 * n_channels, 1),
+            ])
+            for _ in range(n_blocks)
+        )  # fmt: skip
+        self.last = nn.Conv2d(2 * n_channels, 3 * n_logistics, 1)
+        initialised(self, rng)
+        with torch.no_grad():  # blocks begin as the identity, and all pixels with the same logistics
+            for block in self.blocks:
+                block[2].weight.zero_()  # type: ignore[index]
+            self.last.weight.mul_(0.1)
+            self.last.bias[n_logistics:].copy_(torch.linspace(-1, 1, 2 * n_logistics + 1)[1::2].repeat(2))
+            self.last.bias[-n_logistics:] = -math.log(n_logistics)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of weights, means and log scales (n, 3, n_logistics, H, W) from pixels (n, 1, H, W) in [-1, 1]."""
+        h = self.first(x)
+        for narrow, spread_out, widen in self.blocks:  # type: ignore[misc]
+            h = h + widen(spread_out(narrow(h.relu()).relu()).relu())
+        return self.last(h.relu()).unflatten(1, (3, -1))
+
+    def loss(self, rows: Tensor) -> Tensor:
+        """Nats per image (n, 784) of levels 0, 1/255, .., 1."""
+        x = 2 * rows.view(-1, 1, 28, 28) - 1
+        return -log_prob_of_levels(x, self(x)).sum() / len(rows)
+
+    @torch.no_grad()
+    def draw(self, n: int, rng: torch.Generator) -> Tensor:
+        """Images (n, 784), pixel by pixel; of every masked layer's input what was computed before is kept."""
+        x = torch.zeros(n, 1, 28 + 3, 28 + 6)  # with a margin of zeros above and on both sides
+        kept = [torch.zeros(n, block[1].in_channels, 28 + 1, 28 + 2) for block in self.blocks]  # type: ignore[index]
+        for i, j in ((i, j) for i in range(28) for j in range(28)):
+            h = self.first.at(x[:, :, i : i + 4, j : j + 7])[:, :, None, None]
+            for (narrow, spread_out, widen), past in zip(self.blocks, kept, strict=True):  # type: ignore[misc]
+                past[:, :, i + 1, j + 1] = narrow(h.relu()).relu()[:, :, 0, 0]
+                h = h + widen(spread_out.at(past[:, :, i : i + 2, j : j + 3]).relu()[:, :, None, None])
+            logits, mean, log_scale = self.last(h.relu()).unflatten(1, (3, -1))[..., 0, 0].unbind(1)
+            which = torch.multinomial(logits.softmax(1), 1, generator=rng)
+            u = torch.rand(n, 1, generator=rng).clamp(1e-5, 1 - 1e-5)
+            drawn = mean.gather(1, which) + log_scale.gather(1, which).clamp(min=-7).exp() * u.logit()
+            x[:, :, i + 3, j + 3] = (drawn.clamp(-1, 1) * 127.5 + 127.5).round() / 127.5 - 1
+        return (x[:, :, 3:, 3:-3].flatten(1) + 1) / 2
+
+
+def log_prob_of_levels(x: Tensor, parameters: Tensor) -> Tensor:
+    """log p (n, 1, H, W) of levels in [-1, 1], 2/255 apart: what the logistics have between their neighbours.
+
+    Salimans et al. 2017, PixelCNN++: the first level has all below it and the last all above it.
+    """
+    logits, mean, log_scale = parameters.unbind(1)
+    narrowness = (-log_scale.clamp(min=-7)).exp()
+    above, below = ((x - mean + edge) * narrowness for edge in (1 / 255, -1 / 255))
+    infinity = torch.full_like(above, 1e4)
+    above, below = torch.where(x > 0.999, infinity, above), torch.where(x < -0.999, -infinity, below)
+    # log(σ(a) − σ(b)) = log σ(a) + log σ(−b) + log(1 − e^(b − a))
+    inside = functional.logsigmoid(above) + functional.logsigmoid(-below) + (-(below - above).expm1()).log()
+    return (logits.log_softmax(1) + inside).logsumexp(1, keepdim=True)
+
+
+def pixelcnn(x: Tensor, n: int, seconds: float, seed: int) -> Tensor:
+    """Images drawn pixel by pixel."""
+    rng = generator(seed, "pixels")
+    model = PixelCNN(rng)
+    levels = (x * 255).round() / 255
+    n_steps = learn(model, model.loss, levels, seconds, seed, rows_each=32)
+    print(f"  pixelcnn: {n_steps} updates", flush=True)
+    return model.draw(n, rng)
+
+
 def ours(x: Tensor, n: int, seconds: float, seed: int, *, dataset: str, data_dir: Path, folder: Path) -> Tensor:
     """The preset of that data set, small or medium, with as many updates as the seconds allow."""
     small = "mnist-small" if dataset == "mnist" else "fashion-small"
@@ -233,7 +342,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--fid-weights", type=Path, default=None)
-    parser.add_argument("--only", nargs="+", choices=("ours", "vae", "two-stage", "gan"), default=None)
+    parser.add_argument("--only", nargs="+", choices=("ours", "vae", "two-stage", "gan", "pixelcnn"), default=None)
     parser.add_argument("--out", type=Path, default=Path("runs/generators"))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -255,6 +364,7 @@ def main() -> None:
         "vae": vae,
         "two-stage": two_stage,
         "gan": wasserstein,
+        "pixelcnn": pixelcnn,
     }
     for name in options.only or makers:
         path = where / f"{name}-{n}-{'-'.join(judge.name for judge in judges)}.json"

@@ -187,7 +187,35 @@ def test_the_critics_slope_is_measured_between_real_and_drawn_images():
     assert found == pytest.approx(8 / 3 - 8**0.5 + 1, abs=0.03)  # four standard errors
 
 
-@pytest.mark.parametrize("make", [generators.vae, generators.two_stage, generators.wasserstein])
+def test_the_levels_of_a_pixel_have_probabilities_that_sum_to_one():
+    """Five logistics, of any width from far below a level to far above all of them."""
+    levels = (torch.arange(256, dtype=torch.float64) / 127.5 - 1).view(256, 1, 1, 1)
+    parameters = torch.randn(50, 3, 5, 1, 1, dtype=torch.float64, generator=generator(0, "levels"))
+    parameters[:, 2] *= 4
+    for one in parameters:
+        total = generators.log_prob_of_levels(levels, one.expand(256, -1, -1, -1, -1)).exp().sum()
+        assert float(total) == pytest.approx(1, abs=1e-9)
+
+
+def test_a_pixel_follows_from_those_before_it_and_is_drawn_as_the_whole_image_says():
+    """Two logistics a quarter of a level wide: what is drawn is one of both means that the image drawn gives a pixel."""
+    rng = generator(0, "pixels")
+    model = generators.PixelCNN(rng, n_channels=8, n_blocks=3, n_logistics=2)
+    generators.initialised(model, rng)  # blocks begin as the identity otherwise
+    x = torch.rand(1, 1, 28, 28, generator=rng, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x)[0, 1, 0, 14, 9], x)
+    assert (slope.flatten()[: 14 * 28 + 9] != 0).sum() > 40
+    assert (slope.flatten()[14 * 28 + 9 :] == 0).all()
+    with torch.no_grad():
+        model.last.weight.mul_(torch.tensor([0, 0, 0.3, 0.3, 0, 0])[:, None, None, None])
+        model.last.bias.copy_(torch.tensor([0.0, 0.0, -0.5, 0.5, -20.0, -20.0]))
+        image = 2 * model.draw(4, rng) - 1
+        means = model(image.view(4, 1, 28, 28))[:, 1].flatten(2).clamp(-1, 1)
+    assert float(means.std(2).min()) > 0.1
+    assert float((image[:, None] - means).abs().amin(1).max()) < 1 / 255 + 12 * np.exp(-7)
+
+
+@pytest.mark.parametrize("make", [generators.vae, generators.two_stage, generators.wasserstein, generators.pixelcnn])
 def test_generators_draw_images_that_depend_on_their_seed_alone_where_the_clock_decides_nothing(make):
     """One step each, and of the GAN one of its maker after five of its critic."""
     x = torch.rand(256, 784, generator=generator(1))

@@ -198,7 +198,7 @@ def test_the_levels_of_a_pixel_have_probabilities_that_sum_to_one():
 
 
 def test_a_pixel_follows_from_those_before_it_and_is_drawn_as_the_whole_image_says():
-    """Two logistics a quarter of a level wide: what is drawn is one of both means that the image drawn gives a pixel."""
+    """Two logistics a quarter of a level wide: each pixel drawn is one of both means that the whole image gives it."""
     rng = generator(0, "pixels")
     model = generators.PixelCNN(rng, n_channels=8, n_blocks=3, n_logistics=2)
     generators.initialised(model, rng)  # blocks begin as the identity otherwise

@@ -42,8 +42,11 @@ from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 
 
-def machine(n_visible: int = 2, n_hidden: int = 3) -> GRBM:
-    """A float64 machine at three contrasts, about a centre that is no mean of its own."""
+def machine(n_visible: int = 2, n_hidden: int = 3, units: list[int] | None = None) -> GRBM:
+    """A float64 machine at three contrasts, about a centre that is no mean of its own; of some units alone where given.
+
+    ``units`` has 1 for a visible unit that has contrast, and 0 for one that has none.
+    """
     model = GRBM(n_visible, n_hidden, n_contrasts=3, dtype=torch.float64, seed=1)
     rng = generator(3)
     with torch.no_grad():
@@ -51,28 +54,35 @@ def machine(n_visible: int = 2, n_hidden: int = 3) -> GRBM:
             parameter.copy_(0.7 * torch.randn(parameter.shape, generator=rng, dtype=torch.float64))
     centre = torch.linspace(-0.4, 0.5, n_visible).double()
     scales = torch.tensor([0.4, 1.0, 2.5]).double()
-    model.contrasts = Contrasts(torch.tensor([0.5, 0.2, 0.3]).double().log(), scales.log(), centre)
+    chosen = None if units is None else torch.tensor(units).double()
+    model.contrasts = Contrasts(torch.tensor([0.5, 0.2, 0.3]).double().log(), scales.log(), centre, chosen)
     return model
 
 
-def test_the_density_integrates_to_one_and_is_that_of_the_sum():
-    model = machine()
+ALL_OR_ONE = pytest.mark.parametrize("units", [None, [0, 1]])
+
+
+@ALL_OR_ONE
+def test_the_density_integrates_to_one_and_is_that_of_the_sum(units):
+    model = machine(units=units)
     grid = exact.quadrature(model)
     assert grid.log_z == pytest.approx(exact.log_z(model), abs=1e-5)  # one log Z for all contrasts
     assert float(grid.log_density.exp().sum()) * grid.cell == pytest.approx(1, abs=1e-6)
     v = torch.randn(20, 2, generator=generator(0)).double()
     contrasts, bare = model.contrasts, machine()
     bare.contrasts = None
+    scaled = torch.ones(2).double() if units is None else torch.tensor(units).double()
     parts = [
-        w.log() - 2 * s.log() + exact.log_prob(bare, contrasts.centre + (v - contrasts.centre) / s)
+        w.log() - scaled.sum() * s.log() + exact.log_prob(bare, contrasts.centre + (v - contrasts.centre) / s**scaled)
         for w, s in zip(contrasts.log_weights.exp(), contrasts.log_scales.exp(), strict=True)
     ]
     torch.testing.assert_close(exact.log_prob(model, v), torch.stack(parts).logsumexp(0))
     torch.testing.assert_close(model.log_prob(v, exact.log_z(model)).detach(), exact.log_prob(model, v))
 
 
-def test_gradients_are_autograds():
-    model = machine()
+@ALL_OR_ONE
+def test_gradients_are_autograds(units):
+    model = machine(units=units)
     v = torch.randn(10, 2, generator=generator(0)).double().requires_grad_()
     h = (torch.rand(10, 3, generator=generator(1)) > 0.5).double()
     for energy, found in (
@@ -82,17 +92,20 @@ def test_gradients_are_autograds():
         torch.testing.assert_close(torch.autograd.grad(energy.sum(), v)[0], found)
 
 
-def test_codes_and_reconstructions_are_means_over_the_contrast():
-    model, v = machine(), torch.randn(6, 2, generator=generator(0)).double()
+@ALL_OR_ONE
+def test_codes_and_reconstructions_are_means_over_the_contrast(units):
+    model, v = machine(units=units), torch.randn(6, 2, generator=generator(0)).double()
     contrasts, energy = model.contrasts, model.freeze()
+    scaled = torch.ones(2).double() if units is None else torch.tensor(units).double()
     joint = torch.stack(
         [
-            w - 2 * s - energy.free_energy(contrasts.centre + (v - contrasts.centre) / s.exp())
+            w - scaled.sum() * s - energy.free_energy(contrasts.centre + (v - contrasts.centre) / (scaled * s).exp())
             for w, s in zip(contrasts.log_weights, contrasts.log_scales, strict=True)
         ]
     ).softmax(0)
     code, back = torch.zeros(6, 3).double(), torch.zeros(6, 2).double()
-    for share, s in zip(joint, contrasts.log_scales.exp(), strict=True):
+    torch.testing.assert_close(model.contrast(v).detach(), joint.T)
+    for share, s in zip(joint, contrasts.log_scales.exp()[:, None] ** scaled, strict=True):
         h = energy.hidden_logits(contrasts.centre + (v - contrasts.centre) / s).sigmoid()
         code += share[:, None] * h
         back += share[:, None] * (contrasts.centre + s * (energy.visible_mean(h) - contrasts.centre))
@@ -101,9 +114,10 @@ def test_codes_and_reconstructions_are_means_over_the_contrast():
     torch.testing.assert_close(model.reconstruction(v).detach(), back)
 
 
-def test_the_gradient_of_the_likelihood_is_autograds_and_draws_of_the_contrast_give_it():
+@ALL_OR_ONE
+def test_the_gradient_of_the_likelihood_is_autograds_and_draws_of_the_contrast_give_it(units):
     """Within 4 standard errors of the draws; without removing the contrasts it is hundreds away."""
-    model, data = machine(), 2 * torch.randn(50, 2, generator=generator(5)).double()
+    model, data = machine(units=units), 2 * torch.randn(50, 2, generator=generator(5)).double()
     found = exact.log_likelihood_gradient(model, data)
     bare = machine()
     bare.contrasts = None
@@ -120,15 +134,16 @@ def test_the_gradient_of_the_likelihood_is_autograds_and_draws_of_the_contrast_g
         positive = Moments.of(u, energy.hidden_logits(u).sigmoid())
         drawn.append(torch.cat([x.flatten() for x in gradient(energy, positive, negative).values()]))
     draws, expected = torch.stack(drawn), torch.cat([x.flatten() for x in found.values()])
-    z = (draws.mean(0) - expected) / (draws.std(0) / 300**0.5)
+    z = (draws.mean(0) - expected) / (draws.std(0) / 300**0.5 + 1e-12)  # units without contrast have no error
     assert z.abs().max() < 4
     plain = gradient(energy, Moments.of(data, energy.hidden_logits(data).sigmoid()), negative)
     assert ((torch.cat([x.flatten() for x in plain.values()]) - expected) / (draws.std(0) / 300**0.5)).abs().max() > 50
 
 
-def test_chains_from_rows_and_from_noise_leave_the_density_as_it_is():
+@ALL_OR_ONE
+def test_chains_from_rows_and_from_noise_leave_the_density_as_it_is(units):
     """Moments of v of 20,000 chains after one step from exact draws, and after 200 from noise: 4 standard errors."""
-    model = machine()
+    model = machine(units=units)
     grid = exact.quadrature(model)
     exactly = [grid.mean(grid.points), grid.mean(grid.points.square()), grid.mean((grid.points**2).prod(1))]
     start = exact.sample(model, 20_000, seed=1)[0]
@@ -141,11 +156,14 @@ def test_chains_from_rows_and_from_noise_leave_the_density_as_it_is():
     assert ((unit.square().mean(0) - exactly[1]) / (unit.square().std(0) / 20_000**0.5)).abs().max() > 10
 
 
+@ALL_OR_ONE
 @pytest.mark.parametrize("noise_var", [0.0, 0.3])
-def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var):
+def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var, units):
     """By quadrature over what is missing, of two-dimensional rows; 4 standard errors of 40 sets of chains."""
-    model = machine()
-    y = torch.tensor([[0.8, math.nan], [math.nan, -2.5], [4.0, math.nan]]).double()
+    model = machine(units=units)
+    with torch.no_grad():
+        model.W.mul_(2.5)  # so that either unit says much of the other
+    y = torch.tensor([[0.8, math.nan], [math.nan, -2.5], [4.0, math.nan], [math.nan, 1.5]]).double()
     grid = exact.quadrature(model)
     axis = [grid.points[:, k].unique() for k in range(2)]
     q = Reference(torch.tensor([0.4, 0.6]), torch.tensor([[0.0, 0.0], [1.0, -1.0]]), torch.eye(2).expand(2, 2, 2) * 1.5)
@@ -153,7 +171,7 @@ def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var):
     drawn = [
         measured.impute(model, scale, q, y, noise_var, n_steps=200, burn_in=50, n_chains=4, seed=k) for k in range(40)
     ]
-    for row, known, missing in ((0, 0, 1), (1, 1, 0), (2, 0, 1)):
+    for row, known, missing in ((0, 0, 1), (1, 1, 0), (2, 0, 1), (3, 1, 0)):
         if noise_var == 0:
             line = torch.empty(len(axis[missing]), 2).double()
             line[:, known], line[:, missing] = y[row, known], axis[missing]
@@ -204,8 +222,9 @@ def test_chains_give_back_their_start_and_the_last_of_a_trajectory_is_that_of_a_
     assert model.hidden_logits(v0).isfinite().all()
 
 
-def test_files_units_and_encoders_know_the_contrasts(tmp_path):
-    model, v = machine(), torch.randn(7, 2, generator=generator(0)).double()
+@ALL_OR_ONE
+def test_files_units_and_encoders_know_the_contrasts(tmp_path, units):
+    model, v = machine(units=units), torch.randn(7, 2, generator=generator(0)).double()
     model.save_pretrained(tmp_path / "m")
     again = GRBM.from_pretrained(tmp_path / "m")
     assert torch.equal(again.free_energy(v), model.free_energy(v))
@@ -226,7 +245,8 @@ def test_scaled_gaussians_are_found_and_not_where_there_is_one():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20_000, 6)) * rng.choice([0.5, 2.0], (20_000, 1), p=[0.7, 0.3])
     squares = torch.from_numpy((x**2).sum(1))
-    log_weights, log_scales, centre = scaled_gaussians(squares, torch.zeros(6), 2)
+    log_weights, log_scales, centre, units = scaled_gaussians(squares, torch.zeros(6), 2)
+    assert units is None
     assert not centre.any()
     gain = (log_weights - 6 * log_scales - 0.5 * squares[:, None] / (2 * log_scales).exp()).logsumexp(1) + 0.5 * squares
     assert log_scales.exp().tolist() == pytest.approx([0.5, 2.0], rel=0.03)
@@ -250,12 +270,36 @@ def test_weights_of_contrasts_follow_their_shares_and_none_is_lost():
     def energy(u: torch.Tensor) -> torch.Tensor:
         return 0.5 * u.square().sum(-1)
 
-    first = contrasts.followed(v, energy).exp()
+    first = contrasts.followed(v, energy).log_weights.exp()
     torch.testing.assert_close(first, torch.tensor([0.75, 0.25]).double(), rtol=0, atol=1e-3)  # of the wide one 0.000
     for _ in range(40):
-        contrasts = contrasts._replace(log_weights=contrasts.followed(v, energy))
+        contrasts = contrasts.followed(v, energy)
     assert float(contrasts.log_weights[1].exp()) == pytest.approx(1e-6, rel=1e-3)
     assert float(contrasts.log_weights.exp().sum()) == pytest.approx(1)
+
+
+@ALL_OR_ONE
+def test_scales_climb_the_likelihood_where_they_are_learned(units):
+    """The pull of a row on a scale is autograd's gradient, and steps go to where it is zero."""
+    model, v = machine(units=units), 3 * torch.randn(400, 2, generator=generator(0)).double()
+    energy, contrasts = model.freeze(), model.contrasts
+
+    def slope_of(log_scales: torch.Tensor) -> torch.Tensor:
+        log_scales = log_scales.clone().requires_grad_()
+        value = -contrasts._replace(log_scales=log_scales).free_energy(v, energy.free_energy).mean()
+        return torch.autograd.grad(value, log_scales)[0]
+
+    n_scaled = 2 if units is None else 1
+    share = contrasts.log_joint(v, energy.free_energy).softmax(1)
+    pulls = torch.stack(
+        [contrasts.pull(contrasts.at(v, s), energy.free_energy_grad) for s in contrasts.log_scales.exp()], 1
+    )
+    torch.testing.assert_close((share * (pulls - n_scaled)).mean(0), slope_of(contrasts.log_scales))
+    assert contrasts.followed(v, energy.free_energy).log_scales is contrasts.log_scales
+    assert float(slope_of(contrasts.log_scales).abs().max()) > 0.1
+    for _ in range(400):
+        contrasts = contrasts.followed(v, energy.free_energy, energy.free_energy_grad)
+    assert float(slope_of(contrasts.log_scales).abs().max()) < 1e-3
 
 
 def heavy(n: int, seed: int) -> np.ndarray:
@@ -360,8 +404,9 @@ def test_one_contrast_is_the_machine_itself_and_any_number_can_be_asked_for(tmp_
     assert (std[::2, 1] > 0).all()
 
 
-def test_learned_weights_come_near_the_true_ones():
-    """Rows of one machine at two contrasts, learned with those scales: weights within 0.05."""
+@pytest.mark.parametrize("scales", [False, True])
+def test_learned_weights_come_near_the_true_ones(scales):
+    """Rows of one machine at two contrasts, learned with those scales, or with those to be learned too."""
     truth = machine(3, 4)
     truth.contrasts = Contrasts(
         torch.tensor([0.8, 0.2]).double().log(), torch.tensor([0.5, 3.0]).double().log(), torch.zeros(3).double()
@@ -371,11 +416,15 @@ def test_learned_weights_come_near_the_true_ones():
     model.load_state_dict({name: p for name, p in truth.float().state_dict().items() if "contrast" not in name})
     half = torch.full((2,), -math.log(2))
     model.contrasts = truth.contrasts._replace(log_weights=half)
+    if scales:
+        model.contrasts = model.contrasts._replace(log_scales=torch.tensor([0.8, 2.0]).log())
     state = TrainState(model, torch.optim.SGD(model.parameters(), 1e-3))
-    for _ in fit(state, data, PCD(Gibbs(), 5, probabilities=True), FitOptions(300, average_decay=0.9)):
+    options = FitOptions(1000 if scales else 300, average_decay=0.9, contrast_scales=scales)
+    for _ in fit(state, data, PCD(Gibbs(), 5, probabilities=True), options):
         pass
     for each in (state.model, state.average):
         assert each.contrasts.log_weights.exp().tolist() == pytest.approx([0.8, 0.2], abs=0.05)
+        assert each.contrasts.log_scales.exp().tolist() == pytest.approx([0.5, 3.0], abs=0.3 if scales else 1e-6)
 
 
 def test_a_base_of_several_contrasts_scores_as_its_sum():

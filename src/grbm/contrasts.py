@@ -1,9 +1,10 @@
 """Contrasts: the mixture of one machine at several scales, as heavy tails, outliers and natural images ask for.
 
-p(v) = Σ_k π_k s_k^{−N} p₁(c + (v − c)/s_k), with one machine p₁, at unit contrast, and one log Z for all. Its own
-covariance is the same everywhere; the contrasts s_k about the centre c let it vary (scale mixtures of Gaussians;
-Wainwright & Simoncelli 2000). Given its contrast a row is an ordinary one of the machine: learning draws k from
-p(k | v) and moves on as ever, and π follows the mean of p(k | v), as in expectation maximisation.
+p(v) = Σ_k π_k s_k^{−D} p₁(c + (v − c)/s_k), with one machine p₁, at unit contrast, and one log Z for all; the D units
+that have contrast are all N, or some, and the others are divided by 1. The machine's own covariance is the same
+everywhere; the contrasts s_k about the centre c let it vary (scale mixtures of Gaussians; Wainwright & Simoncelli
+2000). Given its contrast a row is an ordinary one of the machine: learning draws k from p(k | v) and moves on as ever,
+and π, and s where asked for, follow p(k | v), as in expectation maximisation.
 """
 
 import math
@@ -26,8 +27,10 @@ RAREST = 1e-6  # weight of a contrast, so that none is lost for good
 FURTHER = 2.0  # times as wide as the furthest row asks for: the widest contrast
 PRIOR = 1.0  # rows that the covariance of all rows counts for, where rows far out weigh less
 KEPT = 0.5  # share of the weights that a step of expectation maximisation keeps
+LONGEST = 0.1  # step of a log-scale
 
 FreeEnergy = Callable[[Tensor], Tensor]  # of the machine at unit contrast: (..., N) -> (...)
+Slope = Callable[[Tensor], Tensor]  # ∂F/∂v there: (..., N) -> (..., N)
 
 
 class Contrasts(NamedTuple):
@@ -36,18 +39,23 @@ class Contrasts(NamedTuple):
     log_weights: Tensor  # log π (K,)
     log_scales: Tensor  # log s (K,)
     centre: Tensor  # c (N,)
+    units: Tensor | None = None  # (N,), 1 for a visible unit that has contrast and 0 for one that has none; None: all
+
+    def stretch(self, scale: Tensor) -> Tensor:
+        """By what units are multiplied at a ``scale`` () or (..., 1): the same, or (..., N) where some have none."""
+        return scale if self.units is None else torch.where(self.units > 0, scale, 1.0)
 
     def at(self, v: Tensor, scale: Tensor) -> Tensor:
         """Rows v as they are at unit contrast, where their own is ``scale``."""
-        return self.centre + (v - self.centre) / scale
+        return self.centre + (v - self.centre) / self.stretch(scale)
 
     def seen(self, u: Tensor, scale: Tensor) -> Tensor:
         """Rows u of unit contrast as they are at ``scale``."""
-        return self.centre + scale * (u - self.centre)
+        return self.centre + self.stretch(scale) * (u - self.centre)
 
     def log_joint(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
         """log p(v, k) + log Z: (..., N) -> (..., K)."""
-        log_weights = self.log_weights - v.shape[-1] * self.log_scales
+        log_weights = self.log_weights - self._n_units() * self.log_scales
         scales = self.log_scales.exp()
         return torch.stack([w - free_energy(self.at(v, s)) for w, s in zip(log_weights, scales, strict=True)], -1)
 
@@ -80,15 +88,56 @@ class Contrasts(NamedTuple):
         """Rows of the machine at unit contrast (..., C, N), each at a contrast drawn from π."""
         return self.seen(v, self.log_scales.exp()[_drawn(self.log_weights.exp().expand(*v.shape[:-1], -1), v, rng)])
 
-    def followed(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
-        """log π after a damped step of expectation maximisation on rows v (n, N)."""
-        share = self.log_joint(v, free_energy).softmax(-1).mean(0)
-        weights = (KEPT * self.log_weights.exp() + (1 - KEPT) * share).clamp_min(RAREST)
-        return (weights / weights.sum()).log()
+    def followed(self, v: Tensor, free_energy: FreeEnergy, slope: Slope | None = None) -> "Contrasts":
+        """After a damped step of expectation maximisation on rows v (n, N): other weights, and scales given ``slope``.
+
+        ∂/∂log s_k of a row's log-density is p(k | v) (Σ_i (u_i − c_i) ∂F/∂u_i − D), with u the row at unit contrast;
+        a row of a Gaussian machine is far from its best scale by half of this over D.
+        """
+        share = self.log_joint(v, free_energy).softmax(-1)
+        weights = (KEPT * self.log_weights.exp() + (1 - KEPT) * share.mean(0)).clamp_min(RAREST)
+        moved = self._replace(log_weights=(weights / weights.sum()).log())
+        if slope is None:
+            return moved
+        far = [(self.pull(self.at(v, s), slope) / self._n_units() - 1) / 2 for s in self.log_scales.exp()]
+        step = (share * torch.stack(far, -1)).sum(0) / share.sum(0).clamp_min(1)  # of a scale without rows none
+        return moved._replace(log_scales=self.log_scales + (1 - KEPT) * step.clamp(-LONGEST, LONGEST))
+
+    def pull(self, u: Tensor, slope: Slope) -> Tensor:
+        """Σ_i (u_i − c_i) ∂F/∂u_i over units that have contrast, of rows u at unit contrast: (..., N) -> (...)."""
+        products = (u - self.centre) * slope(u)
+        return (products if self.units is None else self.units * products).sum(-1)
+
+    def _n_units(self) -> "int | Tensor":
+        """D, how many visible units have contrast."""
+        return len(self.centre) if self.units is None else self.units.sum()
 
     def to(self, like: Tensor) -> "Contrasts":
         """On the device of ``like``, in its dtype."""
-        return Contrasts(*(x.to(like) for x in self))
+        units = None if self.units is None else self.units.to(like)
+        return Contrasts(self.log_weights.to(like), self.log_scales.to(like), self.centre.to(like), units)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names that files have for them."""
+        return {name: x for name, x in zip(NAMES, self, strict=True) if x is not None}
+
+
+NAMES = tuple(f"contrast_{name}" for name in Contrasts._fields)
+
+
+def from_tensors(tensors: dict[str, Tensor], n_visible: int) -> Contrasts | None:
+    """What `Contrasts.tensors` gave, for that many visible units; None where it is not whole. Other names are left."""
+    known = [tensors.get(name) for name in NAMES]
+    if any(x is None for x in known[:3]):
+        return None
+    found = Contrasts(*known)  # type: ignore[arg-type]
+    K, units = len(found.log_weights) if found.log_weights.ndim == 1 else 0, found.units
+    sizes = [tuple(x.shape) for x in found[:3]]  # type: ignore[union-attr]
+    sound = K > 0 and sizes == [(K,), (K,), (n_visible,)]
+    sound = sound and all(x is None or bool(x.isfinite().all()) for x in found)
+    if units is not None:
+        sound = sound and units.shape == (n_visible,) and bool(((units == 0) | (units == 1)).all() and units.any())
+    return found if sound else None
 
 
 def _drawn(share: Tensor, v: Tensor, rng: Rng) -> Tensor:
@@ -97,17 +146,18 @@ def _drawn(share: Tensor, v: Tensor, rng: Rng) -> Tensor:
     return (uniform((*v.shape[:-1], 1), v, rng) > edges).sum(-1, keepdim=True)
 
 
-def scaled_gaussians(squares: Tensor, centre: Tensor, n_contrasts: int) -> Contrasts:
+def scaled_gaussians(squares: Tensor, centre: Tensor, n_contrasts: int, units: Tensor | None = None) -> Contrasts:
     """Of the mixture of scaled Gaussians about ``centre`` c (N,) that fits rows with ``squares`` (v − c)ᵀ Σ⁻¹ (v − c).
 
-    ``squares`` are (n,); by expectation maximisation. Weights and scales are float64.
+    ``squares`` are (n,), over the ``units`` that have contrast; by expectation maximisation. Weights and scales are
+    float64.
     """
-    squares, N = squares.double(), len(centre)
+    squares, N = squares.double(), len(centre) if units is None else int(units.sum())
     spread = torch.quantile((_some(squares) / N).sqrt(), torch.linspace(0.05, 0.95, n_contrasts).double())
     log_scales, log_weights = spread.clamp_min(1e-3).log(), torch.full((n_contrasts,), -math.log(n_contrasts)).double()
     for _ in range(ITERATIONS):
         log_weights, log_scales = _scaled(_share(squares, N, log_weights, log_scales), squares, N, log_scales)
-    return Contrasts(log_weights, log_scales, centre)
+    return Contrasts(log_weights, log_scales, centre, units)
 
 
 def elliptical(rows: Tensor, n_contrasts: int, covariance: Tensor) -> tuple[Contrasts, Tensor]:
@@ -122,7 +172,7 @@ def elliptical(rows: Tensor, n_contrasts: int, covariance: Tensor) -> tuple[Cont
     rows = _some(every)
     centre, prior = rows.mean(0), PRIOR * covariance
     squares = _squares(rows, centre, covariance)
-    log_weights, log_scales, _ = scaled_gaussians(squares, centre, n_contrasts - n_beyond)
+    log_weights, log_scales, *_ = scaled_gaussians(squares, centre, n_contrasts - n_beyond)
     for _ in range(ITERATIONS):
         share = _share(squares, N, log_weights, log_scales)
         log_weights, log_scales = _scaled(share, squares, N, log_scales)

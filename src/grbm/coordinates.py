@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.contrasts import Contrasts
+from grbm.contrasts import NAMES, from_tensors
 from grbm.data.standardise import Standardizer
 from grbm.data.whitening import Whitened, is_narrow, whiten
 from grbm.model import GRBM, Base
@@ -82,7 +82,7 @@ class Coordinates:
             kept |= {"base_mean": base.mean.numpy(), "base_var": base.var.numpy()}
             kept |= {"constant": list(self.whitened.constant), "collinear": list(self.whitened.collinear)}
             if self.whitened.contrasts is not None:
-                kept |= {f"contrast_{n}": x.numpy() for n, x in self.whitened.contrasts._asdict().items()}
+                kept |= {name: x.numpy() for name, x in self.whitened.contrasts.tensors().items()}
         return kept
 
     @classmethod
@@ -93,7 +93,5 @@ class Coordinates:
             return cls(scale)
         q = Reference(*(torch.tensor(kept[n]) for n in ("weights", "means", "factors")))
         base = Base(torch.tensor(kept["base_mean"]), torch.tensor(kept["base_var"]))
-        contrasts = None
-        if "contrast_centre" in kept:
-            contrasts = Contrasts(*(torch.tensor(kept[f"contrast_{n}"]) for n in Contrasts._fields))
+        contrasts = from_tensors({n: torch.tensor(kept[n]) for n in NAMES if n in kept}, len(base.mean))
         return cls(scale, Whitened(scale, base, q, tuple(kept["constant"]), tuple(kept["collinear"]), contrasts))

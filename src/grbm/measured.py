@@ -113,18 +113,25 @@ def _rows(
     y, known, noise_var = some
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
     c, y = contrasts.centre @ A, y.nan_to_num()
-    at = [_Rows(known * (c + (y - c) / s), known, noise_var / s**2) for s in scales]  # as unit contrast sees them
+    if contrasts.units is None:  # chains see what was measured as it is at unit contrast
+        ways, at = [A for _ in scales], [_Rows(known * (c + (y - c) / s), known, noise_var / s**2) for s in scales]
+    else:  # each contrast has columns of its own: x − c A = (z − c) ways
+        ways = [contrasts.stretch(s)[:, None] * A for s in scales]
+        at = [_Rows(known * (y - c + contrasts.centre @ way), known, noise_var) for way in ways]
     D = energy.var.diag()
     seen_ys = torch.stack([r.y for r in at], 1)  # (n, contrasts, N)
     is_noisy = bool((noise_var > 0).any())
-    # how exact a measurement is hangs on contrast, and else nothing does but where it lies
-    groups = [(r, seen_ys[:, [k]]) for k, r in enumerate(at)] if is_noisy else [(at[0], seen_ys)]
+    groups = [(r, way, seen_ys[:, [k]]) for k, (r, way) in enumerate(zip(at, ways, strict=True))]
+    if contrasts.units is None and not is_noisy:  # nothing hangs on contrast but where measurements lie
+        groups = [(at[0], A, seen_ys)]
     zero = torch.zeros_like(energy.mu)
-    under_model = torch.stack([r.condition(zero, D, A, ys).gain for r, ys in groups], 1)
-    parts = [[r.condition(m, L @ L.T, A, ys) for m, L in zip(q.means, q.factors, strict=True)] for r, ys in groups]
+    under_model = torch.stack([r.condition(zero, D, way, ys).gain for r, way, ys in groups], 1)
+    components = list(zip(q.means, q.factors, strict=True))
+    parts = [[r.condition(m, L @ L.T, way, ys) for m, L in components] for r, way, ys in groups]
     evidence = torch.cat([torch.stack([p.log_evidence for p in own], 2) for own in parts], 1) + q.weights.log()
     n_free = _rank(A, known * (noise_var == 0)) + (known * (noise_var > 0)).sum(1)
-    evidence = evidence + (contrasts.log_weights - n_free[:, None] * contrasts.log_scales)[:, :, None]
+    wider = n_free[:, None] * contrasts.log_scales if contrasts.units is None else 0.0
+    evidence = evidence + (contrasts.log_weights - wider).expand(len(y), -1)[:, :, None]
     edges = evidence.flatten(1).softmax(1).cumsum(1).repeat_interleave(n_chains, 0)  # (chains, contrasts x components)
     gains = torch.stack([torch.stack([p.gain for p in own], 1) for own in parts], 1)
     gains = gains.repeat_interleave(n_chains, 0)  # (chains, contrasts that differ, components, N, K)
@@ -132,6 +139,11 @@ def _rows(
     rows = [_Rows(*(x.repeat_interleave(n_chains, 0) for x in r)) for r in at]
     ys, noise_stds = torch.stack([r.y for r in rows], 1), torch.stack([r.noise_var.sqrt() for r in rows], 1)
     every, v_shape = torch.arange(len(edges)), (len(edges), len(energy.mu))
+    stretches = contrasts.stretch(scales[:, None])  # (contrasts, K), or 1 for each where all units have contrast
+
+    def columns(z: Tensor, k: Tensor) -> Tensor:
+        """What chains of contrasts k (chains,) at z say of the columns, in the units of what they see."""
+        return z @ A if contrasts.units is None else (stretches[k] * z) @ A
 
     def seen(k: Tensor) -> tuple[_Rows, Tensor, Tensor]:
         """What was measured, as chains of contrasts k (chains,) see it; the noise's deviation; which gains apply."""
@@ -143,12 +155,14 @@ def _rows(
         k, part = which // len(q.weights), which % len(q.weights)
         z = q.means[part] + torch.einsum("ckl,cl->ck", q.factors[part], normal(v_shape, edges, rng))
         there, noise_std, own = seen(k)
-        x = z @ A + noise_std * normal(there.y.shape, edges, rng)
+        x = columns(z, k) + noise_std * normal(there.y.shape, edges, rng)
         return there.correct(z, x, gains[every, own, part]), k[:, None]
 
     v, k = propose()
-    left = D - torch.einsum("kl,nslc->nskc", D @ A, under_model)  # (chains, ., K, K): covariance of z given h and y
-    inside = torch.einsum("ki,cskl,li->csi", A, left, A).clamp_min(0)
+    W = A[None] if contrasts.units is None else torch.stack(ways)
+    left = D - torch.einsum("skl,nslc->nskc", D @ W, under_model)  # (chains, ., K, K): covariance of z given h and y
+    inside = torch.einsum("ski,cskl,sli->csi", W, left, W).clamp_min(0)
+    widths = scales.square() if contrasts.units is None else torch.ones_like(scales)
     total, squares, width = torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0])
     for t in range(n_steps):
         if len(scales) > 1:
@@ -160,12 +174,12 @@ def _rows(
         h, _ = hidden_update(energy.hidden_logits(v), rng=rng)
         mean = energy.visible_mean(h)
         if t >= burn_in:
-            x = contrasts.seen(there.correct(mean, mean @ A, gain), scales[k]) @ A
+            x = contrasts.seen(there.correct(mean, columns(mean, k[:, 0]), gain), scales[k]) @ A
             total += x
             squares += x.square()
-            width += scales[k].square() * inside[every, own]
+            width += widths[k] * inside[every, own]
         z = mean + energy.var.sqrt() * normal(v_shape, v, rng)
-        v = there.correct(z, z @ A + noise_std * normal(there.y.shape, v, rng), gain)
+        v = there.correct(z, columns(z, k[:, 0]) + noise_std * normal(there.y.shape, v, rng), gain)
         new, new_k = propose()
         log_ratio = energy.free_energy(v) - energy.free_energy(new) + q.log_prob(v) - q.log_prob(new)
         decision = accept(log_ratio, rng)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from grbm import memory
-from grbm.contrasts import Contrasts
+from grbm.contrasts import NAMES, Contrasts, from_tensors
 from grbm.energy import Base, Energy, Sized, Tempering, base_for, softplus
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
@@ -23,7 +23,6 @@ from grbm.randomness import Rng, generator
 __all__ = ["GRBM", "Base", "Energy", "Tempering", "base_for", "softplus"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
-CONTRASTS = ("contrast_log_weights", "contrast_log_scales", "contrast_centre")  # in its state, where it has several
 
 
 class GRBM(Sized, nn.Module):
@@ -85,19 +84,19 @@ class GRBM(Sized, nn.Module):
 
         The density is then that at a contrast that is not known; what `freeze` gives is the machine at unit contrast.
         """
-        known = [self._buffers.get(name) for name in CONTRASTS]
+        known = [self._buffers.get(name) for name in NAMES]
         return None if known[0] is None else Contrasts(*known)  # type: ignore[arg-type]
 
     @contrasts.setter
     def contrasts(self, contrasts: Contrasts | None) -> None:
-        for name, x in zip(CONTRASTS, contrasts or (None, None, None), strict=True):
+        for name, x in zip(NAMES, contrasts or [None] * len(NAMES), strict=True):
             self.register_buffer(name, None if x is None else x.detach().to(self.W.data).clone())
 
     def like(self) -> "GRBM":
-        """A machine of the same sizes, dtype and device, with the paper's start for its parameters."""
-        n_contrasts = 1 if self.contrasts is None else len(self.contrasts.log_weights)
-        sizes = self.n_visible, self.n_hidden
-        return GRBM(*sizes, n_contrasts=n_contrasts, device=self.W.device, dtype=self.W.dtype)
+        """A machine of the same sizes, contrasts, dtype and device, with the paper's start for its parameters."""
+        model = GRBM(self.n_visible, self.n_hidden, device=self.W.device, dtype=self.W.dtype)
+        model.contrasts = self.contrasts
+        return model
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Tensor], source: str = "The dictionary") -> Self:
@@ -112,12 +111,10 @@ class GRBM(Sized, nn.Module):
         if W.ndim != 2 or 0 in W.shape or W.dtype not in (torch.float32, torch.float64):
             raise UserError(f"{source} holds W of shape {tuple(W.shape)} and type {W.dtype}; it must be a real (N, M).")
         model = cls(*W.shape, dtype=W.dtype)
-        if any(name in parameters for name in CONTRASTS):
-            known = [parameters.get(name, W.new_empty(0)) for name in CONTRASTS]
-            K, sizes = known[0].numel(), [tuple(x.shape) for x in known]
-            if sizes != [(K,), (K,), (len(W),)] or K < 2 or not all(x.isfinite().all() for x in known):
+        if any(name in parameters for name in NAMES):
+            model.contrasts = from_tensors(parameters, len(W))
+            if model.contrasts is None or len(model.contrasts.log_weights) < 2:
                 raise UserError(f"{source} holds contrasts that are not whole; restore the file, or train again.")
-            model.contrasts = Contrasts(*known)
         for name in names:
             expected, given = model.get_parameter(name).shape, parameters[name]
             if given.numel() != expected.numel():
@@ -175,7 +172,7 @@ class GRBM(Sized, nn.Module):
         moved = {"W": scale[:, None] * W, "b": b - W.T @ (mean / (scale * log_var.exp()))}
         moved |= {"mu": mean + scale * mu, "log_var": log_var + 2 * scale.log()}
         if self.contrasts is not None:  # the scales are no unit's
-            moved |= dict(zip(CONTRASTS, (x.double().cpu() for x in self.contrasts), strict=True))
+            moved |= {name: x.double().cpu() for name, x in self.contrasts.tensors().items()}
             moved["contrast_centre"] = mean + scale * moved["contrast_centre"]
         parameters = {name: x.to(self.W.dtype) for name, x in moved.items()}
         return self.from_parameters(parameters, "The rescaled machine").to(self.W.device)
@@ -250,7 +247,9 @@ class GRBM(Sized, nn.Module):
         energy, contrasts = self._live(), self.contrasts
         if contrasts is None:
             return energy.energy_grad(v, h)
-        return contrasts.mean(v, lambda u: energy.energy(u, h), lambda u, s: energy.energy_grad(u, h) / s)
+        return contrasts.mean(
+            v, lambda u: energy.energy(u, h), lambda u, s: energy.energy_grad(u, h) / contrasts.stretch(s)
+        )
 
     def free_energy_grad(self, v: Tensor) -> Tensor:
         """∂F/∂v (Eq. 21): (..., N)."""
@@ -258,7 +257,7 @@ class GRBM(Sized, nn.Module):
         energy, contrasts = self._live(), self.contrasts
         if contrasts is None:
             return energy.free_energy_grad(v)
-        return contrasts.mean(v, energy.free_energy, lambda u, s: energy.free_energy_grad(u) / s)
+        return contrasts.mean(v, energy.free_energy, lambda u, s: energy.free_energy_grad(u) / contrasts.stretch(s))
 
     def forward(self, v: Tensor) -> Tensor:
         """Hidden probabilities p(h = 1 | v): the binary code's mean, (..., N) -> (..., M)."""
@@ -267,6 +266,17 @@ class GRBM(Sized, nn.Module):
         if contrasts is None:
             return energy.hidden_logits(v).sigmoid()
         return contrasts.mean(v, energy.free_energy, lambda u, s: energy.hidden_logits(u).sigmoid())
+
+    def contrast(self, v: Tensor) -> Tensor:
+        """p(k | v), which of the K contrasts (``contrasts.log_scales``) rows have: (..., N) -> (..., K).
+
+        Differentiable. Raises ValueError for a machine of one contrast.
+        """
+        self._check(v, self.n_visible, "visible")
+        contrasts = self.contrasts
+        if contrasts is None:
+            raise ValueError("This machine has one contrast; give it several with n_contrasts or contrasts.")
+        return contrasts.log_joint(v, self._live().free_energy).softmax(-1)
 
     @torch.no_grad()
     def at_unit_contrast(self, v: Tensor, rng: Rng) -> Tensor:

@@ -39,6 +39,9 @@ class FitOptions:
     """Keep the incomplete last batch of an epoch. A Langevin temperature that equals ``batch_size``, as in the
     published program, is this batch's size while it lasts: its steps are longer, and of very few rows too long."""
 
+    contrast_scales: bool = False
+    """Learn the scales of a machine's contrasts too (`grbm.contrasts`), and not their weights alone."""
+
     def check(self) -> None:
         """Raise ValueError for what no training can mean."""
         for name, least in (("n_updates", 0), ("rounds", 0), ("batch_size", 1), ("blocks", 1)):

@@ -287,26 +287,30 @@ def _fit(
         if options.keep_last and len(batch) != options.batch_size:
             now = _with_temperature(now, options.batch_size, len(batch))
         if state.update % WEIGH_EVERY == 0:
-            _weigh_contrasts(state, data)
+            _weigh_contrasts(state, data, options.contrast_scales)
         yield train_step(state, now, data[rows], options, precision=precision, group=group)
     native_update.forget(state.model)
     state.settle()
     while state.update < options.n_updates:
-        _weigh_contrasts(state, data)
+        _weigh_contrasts(state, data, options.contrast_scales)
         yield train_round(state, objective, data, options, group=group)
 
 
 @torch.no_grad()
-def _weigh_contrasts(state: TrainState, data: Tensor | Rows) -> None:
-    """Move the weights of the contrasts, where there are some, towards their mean responsibilities for the data."""
+def _weigh_contrasts(state: TrainState, data: Tensor | Rows, scales: bool) -> None:
+    """Move the weights of the contrasts, where there are some, towards their mean responsibilities for the data.
+
+    And their ``scales`` too, where asked for.
+    """
     if state.model.contrasts is None or state.update == 0:  # a machine that has learned nothing tells nothing
         return
     n = min(ROWS, len(data))
     rows = data[(torch.arange(n) * len(data) // n).to(_device_of(data))]
     for model in (state.model, state.average):
         if model is not None and model.contrasts is not None:
-            found = model.contrasts.followed(rows, model.freeze().free_energy)
-            model.contrasts = model.contrasts._replace(log_weights=found)
+            energy = model.freeze()
+            slope = energy.free_energy_grad if scales else None
+            model.contrasts = model.contrasts.followed(rows, energy.free_energy, slope)
 
 
 def _with_step_size(objective: Objective, share: float) -> Objective:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.contrasts import Contrasts
+from grbm.contrasts import NAMES, Contrasts, from_tensors
 from grbm.data.loading import Dataset
 from grbm.data.standardise import Standardizer
 from grbm.errors import Divergence, UserError, unreadable
@@ -101,7 +101,7 @@ def save_data(
     if reference is not None:
         tensors |= {f"reference_{name}": getattr(reference, name) for name in REFERENCE}
     if contrasts is not None:
-        tensors |= {f"contrast_{name}": x for name, x in contrasts._asdict().items()}
+        tensors |= contrasts.tensors()
     write_tensors(folder / DATA, tensors | ({"image_shape": torch.tensor(image_shape)} if image_shape else {}))
 
 
@@ -209,7 +209,7 @@ def read_data(
     if not all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values()):
         raise whole
     parts = [data.pop(f"reference_{name}", None) for name in REFERENCE]
-    scales = [data.pop(f"contrast_{name}") for name in Contrasts._fields if f"contrast_{name}" in data]
+    scales = {name: data.pop(name) for name in NAMES if name in data}
     to_z, to_x = data.pop("to_z", None), data.pop("to_x", None)
     if set(data) != {"mean", "scale", "base_mean", "base_var"}:
         raise whole
@@ -241,10 +241,9 @@ def read_data(
         reference = Reference(weights, means, factors)
     elif any(part is not None for part in parts):
         raise whole
-    n = scales[0].numel() if scales else 0
-    if scales and [tuple(x.shape) for x in scales] != [(n,), (n,), (K,)]:
+    contrasts = from_tensors(scales, K)
+    if scales and contrasts is None:
         raise whole
-    contrasts = Contrasts(*scales) if scales else None
     image_shape = None
     if shape is not None:
         good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)

@@ -16,6 +16,7 @@ from grbm import (
     Gibbs,
     ParallelTempering,
     TrainState,
+    cli,
     fit,
     impute,
     measured,
@@ -36,6 +37,7 @@ from grbm.options import recipe_for
 from grbm.randomness import generator
 from grbm.recipe import held_out
 from grbm.reference import Reference
+from grbm.runs import folder as run_folder
 from grbm.runs import read
 from grbm.runs.imputing import impute_rows
 from grbm.runs.presets import PRESETS
@@ -402,6 +404,38 @@ def test_one_contrast_is_the_machine_itself_and_any_number_can_be_asked_for(tmp_
     filled, std = impute_rows(read(tmp_path / "run"), gappy)
     assert np.isfinite(filled).all()
     assert (std[::2, 1] > 0).all()
+
+
+def test_a_run_has_contrasts_of_the_columns_that_were_asked_for(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", heavy(300, 0))
+    start = ["train", "array", "--data", str(tmp_path / "x.npy"), "--train.n-updates", "40", "--train.rounds", "0"]
+    start += ["--model.n-hidden", "8", "--no-figures"]
+    pixel, several = ["--dataset.standardise", "pixel"], ["--model.contrasts", "5"]
+    for wrong, says in (
+        ([*pixel, "--model.contrast-units", "1:"], "several contrasts"),
+        ([*several, "--model.contrast-units", "1:"], "is for columns"),
+        ([*pixel, *several, "--model.contrast-units", "two"], "FIRST:LAST"),
+        ([*pixel, *several, "--model.contrast-units", "9:"], "none of the 4"),
+    ):
+        assert cli.main([*start, *wrong, "--out", str(tmp_path / "wrong")]) == 2
+        assert says in capsys.readouterr().err
+    out = tmp_path / "run"
+    chosen = [*pixel, *several, "--model.contrast-units", "1:3", "--train.contrast-scales", "--out", str(out)]
+    assert cli.main([*start, *chosen]) == 0
+    run = read(out)
+    first = run_folder.read_data(out)[3]
+    assert run.model.contrasts is not None
+    assert first is not None
+    assert run.model.contrasts.units.tolist() == first.units.tolist() == [0, 1, 1, 0]
+    assert not torch.equal(run.model.contrasts.log_scales, first.log_scales)
+    capsys.readouterr()
+    assert cli.main(["encode", str(out), str(tmp_path / "x.npy")]) == 0
+    assert "which contrast" in capsys.readouterr().out
+    shares = np.load(out / "codes" / "x.contrast.npy")
+    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-5)
+    assert shares.shape == (300, 5)
+    far = (run.standardizer(torch.from_numpy(heavy(300, 0)).float())[:, 1:3].norm(dim=1)).numpy()
+    assert np.corrcoef(far, shares @ np.arange(5))[0, 1] > 0.3  # scales are in order
 
 
 @pytest.mark.parametrize("scales", [False, True])

@@ -63,7 +63,7 @@ def encode(args: list[str]) -> None:
     import numpy as np
 
     from grbm import files, runs
-    from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes
+    from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes, write_contrasts
 
     run = read_run(options.run, options.data_dir, options.data, options.weights)
     rows = rows_to_encode(run, options.what, options.key)
@@ -71,18 +71,25 @@ def encode(args: list[str]) -> None:
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
-    for where in (path, path.with_suffix(".rows.npy")) if options.what in ("train", "test") else (path,):
+    beside, shares = path.with_suffix(".rows.npy"), path.with_suffix(".contrast.npy")
+    written = [path, *([beside] if options.what in ("train", "test") else [])]
+    written += [] if run.model.contrasts is None else [shares]
+    for where in written:
         refuse_existing(where, options.overwrite, ", or choose another with --out")
     _note_units(strangeness(run, rows))
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
-    numbers, beside = row_numbers(run, options.what), path.with_suffix(".rows.npy")
-    runs.note_written(options.run, path, *([] if numbers is None else [beside]))
+    if run.model.contrasts is not None:
+        write_contrasts(run, rows, shares)
+        scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())
+        print(f"  how likely each row has which contrast, of {scales}: {shares}")
+    numbers = row_numbers(run, options.what)
+    runs.note_written(options.run, *(path for path in written if path != beside or numbers is not None))
     if numbers is not None:
         with files.replacing(beside) as temporary, temporary.open("wb") as file:
             np.save(file, numbers, allow_pickle=False)
-        print(f"  which rows of the data they are: {path.with_suffix('.rows.npy')}")
+        print(f"  which rows of the data they are: {beside}")
 
 
 def impute(args: list[str]) -> None:

@@ -62,6 +62,8 @@ class ModelConfig:
     """anchored: length of each hidden unit's weight vector."""
     contrasts: int | None = 1
     """Scales that the machine is seen at (`grbm.contrasts`); None: as many as whitened data ask for."""
+    contrast_units: str | None = None
+    """Columns that have contrast, FIRST:LAST as a slice in Python; None: all. For data that are not whitened."""
 
 
 @dataclass(frozen=True)

@@ -66,14 +66,8 @@ def row_numbers(run: Run, what: str) -> np.ndarray | None:
     return None if numbers is None else numbers[what == "test"].numpy()
 
 
-@torch.no_grad()
-def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
-    """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
-
-    Raises UserError where a row holds numbers that are not finite.
-    """
-    model = on_device(run)
-    rng = generator(seed, "codes")
+def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
+    """The rows as the model sees them, some thousands at a time; raises UserError for what is not finite."""
     for first in range(0, len(rows), CHUNK):
         z = run.standardizer(rows[first : first + CHUNK])
         if not z.isfinite().all():
@@ -82,6 +76,18 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
                 f"Row {first + row}, column {column} is NaN, infinite or too large; fill gaps with: "
                 f"grbm impute {run.folder} FILE"
             )
+        yield z
+
+
+@torch.no_grad()
+def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
+    """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
+
+    Raises UserError where a row holds numbers that are not finite.
+    """
+    model = on_device(run)
+    rng = generator(seed, "codes")
+    for z in _parts(run, rows):
         probabilities = model(z.to(model.W.device)).cpu()
         if bits:
             yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
@@ -100,3 +106,12 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
             array[first : first + len(part)] = np.packbits(part, axis=1) if packed else part
             first += len(part)
         array.flush()
+
+
+@torch.no_grad()
+def write_contrasts(run: Run, rows: Table, path: Path) -> None:
+    """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
+    model = on_device(run)
+    found = torch.cat([model.contrast(z.to(model.W.device)).cpu() for z in _parts(run, rows)])
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, found.numpy(), allow_pickle=False)

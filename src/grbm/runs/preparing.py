@@ -96,6 +96,11 @@ def _scale(
 ) -> tuple[Standardizer, Base, Reference | None, Contrasts | None]:
     """The standardisation, base, reference and contrasts: of the run where it has them, else of the data."""
     n_contrasts, where = config.model.contrasts, str(config.data or config.dataset.name)
+    if config.model.contrast_units is not None:
+        if n_contrasts in (None, 1):
+            raise UserError("--model.contrast-units goes with several contrasts: --model.contrasts 8.")
+        if config.dataset.standardise == "whiten":
+            raise UserError("--model.contrast-units is for columns: --dataset.standardise pixel, or scalar.")
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
         return read_data(folder)[:4]  # what the checkpoints were learned with; their fingerprint guards the data
     if config.dataset.standardise == "whiten":
@@ -112,8 +117,28 @@ def _scale(
     if n_contrasts is None or n_contrasts == 1:
         return scale, base, None, None
     rows = scale(dataset.train[spread(len(dataset.train), WHITENED_ROWS)])
-    contrasts = scaled_gaussians(2 * base.energy(rows), base.mean.clone(), n_contrasts)
+    units = _with_contrast(config.model.contrast_units, len(base.mean))
+    squares = (rows - base.mean).square() / base.var
+    squares = squares.sum(1) if units is None else squares @ units
+    contrasts = scaled_gaussians(squares, base.mean.clone(), n_contrasts, units)
     return scale, base, None, contrasts.to(base.mean)
+
+
+def _with_contrast(chosen: str | None, n_visible: int) -> Tensor | None:
+    """1 for each visible unit that has contrast, 0 for others (N,); None where all have."""
+    if chosen is None:
+        return None
+    units = torch.zeros(n_visible)
+    try:
+        first, last = (int(end) if end.strip() else None for end in chosen.split(":"))
+    except ValueError as error:
+        raise UserError(
+            f"--model.contrast-units must be FIRST:LAST, such as 1: for all but the first, got {chosen!r}."
+        ) from error
+    units[first:last] = 1
+    if not units.any():
+        raise UserError(f"--model.contrast-units {chosen} is none of the {n_visible} visible units.")
+    return units
 
 
 def _require_memory(config: RunConfig, n_visible: int, objective: Objective | None, device: torch.device) -> None:

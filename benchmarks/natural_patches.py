@@ -1,151 +1,41 @@
-"""Where GRBMs stand: test log-likelihood of whitened natural-image patches against Gaussian, ICA and mixtures.
+"""Where GRBMs stand: test log-likelihood of whitened natural-image patches beside Gaussians, ICA, mixtures and a flow.
 
-    uv run python -m benchmarks.natural_patches --data bsds500_train_200.zip
+    uv run python -m benchmarks.natural_patches --data bsds500_train_200.zip [--protocol 63]
 
 Patches of 14 x 14 as in Melchior, Wang & Wiskott 2017 (doi:10.1371/journal.pone.0171015), from photographs in grey
 levels, made continuous by uniform noise of one level: the mean of each patch is removed, and ZCA whitens what is left,
 fitted to the training patches. A patch without mean lies in 195 dimensions, where no model of 196 has a density, so the
 removed direction is filled with unit normal noise, which costs 1.42 nats; and all is reflected so that this direction
 is the first visible unit by itself, where every model can leave it alone (each other pixel gains a thirteenth of the
-first one by that). Photographs, not patches, are divided into training, validation and test; errors are those over test
-photographs, and leave out those of log Z and of training. What is trained is kept in --out, and taken up again.
+first one by that). ``--protocol 63`` has patches of 8 x 8 as the literature on BSDS300 has them, in its units; the
+photographs are another selection. Photographs, not patches, are divided into training, validation and test; errors are
+those over test photographs, and leave out those of log Z and of training. Mixtures and machines also take noise of 25
+grey levels from test patches; the error is per pixel, of patches without their mean. What is trained is kept in --out,
+and taken up again.
 """
 
 import argparse
-import io
 import json
-import math
 import re
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
-from scipy.special import gammaln
-from sklearn.decomposition import FastICA
-from sklearn.mixture import GaussianMixture
-from torch import Tensor
 
+from benchmarks import patch_models
+from benchmarks.denoising import Noisy, by_machine, by_mixture, error_of, noisy
+from benchmarks.patch_models import Density
+from benchmarks.patches import SIDES, Patches, by_photograph, load
 from grbm import CD, GRBM, PCD, FitOptions, Gibbs, Objective, TrainState, fit, sparse_
+from grbm.contrasts import Contrasts, scaled_gaussians
 from grbm.evaluate import ais
 from grbm.files import replacing, write_text
+from grbm.randomness import generator
 
-SIDE = 14
-N = SIDE * SIDE
-
-
-class Patches(NamedTuple):
-    """Whitened patches (n, 196), float64, and the photograph that each is from."""
-
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
-    test_photograph: np.ndarray
-
-
-def load(path: Path, n_train: int, n_test: int, seed: int = 0) -> Patches:
-    """Patches at random places: 70 % of the photographs for training, 10 % for validation, 20 % for the test."""
-    with zipfile.ZipFile(path) as archive:
-        names = sorted(name for name in archive.namelist() if name.endswith((".jpg", ".png")))
-        photographs = [np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("L")) for name in names]
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(photographs))
-    first, second = round(0.7 * len(order)), round(0.8 * len(order))
-
-    def cut(which: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        chosen = which[rng.integers(len(which), size=n)]
-        rows = np.empty((n, N))
-        for row, number in zip(rows, chosen, strict=True):
-            image = photographs[number]
-            top, left = (rng.integers(size - SIDE + 1) for size in image.shape)
-            row[:] = image[top : top + SIDE, left : left + SIDE].reshape(-1)
-        rows += rng.random(rows.shape)
-        return rows - rows.mean(1, keepdims=True), chosen
-
-    parts = [cut(order[:first], n_train), cut(order[first:second], n_test // 2), cut(order[second:], n_test)]
-    values, vectors = np.linalg.eigh(np.cov(parts[0][0].T, bias=True))
-    whiten = (vectors[:, 1:] / np.sqrt(values[1:])) @ vectors[:, 1:].T  # the first is the removed direction
-    mirror = np.full(N, N**-0.5) - np.eye(N)[0]  # of the Householder reflection that takes the removed direction to e_0
-    reflect = np.eye(N) - 2 * np.outer(mirror, mirror) / (mirror @ mirror)
-    train, validation, test = (x @ whiten @ reflect for x, _ in parts)
-    for x in (train, validation, test):
-        x[:, 0] = rng.standard_normal(len(x))
-    return Patches(train, validation, test, parts[2][1])
-
-
-Density = Callable[[np.ndarray], np.ndarray]  # rows to their log-densities
-
-
-def gaussian(data: Patches) -> Density:
-    mean, covariance = data.train.mean(0), np.cov(data.train.T, bias=True)
-    precision, log_det = np.linalg.inv(covariance), np.linalg.slogdet(covariance)[1]
-    constant = -0.5 * (N * math.log(2 * math.pi) + log_det)
-    return lambda x: constant - 0.5 * np.einsum("ni,ij,nj->n", x - mean, precision, x - mean, optimize=True)
-
-
-def scale_mixture(data: Patches, n_scales: int = 8) -> Density:
-    """One Gaussian at several contrasts, by EM: how much of the gain is in the length of a patch alone.
-
-    The unit that was filled with noise has no contrast and stays apart.
-    """
-    lengths = (data.train[:, 1:] ** 2).sum(1)[:, None]
-    scales = np.quantile(lengths, np.linspace(0.05, 0.95, n_scales)) / (N - 1)
-    weights = np.full(n_scales, 1 / n_scales)
-
-    def parts(squares: np.ndarray) -> np.ndarray:
-        return np.log(weights) - 0.5 * ((N - 1) * np.log(2 * math.pi * scales) + squares / scales)
-
-    def density(x: np.ndarray) -> np.ndarray:
-        apart = -0.5 * (x[:, 0] ** 2 + math.log(2 * math.pi))
-        return apart + np.logaddexp.reduce(parts((x[:, 1:] ** 2).sum(1)[:, None]), axis=1)
-
-    for _ in range(200):
-        joint = parts(lengths)
-        responsibility = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
-        weights = responsibility.mean(0)
-        scales = (responsibility * lengths).sum(0) / ((N - 1) * responsibility.sum(0))
-    return density
-
-
-def ica(data: Patches) -> tuple[Density, Density]:
-    """FastICA (logcosh) with the unit-variance density that it assumes, and with one of fitted shape per component."""
-    found = FastICA(whiten="unit-variance", fun="logcosh", max_iter=400, tol=1e-3, random_state=0).fit(data.train)
-    log_det = np.linalg.slogdet(found.components_)[1]
-    sources = np.abs(found.transform(data.train))
-    shapes = np.linspace(0.3, 2.5, 45)  # of exp(−|s/a|^shape): 2 is Gaussian, 1 Laplace
-    fits = []
-    for shape in shapes:
-        width = (shape * (sources**shape).mean(0)) ** (1 / shape)
-        fits.append(np.log(shape / (2 * width)) - gammaln(1 / shape) - 1 / shape)
-    best = np.argmax(fits, 0)
-    shape = shapes[best]
-    width = (shape * (sources**shape).mean(0)) ** (1 / shape)
-    constant = np.log(shape / (2 * width)) - gammaln(1 / shape)
-
-    def hyperbolic(x: np.ndarray) -> np.ndarray:  # ½ sech(πs/2)
-        t = 0.5 * math.pi * np.abs(found.transform(x))
-        return log_det - (t + np.log1p(np.exp(-2 * t))).sum(1)
-
-    def fitted(x: np.ndarray) -> np.ndarray:
-        return log_det + (constant - (np.abs(found.transform(x)) / width) ** shape).sum(1)
-
-    return hyperbolic, fitted
-
-
-def mixture(data: Patches, sizes: tuple[int, ...]) -> tuple[Density, dict[str, float | bool]]:
-    """Full covariances; the number of components that is best on the validation patches."""
-    fitted = []
-    for k in sizes:
-        model = GaussianMixture(k, reg_covar=1e-3, max_iter=60, init_params="random_from_data", random_state=0)
-        model.fit(data.train)
-        fitted.append((model.score(data.validation), k, model))
-        print(f"    mixture of {k}: {fitted[-1][0]:.2f} on validation", flush=True)
-    _, k, model = max(fitted, key=lambda entry: entry[:2])
-    return model.score_samples, {"components": k}
+NOISE, DENOISED = 25.0, 2000  # grey levels; test patches
 
 
 class Melchior(torch.optim.Optimizer):
@@ -175,55 +65,82 @@ class Recipe(NamedTuple):
     n_updates: int
     batch_size: int
     learning_rate: float | None  # Adam's; None for Melchior's optimiser
+    n_contrasts: int = 1
+    learns_scales: bool = False
 
-    def train(self, data: Tensor, seed: int) -> GRBM:
-        model = sparse_(GRBM(N, self.n_hidden), data, seed=seed)
+    def train(self, data: Patches, seed: int) -> GRBM:
+        rows, model = torch.from_numpy(data.train).float(), GRBM(data.n_units, self.n_hidden)
+        some = rows
+        if self.n_contrasts > 1:
+            contrasts = contrasts_of(data, self.n_contrasts).to(rows)
+            some = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(1), generator(seed, "contrasts"))
+            model.contrasts = contrasts
+        sparse_(model, some, seed=seed)
         if self.learning_rate is None:
-            optimizer: torch.optim.Optimizer = Melchior(model, float(data.norm(dim=1).max()))
+            optimizer: torch.optim.Optimizer = Melchior(model, float(rows.norm(dim=1).max()))
         else:
             optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         state = TrainState(model, optimizer, seed=seed)
         decay = None if self.learning_rate is None else 0.999
-        options = FitOptions(n_updates=self.n_updates, batch_size=self.batch_size, clip_norm=None, average_decay=decay)
-        for _ in fit(state, data, self.objective, options):
+        options = FitOptions(
+            n_updates=self.n_updates,
+            batch_size=self.batch_size,
+            clip_norm=None,
+            average_decay=decay,
+            contrast_scales=self.learns_scales,
+        )
+        for _ in fit(state, rows, self.objective, options):
             pass
         return state.average or model
 
 
-def recipes(shrink: int, wide: bool) -> dict[str, Recipe]:
-    """The published recipe; its steps with our optimiser; ours, at the same number of hidden units and more."""
+def contrasts_of(data: Patches, n_contrasts: int) -> Contrasts:
+    """Those of the mixture of scaled Gaussians that fits the training patches, of the units that have contrast."""
+    units = (torch.arange(data.n_units) >= data.first).double()
+    squares = torch.from_numpy((data.contrast**2).sum(1))
+    return scaled_gaussians(squares, torch.zeros(data.n_units).double(), n_contrasts, units)
+
+
+def recipes(N: int, shrink: int, wide: bool) -> dict[str, Recipe]:
+    """The published recipe; its steps with our optimiser; ours; ours at several contrasts, wider too."""
     one = CD(Gibbs(), 1, probabilities=True)
     persistent = PCD(Gibbs(), 5, 500, probabilities=True)
+    n_updates = 20_000 // shrink
     found = {
-        "GRBM 196, CD-1 (Melchior)": Recipe(N, one, 80_000 // shrink, 100, None),
-        "GRBM 196, CD-1, our optimiser": Recipe(N, one, 20_000 // shrink, 500, 0.01),
-        "GRBM 196, PCD (ours)": Recipe(N, persistent, 20_000 // shrink, 500, 0.01),
+        f"GRBM {N}, CD-1 (Melchior)": Recipe(N, one, 80_000 // shrink, 100, None),
+        f"GRBM {N}, CD-1, our optimiser": Recipe(N, one, n_updates, 500, 0.01),
+        f"GRBM {N}, PCD (ours)": Recipe(N, persistent, n_updates, 500, 0.01),
+        f"GRBM {N}, 8 contrasts": Recipe(N, persistent, n_updates, 500, 0.01, 8),
+        f"GRBM {N}, 8 contrasts learned": Recipe(N, persistent, n_updates, 500, 0.01, 8, True),
+        f"GRBM {N}, 24 contrasts": Recipe(N, persistent, n_updates, 500, 0.01, 24),
     }
-    return found | ({"GRBM 784, PCD (ours)": Recipe(4 * N, persistent, 20_000 // shrink, 500, 0.003)} if wide else {})
-
-
-def by_photograph(x: np.ndarray, photograph: np.ndarray) -> tuple[float, float]:
-    """Mean of x, and its standard error over photographs, whose patches resemble each other."""
-    total = np.bincount(photograph, x - x.mean())
-    return float(x.mean()), math.sqrt(float((total**2).sum())) / len(x)
+    if wide:
+        found[f"GRBM {4 * N}, 8 contrasts"] = Recipe(4 * N, persistent, n_updates, 500, 0.003, 8)
+    return found
 
 
 class Scores:
     """Log-densities of the test patches by name, kept in a folder as they are found."""
 
-    def __init__(self, folder: Path, data: Patches) -> None:
-        self.folder, self.data = folder, data
+    def __init__(self, folder: Path, data: Patches, only: list[str] | None) -> None:
+        self.folder, self.data, self.only = folder, data, only
         self.test: dict[str, np.ndarray] = {}
         self.notes: dict[str, dict[str, float | bool]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, name: str, make: Callable[[], tuple[Density, dict[str, float | bool]]]) -> None:
-        """Take up what is kept under this name, else make it; and print the line of the table."""
+        """Take up what is kept under this name, else make it; and print the line of the table.
+
+        Where only some are asked for, others are not made.
+        """
+        if self.only is not None and not any(part in name for part in self.only):
+            return
         path = self.folder / f"{re.sub('[^A-Za-z0-9]+', '-', name)}.npz"
         if not path.is_file():
             began = time.time()
             density, note = make()
             found = {"test": density(self.data.test), "train": np.mean(density(self.data.train))}
+            found = {part: x + self.data.log_det for part, x in found.items()}
             with replacing(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, **found, **note, seconds=time.time() - began)
         kept = dict(np.load(path))
@@ -238,28 +155,32 @@ class Scores:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="zip of photographs (BSDS500, training part)")
+    parser.add_argument("--protocol", choices=SIDES, default="14x14")
     parser.add_argument("--out", type=Path, default=Path("runs/natural-patches"))
     parser.add_argument("--seeds", type=int, default=2, help="runs of each GRBM recipe")
     parser.add_argument("--shrink", type=int, default=1, help="divide updates and patches: a quick look, not a result")
-    parser.add_argument("--wide", action="store_true", help="also 784 hidden units")
-    parser.add_argument("--only", choices=("references", "grbm"), help="a part of the table")
+    parser.add_argument("--flow-seconds", type=float, default=600.0, help="that the flow learns, and all its looks")
+    parser.add_argument("--wide", action="store_true", help="also four times as many hidden units")
+    parser.add_argument("--only", nargs="+", default=None, help="parts of names in the table")
     options = parser.parse_args()
-    data = load(options.data, 40_000 // options.shrink, 20_000 // options.shrink)
-    scores = Scores(options.out / f"shrink-{options.shrink}", data)
+    data = load(options.data, 40_000 // options.shrink, 20_000 // options.shrink, protocol=options.protocol)
+    scores = Scores(options.out / f"{options.protocol}-shrink-{options.shrink}", data, options.only)
     print(f"{'':<36} {'train':>9} {'test':>9}   (nats per patch; errors over test photographs)")
-    if options.only != "grbm":
-        scores.add("Gaussian", lambda: (gaussian(data), {}))
-        scores.add("One Gaussian at 8 contrasts", lambda: (scale_mixture(data), {}))
-        scores.add("ICA (FastICA, ½ sech(πs/2))", lambda: (ica(data)[0], {}))
-        scores.add("ICA, shapes fitted", lambda: (ica(data)[1], {}))
-        sizes = (2, 5, 10, 20, 40) if options.shrink == 1 else (2, 5)
-        scores.add("Gaussian mixture, full covariances", lambda: mixture(data, sizes))
-    train = torch.from_numpy(data.train).float()
-    for name, recipe in recipes(options.shrink, options.wide).items():
-        for seed in range(options.seeds if options.only != "references" else 0):
-            scores.add(f"{name}, seed {seed}", lambda recipe=recipe, seed=seed: grbm(recipe, train, seed))
+    scores.add("Gaussian", lambda: (patch_models.gaussian(data), {}))
+    scores.add("One Gaussian at 8 contrasts", lambda: (patch_models.scale_mixture(data), {}))
+    scores.add("ICA (FastICA, ½ sech(πs/2))", lambda: (patch_models.ica(data)[0], {}))
+    scores.add("ICA, shapes fitted", lambda: (patch_models.ica(data)[1], {}))
+    sizes = (2, 5, 10, 20, 40) if options.shrink == 1 else (2, 5)
+    scores.add("Gaussian mixture, full covariances", lambda: mixture(data, sizes, options.shrink))
+    seconds = options.flow_seconds / options.shrink
+    scores.add(f"Autoregressive flow, {seconds:g} s", lambda: patch_models.flow(data, seconds, 0))
+    for name, recipe in recipes(data.n_units, options.shrink, options.wide).items():
+        for seed in range(options.seeds):
+            scores.add(
+                f"{name}, seed {seed}", lambda recipe=recipe, seed=seed: grbm(recipe, data, seed, options.shrink)
+            )
     print("\nDifferences on the same test patches:")
-    ours = [name for name in scores.test if name.startswith("GRBM 196, PCD")]
+    ours = [name for name in scores.test if name.startswith(f"GRBM {data.n_units}, 8 contrasts, ")]
     for name in scores.test:
         if ours and name not in ours:
             gain = np.mean([scores.test[k] for k in ours], 0) - scores.test[name]
@@ -269,17 +190,38 @@ def main() -> None:
     write_text(scores.folder / "scores.json", json.dumps(scores.notes, indent=1) + "\n")
 
 
-def grbm(recipe: Recipe, train: Tensor, seed: int) -> tuple[Density, dict[str, float | bool]]:
-    """A trained GRBM's density, with log Z from both ends."""
-    model = recipe.train(train, seed)
-    z = ais.log_z(model, train[:10_000], seed=seed)
-    model = model.double()
+Found = tuple[Density, dict[str, float | bool]]
+
+
+def mixture(data: Patches, sizes: tuple[int, ...], shrink: int) -> Found:
+    """The mixture's density, and the error of patches with noise taken away."""
+    model = patch_models.mixture(data, sizes)
+    given = noisy(data, DENOISED // shrink, NOISE)
+    found = by_mixture(model, given.y, given.noise)
+    return model.score_samples, {"components": model.n_components, **denoised(found, given, data)}
+
+
+def grbm(recipe: Recipe, data: Patches, seed: int, shrink: int) -> Found:
+    """A trained GRBM's density, with log Z from both ends, and the same error."""
+    began = time.process_time()
+    model = recipe.train(data, seed)
+    seconds = time.process_time() - began
+    z = ais.log_z(model, torch.from_numpy(data.train[:10_000]).float(), seed=seed)
+    model, given = model.double(), noisy(data, DENOISED // shrink, NOISE)
 
     @torch.no_grad()
     def density(x: np.ndarray) -> np.ndarray:
-        return np.asarray(model.log_prob(torch.from_numpy(x), z.log_z).numpy())
+        parts = torch.from_numpy(x).split(5000)
+        return torch.cat([model.log_prob(part, z.log_z) for part in parts]).numpy()
 
-    return density, {"log_z_error": round(z.error, 4), "gap": round(z.upper - z.lower, 4), "converged": z.converged}
+    found = by_machine(model, torch.from_numpy(given.y), torch.from_numpy(given.noise), seed=seed).numpy()
+    about = {"log_z_error": round(z.error, 4), "gap": round(z.upper - z.lower, 4), "converged": z.converged}
+    return density, {**about, "learned_s": round(seconds), **denoised(found, given, data)}
+
+
+def denoised(found: np.ndarray, given: Noisy, data: Patches) -> dict[str, float]:
+    mean, error = error_of(found, given, data)
+    return {"denoised": round(mean, 2), "denoised_error": round(error, 2)}
 
 
 if __name__ == "__main__":

@@ -7,13 +7,26 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import multivariate_normal
 from sklearn.linear_model import LogisticRegression
+from sklearn.mixture import GaussianMixture
 from sklearn.pipeline import Pipeline
 
-from benchmarks import digits_pipeline, generators, linear_probe, natural_patches
+from benchmarks import (
+    denoising,
+    digits_pipeline,
+    flows,
+    generators,
+    linear_probe,
+    natural_patches,
+    patch_models,
+    patches,
+)
 from grbm import GRBM
 from grbm.data.images import load_digits
+from grbm.evaluate import exact
 from grbm.randomness import generator
+from tests.test_contrasts import machine as contrasted
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +45,7 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(photographs):
-    return natural_patches.load(photographs, 3000, 1000)
+    return patches.load(photographs, 3000, 1000)
 
 
 def test_patches_are_white_and_photographs_are_kept_apart(data):
@@ -40,6 +53,22 @@ def test_patches_are_white_and_photographs_are_kept_apart(data):
     assert abs(np.corrcoef(data.train[:, :2].T)[0, 1]) < 0.1
     assert data.test.shape == (1000, 196)
     assert len(set(data.test_photograph)) <= 4
+
+
+@pytest.mark.parametrize("protocol", patches.SIDES)
+def test_whitened_rows_lead_back_to_pixels_and_their_volume_is_known(photographs, protocol):
+    data = patches.load(photographs, 3000, 500, protocol=protocol)
+    pixels = data.test @ data.to_pixels
+    assert np.abs(pixels.sum(1)).max() < 1e-6
+    np.testing.assert_allclose((pixels @ data.to_white)[:, data.first :], data.test[:, data.first :], atol=1e-6)
+    if protocol == "63":
+        assert data.test.shape == (500, 63)
+        scaled = data.train @ data.to_pixels[:, :63] / 256
+        covariance = np.cov(scaled.T)
+        found = patch_models.gaussian(data)(data.train).mean() + data.log_det
+        assert found == pytest.approx(
+            -0.5 * (63 * np.log(2 * np.pi * np.e) + np.linalg.slogdet(covariance)[1]), abs=0.1
+        )
 
 
 def test_reference_densities_are_normalised(data):
@@ -50,13 +79,13 @@ def test_reference_densities_are_normalised(data):
     log_p = -0.5 * ((x / wide) ** 2).sum(1) - 196 * (np.log(wide) + 0.5 * np.log(2 * np.pi))
     white = data._replace(train=rng.standard_normal((60_000, 196)))
     for density, tolerance in (
-        (natural_patches.gaussian(white), 0.1),
-        (natural_patches.scale_mixture(white, 2), 0.1),
+        (patch_models.gaussian(white), 0.1),
+        (patch_models.scale_mixture(white, 2), 0.1),
     ):
         assert np.exp(density(x) - log_p).mean() == pytest.approx(1, abs=tolerance)
     # on white noise every rotation is independent components: a Gaussian's own entropy, and 1.443 a unit for sech
     few = data._replace(train=white.train[:5000])
-    hyperbolic, fitted = natural_patches.ica(few)
+    hyperbolic, fitted = patch_models.ica(few)
     fresh = rng.standard_normal((4000, 196))
     assert hyperbolic(fresh).mean() / 196 == pytest.approx(-1.443, abs=0.03)
     assert fitted(fresh).mean() / 196 == pytest.approx(-1.419, abs=0.03)
@@ -67,7 +96,7 @@ def test_the_mixture_of_scales_finds_a_known_scale(data):
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((500, 196))
     rows[:, 1:] *= np.sqrt(195 * 0.4) / np.linalg.norm(rows[:, 1:], axis=1, keepdims=True)
-    density = natural_patches.scale_mixture(data._replace(train=rows), 3)
+    density = patch_models.scale_mixture(data._replace(train=rows), 3)
     expected = -0.5 * (195 * np.log(2 * np.pi * 0.4) + np.log(2 * np.pi))
     assert density(np.zeros((1, 196)))[0] == pytest.approx(expected, abs=1e-6)
 
@@ -97,7 +126,7 @@ def test_errors_are_those_over_photographs():
     """Patches of a photograph that are all alike are worth one."""
     rng = np.random.default_rng(0)
     values, photograph = rng.standard_normal(40), np.repeat(np.arange(40), 50)
-    mean, error = natural_patches.by_photograph(np.repeat(values, 50), photograph)
+    mean, error = patches.by_photograph(np.repeat(values, 50), photograph)
     assert mean == pytest.approx(values.mean())
     assert error == pytest.approx(values.std() / 40**0.5)
 
@@ -114,6 +143,76 @@ def test_a_quick_look_runs_and_takes_up_what_is_there(photographs, tmp_path, mon
     natural_patches.main()
     again = [line for line in first.splitlines() if "on validation" not in line]
     assert capsys.readouterr().out.splitlines() == again
+
+
+def test_an_autoregressive_flow_is_a_density_in_which_no_number_sees_itself():
+    """Of two numbers it integrates to one, with weights far from those that it starts with."""
+    model = flows.AutoregressiveFlow(2, n_layers=2, n_hidden=16, seed=0)
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.last.weight.mul_(8)
+        axis = torch.linspace(-120, 120, 2401)  # its tails are long
+        grid = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).view(-1, 2)
+        density = model.log_prob(grid).exp()
+        normal = (-0.5 * grid.square().sum(1)).exp() / (2 * np.pi)
+    assert 0.5 * float((density - normal).abs().sum()) * 0.1**2 > 0.3  # total variation
+    assert float(density.sum()) * 0.1**2 == pytest.approx(1, abs=2e-3)
+    x = torch.randn(7, requires_grad=True, generator=generator(0))
+    wide = flows.Made(7, 30, generator(1))
+    with torch.no_grad():
+        wide.last.weight.mul_(100)
+    seen = torch.autograd.functional.jacobian(lambda x: wide(x[None])[0][0], x)
+    assert (seen.triu() == 0).all()
+    assert (seen.tril(-1) != 0).sum() > 15  # of 21
+
+
+def test_a_flow_learns_and_keeps_what_was_best_on_unseen_rows():
+    rng = np.random.default_rng(0)
+    first = rng.standard_normal((4000, 1))
+    x = torch.from_numpy(np.hstack([first, first**2 + 0.2 * rng.standard_normal((4000, 1))])).float()
+    model = flows.AutoregressiveFlow(2, n_layers=2, n_hidden=32, seed=0)
+    before = float(model.log_prob(x[3000:]).mean())
+    flows.learn_flow(model, x[:3000], x[3000:], 3.0, 0)
+    exactly = -0.5 - 0.5 * np.log(2 * np.pi) - 0.5 - 0.5 * np.log(2 * np.pi) - np.log(0.2)
+    assert before < exactly - 2
+    assert float(model.log_prob(x[3000:]).mean()) > exactly - 0.25
+
+
+def test_noise_is_taken_away_as_the_exact_posterior_says():
+    """By quadrature over what was there: 4 standard errors of a machine's chains, and a mixture's closed form."""
+    noise = torch.tensor([[0.5, 0.2], [0.2, 0.8]]).double()
+    y = torch.tensor([[0.8, -0.5], [2.5, 2.0], [-1.0, 4.0]]).double()
+    for model in (contrasted(), contrasted(units=[0, 1])):
+        grid = exact.quadrature(model)
+        apart = grid.points[:, None] - y
+        weight = grid.log_density[:, None] - 0.5 * torch.einsum("pni,ij,pnj->pn", apart, noise.inverse(), apart)
+        expected = weight.softmax(0).T @ grid.points
+        found = torch.stack([denoising.by_machine(model, y, noise, n_steps=400, seed=k) for k in range(30)])
+        z = (found.mean(0) - expected) / (found.std(0) / 30**0.5)
+        assert float(z.abs().max()) < 4
+        assert float((expected - y).abs().max()) > 0.5
+    mixture = GaussianMixture(2)
+    mixture.weights_, mixture.means_ = np.array([0.3, 0.7]), np.array([[0.0, 1.0], [2.0, -1.0]])
+    mixture.covariances_ = np.array([[[1.0, 0.3], [0.3, 0.5]], [[0.4, -0.1], [-0.1, 0.9]]])
+    axis = np.linspace(-8, 8, 401)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    prior = sum(
+        w * multivariate_normal(m, c).pdf(points)
+        for w, m, c in zip(mixture.weights_, mixture.means_, mixture.covariances_, strict=True)
+    )
+    for row, found in zip(y.numpy(), denoising.by_mixture(mixture, y.numpy(), noise.numpy()), strict=True):
+        weight = prior * multivariate_normal(row, noise.numpy()).pdf(points)
+        np.testing.assert_allclose(found, weight @ points / weight.sum(), atol=1e-6)
+
+
+def test_noise_of_patches_has_the_covariance_that_is_said(data):
+    given = denoising.noisy(data._replace(test=np.tile(data.test, (20, 1))), 20_000, 5.0)
+    added = (given.y - given.clean)[:, 1:]
+    spread = np.sqrt(given.noise.diagonal()[1:])
+    off = (added.T @ added / len(added) - given.noise[1:, 1:]) / np.outer(spread, spread)
+    assert np.abs(off).max() < 6 / np.sqrt(20_000)
+    grey = (given.y - given.clean)[:, 1:] @ data.to_pixels[1:]
+    assert grey.var() == pytest.approx(25 * 195 / 196, rel=0.01)
 
 
 def test_a_linear_probe_reads_what_is_there_and_no_more():

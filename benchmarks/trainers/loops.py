@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,10 +23,15 @@ class Steps:
 
     rate: float = 0.01  # at the start; falls to 0 by a cosine
     batch_size: int = 100
+    variance_rate: float = 1.0  # share of it for log σ²
     clip_norm: float | None = 10.0
     min_var: float = 1e-4
     decay: float = 0.999  # of the average of the parameters, which is the result
-    adaptive: Callable[[], Tensor | None] | None = None  # gives particles, by which the rate is chosen (`best_rate`)
+    adaptive: Callable[[], Tensor] | None = None  # gives particles, by which the rate is chosen (`best_rate`)
+
+    def with_particles(self, adaptive: Callable[[], Tensor]) -> "Steps":
+        """Steps whose rate is chosen by particles."""
+        return replace(self, adaptive=adaptive)
 
 
 @torch.no_grad()
@@ -39,6 +44,7 @@ def follow(model: GRBM, rule: Rule, data: Tensor, n_updates: int, steps: Steps, 
         way = rule(model, data[chosen], Blocks(seed_of(seed, "update", update), 1))
         chosen = next(batches)
         way = clipped(way, steps.clip_norm)
+        way["log_var"] = steps.variance_rate * way["log_var"]
         particles = None if steps.adaptive is None else steps.adaptive()
         if particles is None:
             now = rate * cosine(update, n_updates)

@@ -1,0 +1,166 @@
+"""Every trainer on one bench: each task at equal seconds and at equal updates, three seeds, one small grid of rates.
+
+    uv run python -m benchmarks.trainers --only isotropic anisotropic digits
+    uv run python -m benchmarks.trainers --data-dir DIR --photographs bsds500_train_200.zip   # everything
+    uv run python -m benchmarks.trainers --table                                              # what is measured so far
+
+Each trainer's rate is the best of the grid on a seed of its own (100), at the seconds of the task; that rate goes on to
+the seeds that count. The eight random mixtures take the rate of the isotropic one, one seed each. Seconds are those of
+one thread's processor time: a trainer makes as many updates as its first 30 tell. What is measured is kept in --out,
+and not measured again.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.trainers.methods import METHODS
+from benchmarks.trainers.tasks import NAMES, Task, tasks
+from grbm import files
+from grbm.samplers.engines import compiled
+
+RATES, TUNING = (0.003, 0.01, 0.03, 0.1), 100
+TRIED = 30  # updates that tell how long one takes
+Row = dict[str, Any]
+
+
+class Kept:
+    """Results as lines of a file, each found by what it was made with."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[Row] = [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else []
+
+    def find(self, **key: object) -> list[Row]:
+        return [row for row in self.rows if all(row.get(name) == value for name, value in key.items())]
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        files.write_text(self.path, "".join(json.dumps(x) + "\n" for x in self.rows))
+
+
+def n_updates_of(task: Task, name: str, rate: float) -> int:
+    """How many updates the task's seconds are enough for."""
+    learn = METHODS[name].learn
+    learn(task, rate, 2, 0)  # what is loaded or compiled once
+    began = time.process_time()
+    learn(task, rate, TRIED, 0)
+    return max(TRIED, round(task.seconds / (time.process_time() - began) * TRIED))
+
+
+def measure(task: Task, name: str, rate: float, n_updates: int, seed: int, budget: str) -> Row:
+    """Learn once, and judge; a machine that is not finite has the worst score."""
+    began = time.process_time()
+    model = METHODS[name].learn(task, rate, n_updates, seed)
+    seconds = time.process_time() - began
+    worst = -math.inf if task.more else math.inf
+    sound = all(bool(p.isfinite().all()) for p in model.parameters())
+    scores = task.judge(model, seed) if sound else {task.goal: worst}
+    scores = {key: x if math.isfinite(x) else worst for key, x in scores.items()}
+    about = {"task": task.name, "method": name, "budget": budget, "rate": rate, "seed": seed}
+    return {**about, "updates": n_updates, "seconds": round(seconds, 2), **{k: _plain(x) for k, x in scores.items()}}
+
+
+def _plain(x: float) -> float | None:
+    """As JSON has it; None for what is not finite."""
+    return float(f"{x:.6g}") if math.isfinite(x) else None
+
+
+def value_of(row: Row, goal: str, more: bool) -> float:
+    """The score that counts, so that more is better."""
+    x = row[goal]
+    return -math.inf if x is None else (x if more else -x)
+
+
+def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[str]) -> Iterator[Row]:
+    """All that the task asks for, measured where it is missing."""
+    is_random = task.name.startswith("random-")
+    for name in names:
+        if task.rows.shape[1] == 2 and not METHODS[name].plane:
+            continue
+        tuned_on = "isotropic" if is_random else task.name
+        if not is_random:
+            for rate in RATES:
+                if not kept.find(task=task.name, method=name, budget="tuning", rate=rate):
+                    yield measure(task, name, rate, n_updates_of(task, name, rate), TUNING, "tuning")
+        tuning = kept.find(task=tuned_on, method=name, budget="tuning")
+        if not tuning:
+            raise SystemExit("Random mixtures take the rates of the isotropic one; measure it first.")
+        goal, more = task.goal, task.more
+        rate = max(tuning, key=lambda row: value_of(row, goal, more))["rate"]
+        for budget in ["seconds"] if is_random else budgets:
+            for seed in range(1 if is_random else n_seeds):
+                if not kept.find(task=task.name, method=name, budget=budget, rate=rate, seed=seed):
+                    n_updates = task.n_updates if budget == "updates" else n_updates_of(task, name, rate)
+                    yield measure(task, name, rate, n_updates, seed, budget)
+
+
+def table(kept: Kept, goals: dict[str, tuple[str, bool]], budget: str) -> list[str]:
+    """A line a trainer: mean and standard error over seeds of each task's score, and of random mixtures together."""
+    columns = [task for task in goals if kept.find(task=task, budget=budget)]
+    lines = [f"{'at equal ' + budget:<38}" + "".join(f"{task:>22}" for task in columns)]
+    for name in METHODS:
+        cells = []
+        for task in columns:
+            found = [row[goals[task][0]] for row in kept.find(task=task, method=name, budget=budget)]
+            cells.append(_cell(found))
+        if any(cells):
+            lines.append(f"{name:<38}" + "".join(f"{cell or '–':>22}" for cell in cells))
+    return lines
+
+
+def _cell(found: list[float | None]) -> str:
+    good = [x for x in found if x is not None]
+    if not found:
+        return ""
+    lost = f" ({len(found) - len(good)} lost)" if len(good) < len(found) else ""
+    if not good:
+        return "lost"
+    error = f" ± {statistics.stdev(good) / len(good) ** 0.5:.2g}" if len(good) > 1 else ""
+    return f"{statistics.mean(good):.4g}{error}{lost}"
+
+
+GOALS = {
+    **{name: ("KL", False) for name in NAMES if name.startswith(("iso", "aniso", "random"))},
+    "digits": ("nats", True),
+    "patches": ("nats", True),
+    "mnist": ("Fréchet", False),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=None, help="tasks")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--budgets", nargs="+", choices=("seconds", "updates"), default=["seconds", "updates"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--shrink", type=float, default=1.0, help="divide seconds and updates: a look, not a result")
+    parser.add_argument("--data-dir", type=Path, default=None)
+    parser.add_argument("--photographs", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=Path("runs/trainers"))
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = Kept(options.out / ("results.jsonl" if options.shrink == 1 else f"shrink-{options.shrink:g}.jsonl"))
+    if not options.table:
+        compiled.library()  # compiled before any clock runs
+        for task in tasks(options.only or NAMES, options.data_dir, options.photographs):
+            n_updates = max(TRIED, round(task.n_updates / options.shrink))
+            task = task._replace(seconds=task.seconds / options.shrink, n_updates=n_updates)
+            for row in rows(task, options.methods, kept, options.seeds, options.budgets):
+                kept.add(row)
+                print(json.dumps(row, ensure_ascii=False), flush=True)
+    for budget in options.budgets:
+        print("\n".join(["", *table(kept, GOALS, budget)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,8 @@ from grbm.data import Standardizer
 from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.evaluate.distance import energy_distance
+from grbm.randomness import generator
+from grbm.report import doctor
 from grbm.report.doctor import Finding, diagnose
 from grbm.runs import CHECKPOINTS, MIXING, Run, Status, checkpoint, model_digest
 from grbm.runs.config import ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
@@ -272,3 +274,18 @@ def test_energy_distance_is_nothing_for_equal_and_known_for_shifted_distribution
     model = random_model(2, 3, 0)
     drawn = sample(model, Gibbs(), n_chains=2000, n_steps=200, seed=3).v
     assert float(energy_distance(drawn, exact_chains(model, 2000, seed=4)[0])) < 0.02
+
+
+def test_pixels_that_are_nearly_always_black_do_not_weigh_as_others_do(tmp_path, monkeypatch):
+    """Samples that differ from pictures in such a pixel alone, by a hundredth of a level, hardly differ."""
+    run, _ = healthy(tmp_path, random_model(4, M, 1, dtype=torch.float32))
+    rng = generator(0)
+    pictures, drawn = torch.rand(400, 4, generator=rng), torch.rand(1000, 4, generator=rng)
+    pictures[:, 3] *= 1e-3
+    drawn[:, 3] = 0.01
+    monkeypatch.setattr(doctor, "generate", lambda run, n, **how: drawn[:n])
+    found = {}
+    for shape in ((1, 2, 2), None):
+        judged = diagnose(run._replace(image_shape=shape), Dataset(pictures, pictures))
+        found[shape] = named(judged, "samples").level
+    assert found == {(1, 2, 2): "fine", None: "wrong"}

@@ -8,7 +8,8 @@ import torch
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from benchmarks.patches import Patches, by_photograph
+from benchmarks.patches import Patches
+from benchmarks.scores import by_group
 from grbm import GRBM
 from grbm.contrasts import Contrasts
 from grbm.randomness import generator
@@ -41,7 +42,7 @@ def noisy(data: Patches, n: int, deviation: float, seed: int = 0) -> Noisy:
 def error_of(found: np.ndarray, given: Noisy, data: Patches) -> tuple[float, float]:
     """Mean squared error in grey levels squared per pixel, of patches without their mean, and its standard error."""
     squares = ((found - given.clean) @ data.to_pixels) ** 2
-    return by_photograph(squares.mean(1), given.photograph)
+    return by_group(squares.mean(1), given.photograph)
 
 
 def by_mixture(model: GaussianMixture, y: np.ndarray, noise: np.ndarray) -> np.ndarray:

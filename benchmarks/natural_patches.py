@@ -16,9 +16,7 @@ and taken up again.
 
 import argparse
 import json
-import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,12 +25,12 @@ import torch
 
 from benchmarks import patch_models
 from benchmarks.denoising import Noisy, by_machine, by_mixture, error_of, noisy
-from benchmarks.patch_models import Density
-from benchmarks.patches import SIDES, Patches, by_photograph, load
+from benchmarks.patches import SIDES, Patches, load
+from benchmarks.scores import Found, Rows, Scores, by_group
 from grbm import CD, GRBM, PCD, FitOptions, Gibbs, Objective, TrainState, fit, sparse_
 from grbm.contrasts import Contrasts, scaled_gaussians
 from grbm.evaluate import ais
-from grbm.files import replacing, write_text
+from grbm.files import write_text
 from grbm.randomness import generator
 
 NOISE, DENOISED = 25.0, 2000  # grey levels; test patches
@@ -119,39 +117,6 @@ def recipes(N: int, shrink: int, wide: bool) -> dict[str, Recipe]:
     return found
 
 
-class Scores:
-    """Log-densities of the test patches by name, kept in a folder as they are found."""
-
-    def __init__(self, folder: Path, data: Patches, only: list[str] | None) -> None:
-        self.folder, self.data, self.only = folder, data, only
-        self.test: dict[str, np.ndarray] = {}
-        self.notes: dict[str, dict[str, float | bool]] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def add(self, name: str, make: Callable[[], tuple[Density, dict[str, float | bool]]]) -> None:
-        """Take up what is kept under this name, else make it; and print the line of the table.
-
-        Where only some are asked for, others are not made.
-        """
-        if self.only is not None and not any(part in name for part in self.only):
-            return
-        path = self.folder / f"{re.sub('[^A-Za-z0-9]+', '-', name)}.npz"
-        if not path.is_file():
-            began = time.time()
-            density, note = make()
-            found = {"test": density(self.data.test), "train": np.mean(density(self.data.train))}
-            found = {part: x + self.data.log_det for part, x in found.items()}
-            with replacing(path) as temporary, temporary.open("wb") as file:
-                np.savez(file, **found, **note, seconds=time.time() - began)
-        kept = dict(np.load(path))
-        self.test[name] = kept.pop("test")
-        mean, error = by_photograph(self.test[name], self.data.test_photograph)
-        note = {key: x.item() for key, x in kept.items() if key not in ("train", "seconds")}
-        self.notes[name] = {"train": kept["train"].item(), "test": mean, "error": error, **note}
-        shown = f"{kept['train']:9.2f} {mean:9.2f} ± {error:5.2f}  {kept['seconds']:6.0f} s"
-        print(f"{name:<36} {shown}  {note or ''}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="zip of photographs (BSDS500, training part)")
@@ -164,7 +129,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=None, help="parts of names in the table")
     options = parser.parse_args()
     data = load(options.data, 40_000 // options.shrink, 20_000 // options.shrink, protocol=options.protocol)
-    scores = Scores(options.out / f"{options.protocol}-shrink-{options.shrink}", data, options.only)
+    folder = options.out / f"{options.protocol}-shrink-{options.shrink}"
+    scores = Scores(folder, Rows(data.train, data.log_det), Rows(data.test, data.log_det), data.test_photograph)
+    scores.only = options.only
     print(f"{'':<36} {'train':>9} {'test':>9}   (nats per patch; errors over test photographs)")
     scores.add("Gaussian", lambda: (patch_models.gaussian(data), {}))
     scores.add("One Gaussian at 8 contrasts", lambda: (patch_models.scale_mixture(data), {}))
@@ -184,13 +151,10 @@ def main() -> None:
     for name in scores.test:
         if ours and name not in ours:
             gain = np.mean([scores.test[k] for k in ours], 0) - scores.test[name]
-            mean, error = by_photograph(gain, data.test_photograph)
+            mean, error = by_group(gain, data.test_photograph)
             scores.notes[name] |= {"ours_better_by": mean, "ours_better_error": error}
             print(f"  ours - {name:<36} {mean:8.2f} ± {error:.2f}")
     write_text(scores.folder / "scores.json", json.dumps(scores.notes, indent=1) + "\n")
-
-
-Found = tuple[Density, dict[str, float | bool]]
 
 
 def mixture(data: Patches, sizes: tuple[int, ...], shrink: int) -> Found:

@@ -1,7 +1,6 @@
 """Densities that GRBMs are set beside on patches: Gaussians, scaled Gaussians, components, mixtures and a flow."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,8 +10,7 @@ from sklearn.mixture import GaussianMixture
 
 from benchmarks.flows import AutoregressiveFlow, learn_flow
 from benchmarks.patches import Patches
-
-Density = Callable[[np.ndarray], np.ndarray]  # whitened rows to their log-densities
+from benchmarks.scores import Density, Found
 
 
 def gaussian(data: Patches) -> Density:
@@ -82,7 +80,7 @@ def mixture(data: Patches, sizes: tuple[int, ...]) -> GaussianMixture:
     return max(fitted, key=lambda entry: entry[:2])[2]
 
 
-def flow(data: Patches, seconds: float, seed: int) -> tuple[Density, dict[str, float | bool]]:
+def flow(data: Patches, seconds: float, seed: int) -> Found:
     """A masked autoregressive flow that learned for ``seconds`` of the processor's time; the best on validation."""
     model = AutoregressiveFlow(data.n_units, seed=seed)
     train, validation = (torch.from_numpy(x).float() for x in (data.train, data.validation))

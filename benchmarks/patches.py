@@ -1,7 +1,6 @@
 """Patches of photographs by two protocols, whitened, with what takes them back to pixels."""
 
 import io
-import math
 import zipfile
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -94,9 +93,3 @@ def _without_last(pixels: list[np.ndarray], photograph: np.ndarray, rng: np.rand
     to_pixels = back @ np.hstack([np.eye(n), last]) * 256
     log_det = -0.5 * float(np.log(values).sum())
     return Patches(*rows, photograph, to_white, to_pixels, 0, log_det)  # type: ignore[arg-type]
-
-
-def by_photograph(x: np.ndarray, photograph: np.ndarray) -> tuple[float, float]:
-    """Mean of x, and its standard error over photographs, whose patches resemble each other."""
-    total = np.bincount(photograph, x - x.mean())
-    return float(x.mean()), math.sqrt(float((total**2).sum())) / len(x)

@@ -18,9 +18,11 @@ from benchmarks import (
     flows,
     generators,
     linear_probe,
+    mnist_likelihood,
     natural_patches,
     patch_models,
     patches,
+    scores,
 )
 from grbm import GRBM
 from grbm.data.images import load_digits
@@ -126,7 +128,7 @@ def test_errors_are_those_over_photographs():
     """Patches of a photograph that are all alike are worth one."""
     rng = np.random.default_rng(0)
     values, photograph = rng.standard_normal(40), np.repeat(np.arange(40), 50)
-    mean, error = patches.by_photograph(np.repeat(values, 50), photograph)
+    mean, error = scores.by_group(np.repeat(values, 50), photograph)
     assert mean == pytest.approx(values.mean())
     assert error == pytest.approx(values.std() / 40**0.5)
 
@@ -176,6 +178,37 @@ def test_a_flow_learns_and_keeps_what_was_best_on_unseen_rows():
     exactly = -0.5 - 0.5 * np.log(2 * np.pi) - 0.5 - 0.5 * np.log(2 * np.pi) - np.log(0.2)
     assert before < exactly - 2
     assert float(model.log_prob(x[3000:]).mean()) > exactly - 0.25
+
+
+@pytest.mark.parametrize("kind", ["logits", "normal scores"])
+def test_coordinates_of_pixels_keep_their_volume(kind):
+    """The slope of y is that of finite differences, and under the normal law of y a pixel's x has a mass of 1."""
+    rng = np.random.default_rng(0)
+    levels = rng.integers(0, 256, (300, 3)) * np.array([1, 0, 1])
+    levels[:150, 2] = 0
+    p = mnist_likelihood.shares(levels)
+    assert p.shape == (3, 256)
+    assert p.sum(1) == pytest.approx(1)
+    assert p[1, 0] > 0.99
+
+    def to(x):
+        images = mnist_likelihood.Images(np.floor(256 * x), 256 * x - np.floor(256 * x))
+        return mnist_likelihood.logits(images) if kind == "logits" else mnist_likelihood.normal_scores(images, p)
+
+    x = (np.floor(256 * rng.random((50, 3))) + rng.uniform(0.2, 0.8, (50, 3))) / 256
+    y, volume = to(x)
+    slope = (to(x + 1e-6)[0] - to(x - 1e-6)[0]) / 2e-6
+    np.testing.assert_allclose(volume, np.log(slope).sum(1), atol=1e-3)
+    if kind == "normal scores":
+        fine = (np.arange(256 * 40) + 0.5) / (256 * 40)
+        rest = np.full((len(fine), 3), 0.5 / 256)
+        for pixel in range(3):
+            rows = rest.copy()
+            rows[:, pixel] = fine
+            y, volume = to(rows)
+            alone = volume - to(rest)[1] + mnist_likelihood.normal(y) - mnist_likelihood.normal(to(rest)[0])
+            at = np.log(256 * p[pixel, 0])  # density of the pixel at the level of ``rest``
+            assert np.exp(alone + at).mean() == pytest.approx(1, abs=1e-6)
 
 
 def test_noise_is_taken_away_as_the_exact_posterior_says():

@@ -334,6 +334,11 @@ def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does()
     assert kurtosis[0] > kurtosis[1] + 2 > 4
     codes = rbm.transform(test[:10])
     assert codes.shape == (10, 32)
+    shares = rbm.contrast_proba(test)
+    assert shares.shape == (4000, 12)
+    far = np.linalg.norm(test - test.mean(0), axis=1)
+    assert np.corrcoef(np.log(far), shares @ np.log(rbm.contrasts_[:, 0]))[0, 1] > 0.9
+    assert plain.contrast_proba(test).tolist() == [[1.0]] * 4000
     gappy = test[:50].copy()
     gappy[:, 1] = np.nan
     assert np.isfinite(rbm.impute(gappy)).all()

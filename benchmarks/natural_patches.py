@@ -17,6 +17,7 @@ and taken up again.
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from benchmarks import patch_models
 from benchmarks.denoising import Noisy, by_machine, by_mixture, error_of, noisy
 from benchmarks.patches import SIDES, Patches, load
 from benchmarks.scores import Found, Rows, Scores, by_group
+from benchmarks.trainers import units
 from grbm import CD, GRBM, PCD, FitOptions, Gibbs, Objective, TrainState, fit, sparse_
 from grbm.contrasts import Contrasts, scaled_gaussians
 from grbm.evaluate import ais
@@ -34,6 +36,7 @@ from grbm.files import write_text
 from grbm.randomness import generator
 
 NOISE, DENOISED = 25.0, 2000  # grey levels; test patches
+OTHER = 6000  # updates of machines of other hidden units
 
 
 class Melchior(torch.optim.Optimizer):
@@ -143,9 +146,9 @@ def main() -> None:
     scores.add(f"Autoregressive flow, {seconds:g} s", lambda: patch_models.flow(data, seconds, 0))
     for name, recipe in recipes(data.n_units, options.shrink, options.wide).items():
         for seed in range(options.seeds):
-            scores.add(
-                f"{name}, seed {seed}", lambda recipe=recipe, seed=seed: grbm(recipe, data, seed, options.shrink)
-            )
+            scores.add(f"{name}, seed {seed}", partial(grbm, recipe, data, seed, options.shrink))
+    for name, kind in units.MACHINES.items():
+        scores.add(f"{name}, {data.n_units} units", partial(other, kind, data, options.shrink))
     print("\nDifferences on the same test patches:")
     ours = [name for name in scores.test if name.startswith(f"GRBM {data.n_units}, 8 contrasts, ")]
     for name in scores.test:
@@ -181,6 +184,25 @@ def grbm(recipe: Recipe, data: Patches, seed: int, shrink: int) -> Found:
     found = by_machine(model, torch.from_numpy(given.y), torch.from_numpy(given.noise), seed=seed).numpy()
     about = {"log_z_error": round(z.error, 4), "gap": round(z.upper - z.lower, 4), "converged": z.converged}
     return density, {**about, "learned_s": round(seconds), **denoised(found, given, data)}
+
+
+def other(kind: type[units.Machine], data: Patches, shrink: int) -> Found:
+    """A machine of other hidden units, by its own way of learning."""
+    rows, began = torch.from_numpy(data.train).float(), time.process_time()
+    model = units.learn(kind(data.n_units, data.n_units), rows, OTHER // shrink)
+    seconds = time.process_time() - began
+    z = units.log_z(model, rows, n_steps=2000 // shrink, settling=200 // shrink)
+
+    @torch.no_grad()
+    def density(x: np.ndarray) -> np.ndarray:
+        return np.asarray((-model.free_energy(torch.from_numpy(x))).numpy()) - z.log_z
+
+    error = (z.lower_error**2 + z.upper_error**2) ** 0.5
+    return density, {
+        "log_z_error": round(error, 3),
+        "gap": round(z.upper - z.lower, 3),
+        "learned_s": round(seconds),
+    }
 
 
 def denoised(found: np.ndarray, given: Noisy, data: Patches) -> dict[str, float]:

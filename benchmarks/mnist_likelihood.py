@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.special import ndtri
+from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from benchmarks.flows import AutoregressiveFlow, learn_flow
@@ -37,6 +38,7 @@ from grbm.model import Base
 
 N, LEVELS, SQUEEZE = 784, 256, 1e-6
 LEARNED_FROM, SCORED = 50_000, 5000
+COMPONENTS = (5, 20, 80)  # of mixtures
 Array = np.ndarray
 
 
@@ -120,6 +122,17 @@ def grbm(data: Coordinates, n_hidden: int, n_updates: int, rate: float, seed: in
     return density, {**about, "validation": _validation(density, data), "learned_s": round(seconds)}
 
 
+def mixture(data: Coordinates) -> Found:
+    """Gaussians with independent whitened coordinates; the number of them that is best on the validation images."""
+    found = []
+    for n_components in COMPONENTS:
+        model = GaussianMixture(n_components, covariance_type="diag", reg_covar=1e-3, max_iter=60, random_state=0)
+        model.fit(data.train.x)
+        found.append((model.score(data.validation.x), n_components, model))
+    best = max(found, key=lambda entry: entry[:2])[2]
+    return best.score_samples, {"components": best.n_components, "validation": _validation(best.score_samples, data)}
+
+
 def autoregressive(data: Coordinates, n_layers: int, seconds: float, seed: int) -> Found:
     """MADE, or a flow of several."""
     model = AutoregressiveFlow(N, n_layers=n_layers, seed=seed)
@@ -150,6 +163,7 @@ def measured(kind: str, data: Coordinates, options: argparse.Namespace) -> Score
     train = Rows(data.train.x[:SCORED], np.asarray(data.train.log_volume)[:SCORED])
     scores = Scores(options.out, train, data.test, np.arange(len(data.test.x)), options.only, bits)
     scores.add(f"{kind}: full Gaussian", lambda: (normal, {}))
+    scores.add(f"{kind}: mixture", partial(mixture, data))
     for name, n_layers in (("MADE", 1), ("flow", 5)):
         scores.add(
             f"{kind}: {name}, {options.seconds:g} s",
@@ -157,7 +171,7 @@ def measured(kind: str, data: Coordinates, options: argparse.Namespace) -> Score
         )
     for n_hidden in options.n_hidden:
         make = partial(grbm, data, n_hidden, options.updates, options.rate, 0)
-        scores.add(f"{kind}: GRBM {n_hidden}, {options.updates} updates", make)
+        scores.add(f"{kind}: GRBM {n_hidden}, {options.updates} updates at {options.rate:g}", make)
     return scores
 
 

@@ -83,6 +83,16 @@ def test_the_density_integrates_to_one_and_is_that_of_the_sum(units):
 
 
 @ALL_OR_ONE
+def test_quadrature_reaches_all_of_units_that_have_no_contrast(units):
+    """All scales are below 1, and a unit that does not shrink has modes far apart."""
+    model = machine(units=units)
+    with torch.no_grad():
+        model.W.mul_(6)
+    model.contrasts = model.contrasts._replace(log_scales=torch.tensor([0.05, 0.08, 0.1]).log().double())
+    assert exact.quadrature(model).log_z == pytest.approx(exact.log_z(model), abs=1e-4)
+
+
+@ALL_OR_ONE
 def test_gradients_are_autograds(units):
     model = machine(units=units)
     v = torch.randn(10, 2, generator=generator(0)).double().requires_grad_()
@@ -417,7 +427,8 @@ def test_a_run_has_contrasts_of_the_columns_that_were_asked_for(tmp_path, capsys
     start += ["--model.n-hidden", "8", "--no-figures"]
     pixel, several = ["--dataset.standardise", "pixel"], ["--model.contrasts", "5"]
     for wrong, says in (
-        ([*pixel, "--model.contrast-units", "1:"], "several contrasts"),
+        ([*pixel, "--model.contrast-units", "1:", "--model.contrasts", "1"], "several contrasts"),
+        ([*pixel, "--train.contrast-scales", "--model.contrasts", "1"], "several contrasts"),
         ([*several, "--model.contrast-units", "1:"], "is for columns"),
         ([*pixel, *several, "--model.contrast-units", "two"], "FIRST:LAST"),
         ([*pixel, *several, "--model.contrast-units", "9:"], "none of the 4"),

@@ -103,6 +103,8 @@ def test_trajectories_leave_the_density_as_it_is_and_log_z_is_that_of_quadrature
     found = units.log_z(model, v, n_steps=150, n_chains=300)
     assert abs(found.lower - exactly) < 4 * found.lower_error + 0.01
     assert abs(found.upper - exactly) < 4 * found.upper_error + 0.01
+    assert abs(found.log_z - exactly) < 4 * found.error + 0.01
+    assert found.converged
     assert max(found.lower_error, found.upper_error) < 0.1
 
 

@@ -3,12 +3,13 @@
 import copy
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks.trainers import __main__ as bench
-from benchmarks.trainers import loops, rules
+from benchmarks.trainers import loops, methods, rules
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import plane
 from grbm import GRBM, Gibbs
@@ -16,6 +17,7 @@ from grbm.data.mixtures import MIXTURES
 from grbm.evaluate import exact
 from grbm.moments import Moments, gradient
 from grbm.randomness import Blocks, generator
+from grbm.samplers import run_chains
 
 NAMES = ("W", "b", "mu", "log_var")
 
@@ -119,38 +121,42 @@ def test_sparsity_climbs_its_penalty():
 
 
 def test_score_matching_is_autograds_gradient_of_its_objective():
-    model, v = machine(), rows().requires_grad_()
+    model, v, weights = machine(), rows().requires_grad_(), torch.tensor([0.5, 1.0, 2.0]).double()
     psi = -model.free_energy_grad(v)
     slopes = [torch.autograd.grad(psi[:, i].sum(), v, create_graph=True)[0][:, i] for i in range(3)]
-    objective = (0.5 * psi.square() + torch.stack(slopes, 1)).sum(1).mean()
-    agree(rules.score_matching(model, v.detach(), Blocks(0, 1)), by_autograd(-objective, model))
+    objective = ((0.5 * psi.square() + torch.stack(slopes, 1)) @ weights).mean()
+    agree(rules.ScoreMatching(weights)(model, v.detach(), Blocks(0, 1)), by_autograd(-objective, model))
 
 
 def test_score_matching_stands_still_at_the_truth():
     """Of rows that the machine drew, the mean way is 0 within 4 standard errors; with another variance not."""
     model = machine()
     v = exact.sample(model, 40_000, seed=2)[0]
-    parts = [rules.score_matching(model, part, Blocks(0, 1)) for part in v.split(400)]
+    rule = rules.ScoreMatching(torch.tensor([0.5, 1.0, 2.0]).double())
+    parts = [rule(model, part, Blocks(0, 1)) for part in v.split(400)]
     for name in NAMES:
         ways = torch.stack([part[name] for part in parts])
         assert float((ways.mean(0) / (ways.std(0) / len(parts) ** 0.5)).abs().max()) < 4
-    wider = torch.stack([rules.score_matching(model, 1.1 * part, Blocks(0, 1))["log_var"] for part in v.split(400)])
+    wider = torch.stack([rule(model, 1.1 * part, Blocks(0, 1))["log_var"] for part in v.split(400)])
     assert float((wider.mean(0) / (wider.std(0) / len(parts) ** 0.5)).abs().max()) > 8
 
 
-def denoised(model: GRBM, tau: float, row: torch.Tensor, xi: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def denoised(model: GRBM, tau: object, row: torch.Tensor, xi: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The objective of a row (N,) with noise xi (n, N) of weights (n,), written out."""
     psi = -model.free_energy_grad(row + tau * xi)
-    return (weight * 0.5 * tau**2 * (psi + xi / tau).square().sum(1)).sum()
+    return (weight * (0.5 * tau**2 * (psi + xi / tau).square()).sum(1)).sum()
 
 
 def test_denoising_goes_downhill_of_what_it_says():
     model, xi = machine(2), torch.randn(5, 2, generator=generator(0), dtype=torch.float64)
-    found = rules.Denoising(0.4).way(model, rows(1, 2).expand(5, -1), xi)
-    agree(
-        found, by_autograd(-denoised(model, 0.4, rows(1, 2)[0], xi, torch.full((5,), 0.2, dtype=torch.float64)), model)
-    )
-    drawn = [rules.Denoising(0.4)(model, rows(3, 2), Blocks(k, 1))["W"] for k in (0, 0, 1)]
+    tau, fifth = torch.tensor([0.4, 0.2]).double(), torch.full((5,), 0.2, dtype=torch.float64)
+    found = rules.denoising(model, rows(1, 2).expand(5, -1), xi, tau)
+    agree(found, by_autograd(-denoised(model, tau, rows(1, 2)[0], xi, fifth), model))
+    drawn = [rules.Denoising(tau, 10)(model, rows(3, 2), Blocks(k, 1))["W"] for k in (0, 0, 1)]
+    rule, last = rules.Denoising(tau, 3), rules.Denoising(tau, 3, first=0.1)  # noise falls to a tenth
+    falling = [rule(model, rows(3, 2), Blocks(0, 1))["W"] for _ in range(3)]
+    torch.testing.assert_close(falling[2], last(model, rows(3, 2), Blocks(0, 1))["W"])
+    assert float((falling[0] - falling[1]).abs().max()) > 1e-3
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
 
@@ -217,20 +223,25 @@ def test_mean_field_learning_is_the_likelihoods_gradient_where_weights_are_weak(
         torch.testing.assert_close(found[name], expected[name], atol=2e-4, rtol=1e-3)
 
 
-def test_frozen_data_climb_at_every_outer_step():
+def test_frozen_data_climb_at_every_outer_step(monkeypatch):
     """With exact expectations the inner problem is convex, and each outer step raises the likelihood, σ² held."""
-    model, v = machine(3, 4), rows(60)
-    values = [float(exact.log_prob(model, v).mean())]
+    model, v, inner = machine(3, 4), rows(60), 200
+    monkeypatch.setattr(rules, "run_chains", lambda energy, *a, **k: exact_walk(model, v))
+    rule, values = rules.Frozen(inner), [float(exact.log_prob(model, v).mean())]
     for _ in range(6):
-        data = rules.at_data(model.freeze(), v)
-        for _ in range(200):
-            way = gradient(model.freeze(), data, exact.moments(model))
-            way["log_var"] = torch.zeros_like(way["log_var"])
-            with torch.no_grad():
-                loops.climb(model, way, 0.05, 1e-9)
+        for _ in range(inner):
+            direction = rule(model, v, Blocks(0, 1))
+            direction["log_var"] = torch.zeros_like(direction["log_var"])
+            loops.climb(model, direction, 0.05, 1e-9)
         values.append(float(exact.log_prob(model, v).mean()))
     assert all(after > before - 1e-9 for before, after in itertools.pairwise(values))
     assert values[-1] > values[0] + 0.05
+
+
+def exact_walk(model: GRBM, v: torch.Tensor) -> SimpleNamespace:
+    """What chains would give that are as many as one likes."""
+    moments = exact.moments(model)
+    return SimpleNamespace(sums=SimpleNamespace(mean=lambda: moments), chains=SimpleNamespace(v=v))
 
 
 def test_frozen_data_are_those_of_the_first_inner_step_and_chains_begin_there():
@@ -242,11 +253,26 @@ def test_frozen_data_are_those_of_the_first_inner_step_and_chains_begin_there():
     energy = model.freeze()
     for a, b in zip(kept, rules.at_data(energy, v), strict=True):
         torch.testing.assert_close(a, b)
+    left = rule.v
     rule(model, 100 + v, Blocks(2, 1))
     assert rule.data is kept
+    begun_there = run_chains(energy, Gibbs(), left, 1, Blocks(2, 1)).chains.v
+    assert torch.equal(rule.v, begun_there)
     third = rule(model, 100 + v, Blocks(3, 1))
     assert rule.data is not kept
     assert float((first["W"] - third["W"]).abs().max()) > 1
+
+
+def test_one_variance_for_all_is_one_from_the_start_on():
+    """And the state in which one hidden unit is active is a hundredth as probable as that in which none is."""
+    task = plane("isotropic", MIXTURES["isotropic"])
+    task = task._replace(rows=task.rows * torch.tensor([1.0, 5.0]), start=lambda model, seed: None)
+    model = GRBM(2, 5)
+    methods.rarely_active(model, task, 0)
+    assert float(model.log_var.std()) == 0
+    mean = model.mu[:, None] + model.W
+    ratio = model.b + 0.5 * ((mean.square() - model.mu.square()[:, None]) / model.var[:, None]).sum(0)
+    torch.testing.assert_close(ratio.exp(), torch.full((5,), 0.01))
 
 
 def test_one_variance_for_all_moves_as_one():
@@ -340,18 +366,19 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     monkeypatch.setattr("sys.argv", [*command, "--shrink", "400", "--out", str(tmp_path)])
     bench.main()
     kept = bench.Kept(tmp_path / "shrink-400.jsonl")
-    assert len(kept.rows) == 2 * (4 + 2 * 2) + 2
+    assert len(kept.rows) == 2 * 2 * (4 + 2) + 2
     for method in ("PCD", "score matching"):
-        tuning = {row["rate"]: row["KL"] for row in kept.find(method=method, budget="tuning")}
-        assert set(tuning) == set(bench.RATES)
-        for row in kept.find(method=method, budget="seconds") + kept.find(method=method, budget="updates"):
-            assert row["rate"] == min(tuning, key=tuning.get)
+        for budget in ("seconds", "updates"):
+            tuning = {row["rate"]: row["KL"] for row in kept.find(method=method, budget=f"tuning {budget}")}
+            assert set(tuning) == set(bench.RATES)
+            for row in kept.find(method=method, budget=budget):
+                assert row["rate"] == min(tuning, key=tuning.get)
     first = capsys.readouterr().out.split("\n\n", 1)[1]
     monkeypatch.setattr(bench, "measure", None)  # nothing is measured again
     bench.main()
     assert capsys.readouterr().out.strip() == first.strip()
     assert "PCD" in first
-    assert "random-0" in first
+    assert "random mixtures" in first
 
 
 @pytest.mark.parametrize("name", list(METHODS))

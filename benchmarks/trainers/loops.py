@@ -15,6 +15,7 @@ from grbm.schedules import cosine
 
 CANDIDATES = (1.0, 1.01, 0.99)
 FEWEST = 0.5  # share of particles that must count for a rate to be judged by them
+HIGHEST = 10.0  # times the first rate: the bound of an adaptive one, which falls by the cosine
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,27 @@ class Steps:
 
 @torch.no_grad()
 def follow(model: GRBM, rule: Rule, data: Tensor, n_updates: int, steps: Steps, seed: int) -> GRBM:
-    """Follow a rule from ``model``, which moves; returns the average of its parameters."""
+    """Follow a rule from ``model``, which moves; returns the average of its parameters.
+
+    A direction that is not finite ends it, with the average so far, as `grbm.fit` ends.
+    """
     rate, average = steps.rate, copy.deepcopy(model)
     batches = _batches(len(data), steps.batch_size, seed)
     chosen = next(batches)
     for update in range(n_updates):
-        way = rule(model, data[chosen], Blocks(seed_of(seed, "update", update), 1))
+        direction = rule(model, data[chosen], Blocks(seed_of(seed, "update", update), 1))
         chosen = next(batches)
-        way = clipped(way, steps.clip_norm)
-        way["log_var"] = steps.variance_rate * way["log_var"]
+        if not all(bool(x.isfinite().all()) for x in direction.values()):
+            break
+        direction = clipped(direction, steps.clip_norm)
+        direction["log_var"] = steps.variance_rate * direction["log_var"]
         particles = None if steps.adaptive is None else steps.adaptive()
         if particles is None:
             now = rate * cosine(update, n_updates)
         else:
-            rate = now = best_rate(model, way, rate, data[chosen], particles)
-        climb(model, way, now, steps.min_var)
+            bounds = (1e-6, HIGHEST * steps.rate * cosine(update, n_updates))
+            rate = now = best_rate(model, direction, rate, data[chosen], particles, bounds)
+        climb(model, direction, now, steps.min_var)
         forgets = min(steps.decay, (update + 1) / (update + 10))
         for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
             mean.lerp_(parameter, 1 - forgets)
@@ -58,23 +65,28 @@ def follow(model: GRBM, rule: Rule, data: Tensor, n_updates: int, steps: Steps, 
 
 
 @torch.no_grad()
-def climb(model: GRBM, way: Ascent, rate: float, min_var: float) -> None:
-    """Go ``rate`` times the way; variances stay at ``min_var`` or above."""
+def climb(model: GRBM, direction: Ascent, rate: float, min_var: float) -> None:
+    """A step of ``rate`` along a direction; variances stay at ``min_var`` or above."""
     for name, parameter in model.named_parameters():
-        parameter.add_(rate * way[name])
+        parameter.add_(rate * direction[name])
     model.log_var.clamp_(min=torch.tensor(min_var).log().item())
 
 
-def clipped(way: Ascent, norm: float | None) -> Ascent:
+def clipped(direction: Ascent, norm: float | None) -> Ascent:
     """Shortened to that norm over all parameters together."""
     if norm is None:
-        return way
-    factor = min(1.0, norm / (float(torch.nn.utils.get_total_norm(list(way.values()))) + 1e-6))
-    return {name: factor * x for name, x in way.items()}
+        return direction
+    factor = min(1.0, norm / (float(torch.nn.utils.get_total_norm(list(direction.values()))) + 1e-6))
+    return {name: factor * x for name, x in direction.items()}
 
 
 def best_rate(
-    model: GRBM, way: Ascent, rate: float, batch: Tensor, particles: Tensor, bounds: tuple[float, float] = (1e-6, 1.0)
+    model: GRBM,
+    direction: Ascent,
+    rate: float,
+    batch: Tensor,
+    particles: Tensor,
+    bounds: tuple[float, float] = (1e-6, 1.0),
 ) -> float:
     """Of a rate, one a hundredth larger and one smaller, that which the next batch likes best (Cho et al. 2011).
 
@@ -85,7 +97,7 @@ def best_rate(
     best, found = -torch.inf, CANDIDATES[-1] * rate
     for factor in CANDIDATES:
         moved = copy.deepcopy(model)
-        climb(moved, way, factor * rate, 0.0)
+        climb(moved, direction, factor * rate, 0.0)
         energy = moved.freeze()
         log_ratio, n_count = importance(before - energy.free_energy(particles).double())
         value = -float(energy.free_energy(batch).double().mean()) - float(log_ratio)

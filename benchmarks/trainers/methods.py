@@ -1,9 +1,13 @@
 """The trainers by name: what each is, and how it learns a task at a rate for a number of updates.
 
 All begin at the task's start but those whose start is their own, and share batch size, chains, clipping, the cosine of
-the rate and the average of the parameters, so that what is compared is where the way uphill comes from.
+the rate and the average of the parameters, so that what is compared is where the direction of ascent comes from. But
+weighted walkers are five times as many as chains, the adaptive rate moves under a bound that falls by the cosine, and
+ours have the batches, steps and averages of the presets. Updates of those that `grbm.fit` learns are native code as a
+whole; the others pay PyTorch for each, which "CD-1, by this loop" tells.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -58,8 +62,8 @@ def fitted(objective: Callable[[Task], Objective], *, start: Callable[[GRBM, Tas
             {"params": [model.log_var], "lr": rate * task.variance_rate},
         ]
         state = TrainState(model, torch.optim.SGD(groups), seed=seed)
-        usual = {"clip_norm": CLIP, "min_var": task.min_var, "average_decay": DECAY}
-        how = FitOptions(n_updates, task.batch_size, **(usual | options))  # type: ignore[arg-type]
+        usual = {"batch_size": task.batch_size, "clip_norm": CLIP, "min_var": task.min_var, "average_decay": DECAY}
+        how = FitOptions(n_updates, **(usual | options))  # type: ignore[arg-type]
         try:
             for _ in fit(state, task.rows, objective(task), how):
                 pass
@@ -71,15 +75,18 @@ def fitted(objective: Callable[[Task], Objective], *, start: Callable[[GRBM, Tas
 
 
 def ruled(
-    rule: Callable[[Task], Rule],
+    rule: Callable[[Task, int], Rule],
     *,
     adaptive: bool = False,
     start: Callable[[GRBM, Task, int], object] | None = None,
 ) -> Learn:
-    """By a rule of `rules`; ``adaptive`` by the rate of Cho et al., of which the rate given is where it begins."""
+    """By a rule of `rules`, made for a task and a number of updates.
+
+    ``adaptive`` by the rate of Cho et al., of which the rate given is where it begins.
+    """
 
     def learn(task: Task, rate: float, n_updates: int, seed: int) -> GRBM:
-        way = rule(task)
+        way = rule(task, n_updates)
         steps = Steps(rate, task.batch_size, task.variance_rate, CLIP, task.min_var, DECAY)
         if adaptive:
             chains = way.chains  # type: ignore[attr-defined]
@@ -92,8 +99,10 @@ def ruled(
     return learn
 
 
-def persistent(sampler: Callable[[Task], Sampler] = lambda task: Gibbs(), **options: float) -> Callable[[Task], PCD]:
-    return lambda task: PCD(sampler(task), 5, task.n_chains, probabilities=True, **options)
+def persistent(
+    sampler: Callable[[Task], Sampler] = lambda task: Gibbs(), n_steps: int = 5, **options: float
+) -> Callable[[Task], PCD]:
+    return lambda task: PCD(sampler(task), n_steps, task.n_chains, probabilities=True, **options)
 
 
 def from_noise(sampler: Sampler) -> Callable[[Task], ModifiedCD]:
@@ -104,19 +113,25 @@ def tempered(task: Task) -> Tempering:
     return Tempering(task.base, 8)
 
 
-def wide(task: Task) -> GibbsLangevin:
+def temperature_100(task: Task) -> GibbsLangevin:
     """Proposals wider than the model, tested at temperature 1: exact moves from anywhere to anywhere."""
     del task
     return GibbsLangevin(step_size=10.0, temperature=100.0, accept_temperature=1.0, adjust_from=0)
 
 
-def melchior(model: GRBM, task: Task, seed: int) -> object:
-    return sparse_(model, task.rows, seed=seed)
+@torch.no_grad()
+def rarely_active(model: GRBM, task: Task, seed: int) -> None:
+    """`sparse_` with one variance for all units."""
+    share = 0.01
+    sparse_(model, task.rows, share=share, seed=seed)
+    model.log_var.fill_(float(model.var.mean().log()))
+    centres, squares = model.mu[:, None] + model.W, model.mu.square()[:, None]
+    model.b.copy_(math.log(share) - 0.5 * ((centres.square() - squares) / model.var[:, None]).sum(0))
 
 
-def one_step(task: Task) -> Rule:
+def one_step(task: Task, n_updates: int) -> Rule:
     """CD-1 as a rule."""
-    del task
+    del task, n_updates
     return rules.Frozen(inner=1, n_steps=1)
 
 
@@ -129,41 +144,44 @@ METHODS: dict[str, Method] = {
     "modified CD, Gibbs-Langevin adjusted": Method(
         "the same", fitted(from_noise(GibbsLangevin(0.2, adjust_from=0, **LOCAL)))
     ),
-    "modified CD, wide moves": Method(
-        "their program: proposals of temperature 100, tested at 1", fitted(lambda task: from_noise(wide(task))(task))
+    "modified CD, temperature-100 proposals": Method(
+        "their program, which tests them at temperature 1", fitted(lambda task: from_noise(temperature_100(task))(task))
     ),
     "CD-1": Method("Hinton 2002", fitted(lambda task: CD(Gibbs(), 1, probabilities=True))),
+    "CD-1, by this loop": Method("the same", ruled(one_step)),
     "CD-10": Method("the same", fitted(lambda task: CD(Gibbs(), 10, probabilities=True))),
     "PCD": Method("Tieleman 2008", fitted(persistent())),
     "PCD, centred": Method("Montavon & Müller 2012; Melchior et al. 2016", fitted(persistent(), centred=True)),
     "PCD, tempered": Method("Desjardins et al. 2010; Cho et al. 2011", fitted(persistent(tempered))),
     "PCD, enhanced": Method(
-        "Cho, Raiko & Ilin 2011", ruled(lambda task: rules.Enhanced(Chains(Gibbs(), 5, task.n_chains)))
+        "Cho, Raiko & Ilin 2011", ruled(lambda task, n: rules.Enhanced(Chains(Gibbs(), 5, task.n_chains)))
     ),
     "PCD, enhanced, tempered, adaptive": Method(
         "Cho, Ilin & Raiko 2011",
-        ruled(lambda task: rules.Enhanced(Chains(tempered(task), 5, task.n_chains)), adaptive=True),
+        ruled(lambda task, n: rules.Enhanced(Chains(tempered(task), 5, task.n_chains)), adaptive=True),
     ),
-    "CD-1, rare start, one variance": Method(
+    "CD-1, rarely active start, one variance": Method(
         "Melchior et al. 2017; Krizhevsky 2009",
-        ruled(lambda task: rules.shared_variance(one_step(task)), start=melchior),
+        ruled(lambda task, n: rules.shared_variance(one_step(task, n)), start=rarely_active),
         plane=False,
     ),
-    "CD-1, sparse": Method("Lee et al. 2008", ruled(lambda task: rules.Sparse(one_step(task)))),
-    "S-DCP": Method("Upadhya & Sastry 2021", ruled(lambda task: rules.Frozen(inner=5, n_steps=1))),
-    "score matching": Method("Hyvärinen 2005", ruled(lambda task: rules.score_matching)),
-    "denoising": Method("Vincent 2011", ruled(lambda task: rules.Denoising(0.3))),
-    "mean field": Method("Welling & Hinton 2002", ruled(lambda task: rules.MeanField(1))),
-    "TAP": Method("Gabrié et al. 2015; Tramel et al. 2018", ruled(lambda task: rules.MeanField(2))),
-    "weighted walkers": Method("Carbone et al. 2023", ruled(lambda task: rules.Weighted(5 * task.n_chains))),
+    "CD-1, sparse": Method("Lee et al. 2008", ruled(lambda task, n: rules.Sparse(one_step(task, n)))),
+    "S-DCP": Method("Upadhya & Sastry 2021", ruled(lambda task, n: rules.Frozen(inner=5, n_steps=1))),
+    "score matching": Method("Hyvärinen 2005", ruled(lambda task, n: rules.ScoreMatching(task.base.var))),
+    "denoising": Method("Vincent 2011", ruled(lambda task, n: rules.Denoising(task.base.var.sqrt(), n))),
+    "naive mean field": Method("order 1 of the next", ruled(lambda task, n: rules.MeanField(1))),
+    "TAP": Method("Gabrié et al. 2015; Tramel et al. 2018", ruled(lambda task, n: rules.MeanField(2))),
+    "weighted walkers": Method("Carbone et al. 2023", ruled(lambda task, n: rules.Weighted(5 * task.n_chains))),
     "PCD, along the trajectory": Method(
         "Béreux et al. 2024", fitted(persistent(lambda task: TrajectoryTempering(base=task.base)))
     ),
     "PCD, spectral": Method("Carlson et al. 2015 (arXiv:1703.09766)", fitted(persistent(), spectral_norm=0.5)),
     "ours, plane": Method(
-        "presets isotropic, anisotropic", fitted(persistent(wide), centred=True)
+        "presets isotropic, anisotropic", fitted(persistent(temperature_100, 30), centred=True, batch_size=1000)
     ),
     "ours, images": Method(
-        "preset mnist-small", fitted(persistent(restart=0.1), centred=True, spectral_norm=0.5), plane=False
+        "preset mnist-small",
+        fitted(persistent(restart=0.1), centred=True, spectral_norm=0.5, average_decay=0.99),
+        plane=False,
     ),
 }  # fmt: skip

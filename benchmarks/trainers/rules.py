@@ -1,4 +1,4 @@
-"""What other trainers do in an update: ways uphill by parameter name, from a machine and a batch.
+"""What other trainers do in an update: the direction of ascent by parameter name, from a machine and a batch.
 
 Each is checked against enumeration, quadrature or autograd in tests/test_trainers.py. Those of grbm.objectives are not
 here: a bench reaches them by `grbm.fit`.
@@ -16,6 +16,7 @@ from grbm.moments import Moments, ascent, centre, gradient
 from grbm.randomness import Blocks, normal
 from grbm.samplers import Sampler, run_chains
 from grbm.samplers.annealing import importance, systematic
+from grbm.samplers.chains import AdaptiveSampler
 from grbm.samplers.chains import persistent as persistent_of
 from grbm.samplers.sampling import noise
 
@@ -43,6 +44,8 @@ class Chains:
         walked = run_chains(energy, self.sampler, start, self.n_steps, rng, burn_in=0, probabilities=True)
         assert walked.sums is not None
         self.v, self.last = persistent_of(self.sampler, walked.chains), walked.chains.v
+        if isinstance(self.sampler, AdaptiveSampler) and walked.swaps is not None:
+            self.sampler = self.sampler.adapted(energy, walked.swaps.rate().to(energy.W))
         return walked.sums.mean()
 
 
@@ -88,7 +91,8 @@ def sparsity(energy: Energy, v: Tensor, target: float) -> Tensor:
 class Frozen:
     """Stochastic difference of convex functions (Upadhya & Sastry 2021): data enter every ``inner`` updates only.
 
-    The log-likelihood is g − f, both convex in W, b and μ. Chains begin at the batch and go on through the inner steps.
+    In natural parameters the log-likelihood is g − f, both convex; an outer step holds the slope of g, which is the
+    moments at the data, and climbs. Chains begin at the batch and go on through the inner steps.
     """
 
     inner: int = 5
@@ -110,7 +114,7 @@ class Frozen:
 
 
 def shared_variance(rule: Rule) -> Rule:
-    """One σ for all visible units, as in the first programs: log σ² moves by its mean way uphill."""
+    """One σ for all visible units, as in the first programs: log σ² moves by its mean ascent."""
 
     def shared(model: GRBM, batch: Tensor, rng: Blocks) -> Ascent:
         found = rule(model, batch, rng)
@@ -119,48 +123,64 @@ def shared_variance(rule: Rule) -> Rule:
     return shared
 
 
-def score_matching(model: GRBM, batch: Tensor, rng: Blocks) -> Ascent:
-    """Hyvärinen 2005: downhill of Σ_i ½ψ_i² + ∂ψ_i/∂v_i with ψ = −∂F/∂v, whose value needs no log Z; no chains."""
-    del rng
-    energy, v = model.freeze(), batch
-    W, var = energy.W, energy.var
-    p = energy.hidden_logits(v).sigmoid()
-    q = p * (1 - p)
-    psi = (energy.mu + p @ W.T - v) / var
-    lengths = (W.square() / var.square()[:, None]).sum(0)
-    D = q * ((psi / var) @ W) + q * (1 - 2 * p) * lengths  # ∂/∂logit
-    n, squares = len(v), W.square()
-    vD = (v / var).T @ D / n
-    downhill = {
-        "W": (psi / var).T @ p / n + vD + 2 * W / var.square()[:, None] * q.mean(0),
-        "b": D.mean(0),
-        "mu": (psi / var).mean(0),
-        "log_var": -psi.square().mean(0) + 1 / var - 2 * (squares @ q.mean(0)) / var.square() - (W * vD).sum(1),
-    }
-    return {name: -x for name, x in downhill.items()}
+@dataclass
+class ScoreMatching:
+    """Hyvärinen 2005: downhill of Σ_i w_i (½ψ_i² + ∂ψ_i/∂v_i) with ψ = −∂F/∂v, which needs no log Z; no chains.
+
+    Weights w_i (N,), such as the columns' variances, keep narrow units from having all the say.
+    """
+
+    weights: Tensor
+
+    def __call__(self, model: GRBM, batch: Tensor, rng: Blocks) -> Ascent:
+        del rng
+        energy, v, w = model.freeze(), batch, self.weights
+        W, var = energy.W, energy.var
+        p = energy.hidden_logits(v).sigmoid()
+        q = p * (1 - p)
+        psi = (energy.mu + p @ W.T - v) / var
+        lengths = (w / var.square()) @ W.square()
+        D = q * ((w * psi / var) @ W) + q * (1 - 2 * p) * lengths  # ∂/∂logit
+        n, mean_q = len(v), q.mean(0)
+        vD = (v / var).T @ D / n
+        own = -psi.square().mean(0) + 1 / var - 2 * (W.square() @ mean_q) / var.square()
+        downhill = {
+            "W": (w * psi / var).T @ p / n + vD + 2 * W * (w / var.square())[:, None] * mean_q,
+            "b": D.mean(0),
+            "mu": (w * psi / var).mean(0),
+            "log_var": w * own - (W * vD).sum(1),
+        }
+        return {name: -x for name, x in downhill.items()}
 
 
 @dataclass
 class Denoising:
-    """Denoising score matching (Vincent 2011) at one deviation τ of the noise: downhill of τ²/2 Σ_i (ψ_i(ṽ) − ξ_i/τ)².
+    """Denoising score matching (Vincent 2011): downhill of ½ Σ_i τ_i² (ψ_i(ṽ) + ξ_i/τ_i)² at ṽ = v + τξ.
 
-    ψ(ṽ) is to be the way back, (v − ṽ)/τ². What is learned is the density of rows with this noise.
+    ψ(ṽ) is to be (v − ṽ)/τ². What is learned is the density of rows with this noise, whose deviations τ (N,) fall from
+    the first to the last share of those of the columns.
     """
 
-    deviation: float = 0.3
+    columns: Tensor  # deviations (N,)
+    n_updates: int
+    first: float = 0.3
+    last: float = 0.1
+    done: int = 0
 
     def __call__(self, model: GRBM, batch: Tensor, rng: Blocks) -> Ascent:
-        return self.way(model, batch, normal(batch.shape, batch, rng))
+        share = self.first * (self.last / self.first) ** (self.done / max(1, self.n_updates - 1))
+        self.done += 1
+        return denoising(model, batch, normal(batch.shape, batch, rng), share * self.columns)
 
-    def way(self, model: GRBM, batch: Tensor, xi: Tensor) -> Ascent:
-        """With the noise ξ ~ N(0, 1) given."""
-        tau = self.deviation
-        with torch.enable_grad():
-            psi = -model.free_energy_grad(batch + tau * xi)
-            loss = 0.5 * tau**2 * (psi + xi / tau).square().sum(1).mean()
-            names, parameters = zip(*model.named_parameters(), strict=True)
-            found = torch.autograd.grad(loss, parameters)
-        return {name: -g for name, g in zip(names, found, strict=True)}
+
+def denoising(model: GRBM, batch: Tensor, xi: Tensor, tau: Tensor) -> Ascent:
+    """The direction for noise ξ ~ N(0, 1) (B, N) of deviations τ (N,)."""
+    with torch.enable_grad():
+        psi = -model.free_energy_grad(batch + tau * xi)
+        loss = 0.5 * (tau * psi + xi).square().sum(1).mean()
+        names, parameters = zip(*model.named_parameters(), strict=True)
+        found = torch.autograd.grad(loss, parameters)
+    return {name: -g for name, g in zip(names, found, strict=True)}
 
 
 @dataclass

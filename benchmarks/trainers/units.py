@@ -1,9 +1,11 @@
 """Machines with other hidden units, as models to set a GRBM beside: a page each, learned and scored alike.
 
-All are energies of whitened rows v (..., N), known up to log Z by their free energy F, moved by Hamiltonian Monte Carlo
-(Duane et al. 1987) as mcRBM and mPoT were, and learned by persistent chains of it; log Z is annealed from both ends.
+All are energies of whitened rows v (..., N), known up to log Z by their free energy F, and learned by persistent chains
+of Hamiltonian Monte Carlo (Duane et al. 1987) on F, as mcRBM and mPoT were; the papers of rectified and spike-and-slab
+units have Gibbs steps in its place. log Z is annealed from both ends.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from grbm.bennett import bennett
 from grbm.randomness import generator
 from grbm.samplers.annealing import importance
 from grbm.schedules import cosine
 
 FreeEnergy = Callable[[Tensor], Tensor]
 BOUND = 0.98  # of what makes a machine's mass finite
+DECAY = 0.999  # of the average of the parameters
 
 
 class Machine(nn.Module):
@@ -85,7 +89,7 @@ class SpikeSlab(Machine):
 
 
 class Products(Machine):
-    """Products of Student's t with mean units (mPoT: Ranzato, Mnih & Hinton 2010): filters tell how far rows go.
+    """Products of Student's t with mean units (mPoT: Ranzato, Mnih & Hinton 2010): squared outputs set the variance.
 
     F(v) = ½(v − μ)²/σ² − Σ_j softplus(ℓ_j) + γ Σ_f log(1 + ½(C_fᵀv)²).
     """
@@ -108,6 +112,8 @@ class Products(Machine):
 class Covariance(Machine):
     """Mean and covariance units (mcRBM: Ranzato & Hinton 2010), of rows brought to one length for the latter.
 
+    As published the columns of C keep one norm, and those of P a sum of 1.
+
     F(v) = ½(v − μ)²/σ² − Σ_j softplus(ℓ_j) − Σ_k softplus(d_k − ½ Σ_f P_fk (C_fᵀṽ)²), ṽ = v/√(mean v² + ½), P ≥ 0.
     """
 
@@ -129,6 +135,9 @@ class Covariance(Machine):
 
     def restrain(self) -> None:
         self.P.clamp_(min=0)
+        self.P.div_(self.P.sum(0).clamp_min(1e-6))
+        lengths = self.C.norm(dim=0).clamp_min(1e-6)
+        self.C.mul_(lengths.mean() / lengths)
 
 
 MACHINES: dict[str, type[Machine]] = {
@@ -183,10 +192,10 @@ def learn(
     n_leaps: int = 10,
     seed: int = 0,
 ) -> Machine:
-    """Persistent chains, a trajectory an update, and Adam at a rate that falls to 0 by a cosine; in place."""
+    """Persistent chains, a trajectory an update, and Adam at a rate that falls by a cosine; the average is left."""
     rng, step = generator(seed, "chains"), 0.1
     chains = rows[torch.randint(len(rows), (batch,), generator=rng)]
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    optimizer, average = torch.optim.Adam(model.parameters(), lr=rate), copy.deepcopy(model)
     for update in range(n_updates):
         moved = hamiltonian(model.free_energy, chains, step, n_leaps, rng)
         chains, step = moved.v, tuned(step, moved.accept_rate)
@@ -199,20 +208,27 @@ def learn(
             torch.autograd.backward([loss])
         optimizer.step()
         model.restrain()
+        for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+            mean.lerp_(parameter, max(1 - DECAY, 9 / (update + 10)))
+    model.load_state_dict(average.state_dict())
     return model
 
 
 class Ends(NamedTuple):
-    """log Z from either end, and standard errors."""
+    """log Z by both ends together (Bennett), by either, and standard errors."""
 
+    log_z: float
+    error: float
     lower: float
     upper: float
     lower_error: float
     upper_error: float
 
     @property
-    def log_z(self) -> float:
-        return 0.5 * (self.lower + self.upper)
+    def converged(self) -> bool:
+        """Whether the ends agree within three standard errors."""
+        both = math.hypot(self.lower_error, self.upper_error)
+        return both <= 0.3 and abs(self.upper - self.lower) <= 3 * both
 
 
 @torch.no_grad()
@@ -230,7 +246,7 @@ def log_z(
 
     betas = [(k / n_steps) ** 1.5 for k in range(n_steps + 1)]
     start = 0.5 * N * math.log(2 * math.pi)
-    found, step = [], 0.3
+    found, weights, step = [], [], 0.3
     for back in (False, True):
         v = torch.randn(n_chains, N, generator=rng, dtype=torch.float64)
         if back:
@@ -244,7 +260,9 @@ def log_z(
             weight += (first - second) * gap(v)
             moved = hamiltonian(at(second), v, step, 5, rng)
             v, step = moved.v, tuned(step, moved.accept_rate)
+        weights.append(weight)
         log_mean, n_effective = (float(x) for x in importance(weight))
         found.append((log_mean, math.sqrt(max(0.0, 1 / n_effective - 1 / n_chains))))
     (lower, lower_error), (upper, upper_error) = found
-    return Ends(start + lower, start - upper, lower_error, upper_error)
+    both, error = bennett(weights[0], -weights[1])
+    return Ends(start + both, error, start + lower, start - upper, lower_error, upper_error)

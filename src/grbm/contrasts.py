@@ -60,7 +60,7 @@ class Contrasts(NamedTuple):
         return torch.stack([w - free_energy(self.at(v, s)) for w, s in zip(log_weights, scales, strict=True)], -1)
 
     def free_energy(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
-        """−log Σ_k π_k s_k^{−N} exp(−F(v at unit contrast)): (..., N) -> (...)."""
+        """−log Σ_k π_k s_k^{−D} exp(−F(v at unit contrast)): (..., N) -> (...)."""
         return -self.log_joint(v, free_energy).logsumexp(-1)
 
     def mean(self, v: Tensor, free_energy: FreeEnergy, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -91,16 +91,16 @@ class Contrasts(NamedTuple):
     def followed(self, v: Tensor, free_energy: FreeEnergy, slope: Slope | None = None) -> "Contrasts":
         """After a damped step of expectation maximisation on rows v (n, N): other weights, and scales given ``slope``.
 
-        ∂/∂log s_k of a row's log-density is p(k | v) (Σ_i (u_i − c_i) ∂F/∂u_i − D), with u the row at unit contrast;
-        a row of a Gaussian machine is far from its best scale by half of this over D.
+        ∂/∂log s_k of a row's log-density is p(k | v) (Σ_i (u_i − c_i) ∂F/∂u_i − D), with u the row at unit contrast.
+        Of a Gaussian machine half of the bracket over D is a Newton step in log s_k.
         """
         share = self.log_joint(v, free_energy).softmax(-1)
         weights = (KEPT * self.log_weights.exp() + (1 - KEPT) * share.mean(0)).clamp_min(RAREST)
         moved = self._replace(log_weights=(weights / weights.sum()).log())
         if slope is None:
             return moved
-        far = [(self.pull(self.at(v, s), slope) / self._n_units() - 1) / 2 for s in self.log_scales.exp()]
-        step = (share * torch.stack(far, -1)).sum(0) / share.sum(0).clamp_min(1)  # of a scale without rows none
+        newton = [(self.pull(self.at(v, s), slope) / self._n_units() - 1) / 2 for s in self.log_scales.exp()]
+        step = (share * torch.stack(newton, -1)).sum(0) / share.sum(0).clamp_min(1)  # of a scale without rows none
         return moved._replace(log_scales=self.log_scales + (1 - KEPT) * step.clamp(-LONGEST, LONGEST))
 
     def pull(self, u: Tensor, slope: Slope) -> Tensor:

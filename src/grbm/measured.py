@@ -81,7 +81,9 @@ def impute(
     mean, std = observed.double().clone(), torch.zeros_like(y)
     open_rows = (y.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]
     K, N = model.n_visible, y.shape[1]
-    n_gains = 1 if model.contrasts is None or not (noise_var > 0).any() else len(model.contrasts.log_scales)
+    contrasts = model.contrasts
+    alike = contrasts is None or (contrasts.units is None and not (noise_var > 0).any())
+    n_gains = 1 if contrasts is None or alike else len(contrasts.log_scales)
     size = max(1, NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains))
     for first in range(0, len(open_rows), size):
         here = open_rows[first : first + size]

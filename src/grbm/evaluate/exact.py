@@ -185,7 +185,7 @@ def quadrature(model: GRBM, *, max_spacing: float = torch.inf, max_points: int =
     high = energy.mu + energy.W.clamp_min(0).sum(1) + 10 * std
     if contrasts is not None:
         contrasts = contrasts.to(std)
-        scales, centre = contrasts.log_scales.exp()[:, None], contrasts.centre
+        scales, centre = contrasts.stretch(contrasts.log_scales.exp()[:, None]), contrasts.centre
         low, high = (centre + scales * (low - centre)).amin(0), (centre + scales * (high - centre)).amax(0)
         std = std * scales.min().clamp_max(1.0)
 

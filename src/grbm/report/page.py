@@ -106,6 +106,7 @@ def _units(run: Run) -> str:
     if contrasts is not None:
         low, high = (float(s.exp()) for s in (contrasts.log_scales.min(), contrasts.log_scales.max()))
         seen = f" at {len(contrasts.log_scales)} contrasts from {low:.2g} to {high:.2g}"
+        seen += "" if contrasts.units is None else f" of {int(contrasts.units.sum()):,} of them"
     return (n if run.standardizer.to_z is None else f"{run.standardizer.n_columns:,} columns, whitened to {n}") + seen
 
 

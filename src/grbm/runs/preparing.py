@@ -96,6 +96,8 @@ def _scale(
 ) -> tuple[Standardizer, Base, Reference | None, Contrasts | None]:
     """The standardisation, base, reference and contrasts: of the run where it has them, else of the data."""
     n_contrasts, where = config.model.contrasts, str(config.data or config.dataset.name)
+    if config.train.contrast_scales and n_contrasts == 1:
+        raise UserError("--train.contrast-scales goes with several contrasts: --model.contrasts 8.")
     if config.model.contrast_units is not None:
         if n_contrasts in (None, 1):
             raise UserError("--model.contrast-units goes with several contrasts: --model.contrasts 8.")

@@ -315,16 +315,6 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
             codes: Array = self.to_model(X.dtype).forward(self._exactly(X).to(_torch_type(X.dtype))).numpy()
         return codes
 
-    def contrast_proba(self, X: Any) -> Array:
-        """p(k | v), which of the scales in ``contrasts_`` each row of X has: (n_samples, n_contrasts)."""
-        X = self._validated(X)
-        model = self.to_model(X.dtype)
-        if model.contrasts is None:
-            return np.ones((len(X), 1), X.dtype)
-        with torch.no_grad():
-            shares: Array = model.contrast(self._exactly(X).to(_torch_type(X.dtype))).numpy()
-        return shares
-
     def inverse_transform(self, X: Any) -> Array:
         """The mean of the features given hidden units or their probabilities X (n_samples, n_components)."""
         check_is_fitted(self)

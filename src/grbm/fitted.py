@@ -111,6 +111,16 @@ class FittedState:
         """The fitted machine."""
         ...
 
+    def contrast_proba(self, X: Any) -> Array:
+        """p(k | v), which of the scales in ``contrasts_`` each row of X has: (n_samples, n_contrasts)."""
+        X = self._validated(X)
+        model = self.to_model(X.dtype)
+        if model.contrasts is None:
+            return np.ones((len(X), 1), X.dtype)
+        with torch.no_grad():
+            shares: Array = model.contrast(self._exactly(X).to(model.W)).numpy()
+        return shares
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "components_")
 

@@ -2,16 +2,15 @@
 
 import copy
 import math
-import time
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.learning import learn
 from grbm.randomness import generator
 
 ROWS = 256
-LOOKS = 20  # at validation rows
 CLIP = 10.0
 
 
@@ -70,30 +69,25 @@ class AutoregressiveFlow(nn.Module):
 
 
 def learn_flow(model: AutoregressiveFlow, train: Tensor, validation: Tensor, seconds: float, seed: int) -> int:
-    """Adam at 1e-3, falling to 0 by a cosine over ``seconds`` of processor time; the best on validation rows is kept.
+    """`learn` on the likelihood; the parameters that were best on validation rows are kept."""
+    best: tuple[float, dict[str, Tensor]] = (-math.inf, copy.deepcopy(model.state_dict()))
 
-    Returns the number of steps.
-    """
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    began, spent, step, done, looks = time.process_time(), 0.0, 0, 0.0, 0
-    best, kept = -math.inf, copy.deepcopy(model.state_dict())
-    while done < 1:
-        for chosen in torch.randperm(len(train), generator=generator(seed, "order", step)).split(ROWS):
-            for group in optimizer.param_groups:
-                group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * done))
-            optimizer.zero_grad()
-            torch.autograd.backward([-model.log_prob(train[chosen]).mean()])
-            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
-            step, done = step + 1, min(1.0, (time.process_time() - began - spent) / seconds)
-            if done * LOOKS >= looks + 1:
-                looks, look_began = looks + 1, time.process_time()
-                with torch.no_grad():
-                    value = float(model.log_prob(validation).mean())
-                if value > best:
-                    best, kept = value, copy.deepcopy(model.state_dict())
-                spent += time.process_time() - look_began
-            if done >= 1:
-                break
-    model.load_state_dict(kept)
-    return step
+    @torch.no_grad()
+    def look() -> None:
+        nonlocal best
+        value = float(model.log_prob(validation).mean())
+        if value > best[0]:
+            best = value, copy.deepcopy(model.state_dict())
+
+    n_steps = learn(
+        model,
+        lambda rows: -model.log_prob(rows).mean(),
+        train,
+        seconds,
+        seed,
+        rows_each=ROWS,
+        clip_norm=CLIP,
+        look=look,
+    )
+    model.load_state_dict(best[1])
+    return n_steps

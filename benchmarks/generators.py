@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.learning import learn
 from benchmarks.speedrun import judge_of
 from grbm import files, fit, sample
 from grbm.data.images import load_idx
@@ -115,31 +116,6 @@ class VAE(nn.Module):
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_var = self.encoder(x).chunk(2, -1)
         return mean, log_var.clamp(-12, 8)
-
-
-def learn(
-    module: nn.Module,
-    loss: Callable[[Tensor], Tensor],
-    rows: Tensor,
-    seconds: float,
-    seed: int,
-    *,
-    rows_each: int = ROWS,
-) -> int:
-    """Adam at 1e-3, falling to 0 by a cosine over ``seconds`` of processor time; returns the number of steps."""
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
-    began, step, done = time.process_time(), 0, 0.0
-    while done < 1:
-        for chosen in torch.randperm(len(rows), generator=generator(seed, "order", step)).split(rows_each):
-            for group in optimizer.param_groups:
-                group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * done))
-            optimizer.zero_grad()
-            torch.autograd.backward([loss(rows[chosen])])
-            optimizer.step()
-            step, done = step + 1, (time.process_time() - began) / seconds
-            if done >= 1:
-                break
-    return step
 
 
 def vae(x: Tensor, n: int, seconds: float, seed: int) -> Tensor:

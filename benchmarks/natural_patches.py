@@ -30,7 +30,6 @@ from benchmarks.patches import SIDES, Patches, load
 from benchmarks.scores import Found, Rows, Scores, by_group
 from benchmarks.trainers import units
 from grbm import CD, GRBM, PCD, FitOptions, Gibbs, Objective, TrainState, fit, sparse_
-from grbm.contrasts import Contrasts, scaled_gaussians
 from grbm.evaluate import ais
 from grbm.files import write_text
 from grbm.randomness import generator
@@ -74,7 +73,7 @@ class Recipe(NamedTuple):
         rows, model = torch.from_numpy(data.train).float(), GRBM(data.n_units, self.n_hidden)
         some = rows
         if self.n_contrasts > 1:
-            contrasts = contrasts_of(data, self.n_contrasts).to(rows)
+            contrasts = patch_models.contrasts_of(data, self.n_contrasts).to(rows)
             some = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(1), generator(seed, "contrasts"))
             model.contrasts = contrasts
         sparse_(model, some, seed=seed)
@@ -94,13 +93,6 @@ class Recipe(NamedTuple):
         for _ in fit(state, rows, self.objective, options):
             pass
         return state.average or model
-
-
-def contrasts_of(data: Patches, n_contrasts: int) -> Contrasts:
-    """Those of the mixture of scaled Gaussians that fits the training patches, of the units that have contrast."""
-    units = (torch.arange(data.n_units) >= data.first).double()
-    squares = torch.from_numpy((data.contrast**2).sum(1))
-    return scaled_gaussians(squares, torch.zeros(data.n_units).double(), n_contrasts, units)
 
 
 def recipes(N: int, shrink: int, wide: bool) -> dict[str, Recipe]:
@@ -134,8 +126,8 @@ def main() -> None:
     options = parser.parse_args()
     data = load(options.data, 40_000 // options.shrink, 20_000 // options.shrink, protocol=options.protocol)
     folder = options.out / f"{options.protocol}-shrink-{options.shrink}"
-    scores = Scores(folder, Rows(data.train, data.log_det), Rows(data.test, data.log_det), data.test_photograph)
-    scores.only = options.only
+    train, test = (Rows(x, data.log_det) for x in (data.train, data.test))
+    scores = Scores(folder, train, test, data.test_photograph, options.only)
     print(f"{'':<36} {'train':>9} {'test':>9}   (nats per patch; errors over test photographs)")
     scores.add("Gaussian", lambda: (patch_models.gaussian(data), {}))
     scores.add("One Gaussian at 8 contrasts", lambda: (patch_models.scale_mixture(data), {}))

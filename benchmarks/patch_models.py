@@ -11,6 +11,7 @@ from sklearn.mixture import GaussianMixture
 from benchmarks.flows import AutoregressiveFlow, learn_flow
 from benchmarks.patches import Patches
 from benchmarks.scores import Density, Found
+from grbm.contrasts import Contrasts, scaled_gaussians
 
 
 def gaussian(data: Patches) -> Density:
@@ -20,27 +21,21 @@ def gaussian(data: Patches) -> Density:
     return lambda x: constant - 0.5 * np.einsum("ni,ij,nj->n", x - mean, precision, x - mean, optimize=True)
 
 
-def scale_mixture(data: Patches, n_scales: int = 8) -> Density:
-    """One Gaussian at several contrasts, by EM: how much of the gain is in the length of a patch alone.
+def contrasts_of(data: Patches, n_contrasts: int) -> Contrasts:
+    """Those of the mixture of scaled Gaussians that fits the training patches, of the units that have contrast."""
+    units = (torch.arange(data.n_units) >= data.first).double()
+    squares = torch.from_numpy((data.contrast**2).sum(1))
+    return scaled_gaussians(squares, torch.zeros(data.n_units).double(), n_contrasts, units)
 
-    A unit that was filled with noise has no contrast and stays apart.
-    """
-    lengths, D = (data.contrast**2).sum(1)[:, None], data.contrast.shape[1]
-    scales = np.quantile(lengths, np.linspace(0.05, 0.95, n_scales)) / D
-    weights = np.full(n_scales, 1 / n_scales)
 
-    def parts(squares: np.ndarray) -> np.ndarray:
-        return np.log(weights) - 0.5 * (D * np.log(2 * math.pi * scales) + squares / scales)
+def scale_mixture(data: Patches, n_contrasts: int = 8) -> Density:
+    """One Gaussian at several contrasts: how much of the gain is in the length of a patch alone."""
+    contrasts, constant = contrasts_of(data, n_contrasts), 0.5 * data.n_units * math.log(2 * math.pi)
 
     def density(x: np.ndarray) -> np.ndarray:
-        apart = -0.5 * (x[:, : data.first] ** 2 + math.log(2 * math.pi)).sum(1)
-        return apart + np.logaddexp.reduce(parts((x[:, data.first :] ** 2).sum(1)[:, None]), axis=1)
+        found = contrasts.free_energy(torch.from_numpy(x), lambda u: 0.5 * u.square().sum(-1))
+        return np.asarray(-found - constant)
 
-    for _ in range(200):
-        joint = parts(lengths)
-        responsibility = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
-        weights = responsibility.mean(0)
-        scales = (responsibility * lengths).sum(0) / (D * responsibility.sum(0))
     return density
 
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,10 +29,6 @@ class Steps:
     min_var: float = 1e-4
     decay: float = 0.999  # of the average of the parameters, which is the result
     adaptive: Callable[[], Tensor] | None = None  # gives particles, by which the rate is chosen (`best_rate`)
-
-    def with_particles(self, adaptive: Callable[[], Tensor]) -> "Steps":
-        """Steps whose rate is chosen by particles."""
-        return replace(self, adaptive=adaptive)
 
 
 @torch.no_grad()

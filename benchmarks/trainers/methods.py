@@ -9,6 +9,7 @@ whole; the others pay PyTorch for each, which "CD-1, by this loop" tells.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -86,15 +87,15 @@ def ruled(
     """
 
     def learn(task: Task, rate: float, n_updates: int, seed: int) -> GRBM:
-        way = rule(task, n_updates)
+        found = rule(task, n_updates)
         steps = Steps(rate, task.batch_size, task.variance_rate, CLIP, task.min_var, DECAY)
         if adaptive:
-            chains = way.chains  # type: ignore[attr-defined]
-            steps = steps.with_particles(lambda: chains.last)
+            chains: Chains = found.chains  # type: ignore[attr-defined]
+            steps = replace(steps, adaptive=lambda: chains.last)
         model = task.machine(seed)
         if start is not None:
             start(model, task, seed)
-        return follow(model, way, task.rows, n_updates, steps, seed)
+        return follow(model, found, task.rows, n_updates, steps, seed)
 
     return learn
 

@@ -98,20 +98,26 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
 def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> None:
     """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
     width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
-    dtype = np.uint8 if bits or packed else np.float32
-    with replacing(path) as temporary:
-        array = np.lib.format.open_memmap(temporary, "w+", dtype, (len(rows), width))
-        first = 0
-        for part in codes(run, rows, bits=bits or packed, seed=seed):
-            array[first : first + len(part)] = np.packbits(part, axis=1) if packed else part
-            first += len(part)
-        array.flush()
+    parts = codes(run, rows, bits=bits or packed, seed=seed)
+    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width),
+           (np.packbits(part, axis=1) if packed else part for part in parts))  # fmt: skip
 
 
 @torch.no_grad()
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
-    model = on_device(run)
-    found = torch.cat([model.contrast(z.to(model.W.device)).cpu() for z in _parts(run, rows)])
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.save(file, found.numpy(), allow_pickle=False)
+    model, contrasts = on_device(run), run.model.contrasts
+    assert contrasts is not None
+    parts = (model.contrast(z.to(model.W.device)).cpu().numpy() for z in _parts(run, rows))
+    _write(path, np.float32, (len(rows), len(contrasts.log_scales)), parts)
+
+
+def _write(path: Path, dtype: type[np.generic], shape: tuple[int, int], parts: Iterator[np.ndarray]) -> None:
+    """Parts of an array one after another to a .npy file, whole or not at all."""
+    with replacing(path) as temporary:
+        array = np.lib.format.open_memmap(temporary, "w+", dtype, shape)
+        first = 0
+        for part in parts:
+            array[first : first + len(part)] = part
+            first += len(part)
+        array.flush()

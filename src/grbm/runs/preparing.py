@@ -56,6 +56,7 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     config = with_rows(config, len(dataset.train))
     if config.preset == "array" and not resume:
         config = _for_table(config, dataset)
+    _check_contrasts(config)
     where = str(config.data or config.dataset.name)
     measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
     known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
@@ -74,6 +75,19 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     fingerprint = measured.fingerprint
     found = (scale, base, reference, contrasts, validation, data, state, objective, fingerprint)
     return Prepared(config, dataset, *found)
+
+
+def _check_contrasts(config: RunConfig) -> None:
+    """Raise UserError where something is asked of contrasts that the machine will not have."""
+    n_contrasts = config.model.contrasts
+    if config.train.contrast_scales and n_contrasts == 1:
+        raise UserError("--train.contrast-scales goes with several contrasts: --model.contrasts 8.")
+    if config.model.contrast_units is None:
+        return
+    if n_contrasts in (None, 1):
+        raise UserError("--model.contrast-units goes with several contrasts: --model.contrasts 8.")
+    if config.dataset.standardise == "whiten":
+        raise UserError("--model.contrast-units is for columns: --dataset.standardise pixel, or scalar.")
 
 
 def _for_table(config: RunConfig, dataset: Dataset) -> RunConfig:
@@ -96,13 +110,6 @@ def _scale(
 ) -> tuple[Standardizer, Base, Reference | None, Contrasts | None]:
     """The standardisation, base, reference and contrasts: of the run where it has them, else of the data."""
     n_contrasts, where = config.model.contrasts, str(config.data or config.dataset.name)
-    if config.train.contrast_scales and n_contrasts == 1:
-        raise UserError("--train.contrast-scales goes with several contrasts: --model.contrasts 8.")
-    if config.model.contrast_units is not None:
-        if n_contrasts in (None, 1):
-            raise UserError("--model.contrast-units goes with several contrasts: --model.contrasts 8.")
-        if config.dataset.standardise == "whiten":
-            raise UserError("--model.contrast-units is for columns: --dataset.standardise pixel, or scalar.")
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
         return read_data(folder)[:4]  # what the checkpoints were learned with; their fingerprint guards the data
     if config.dataset.standardise == "whiten":

@@ -444,6 +444,9 @@ def test_a_run_has_contrasts_of_the_columns_that_were_asked_for(tmp_path, capsys
     assert first is not None
     assert run.model.contrasts.units.tolist() == first.units.tolist() == [0, 1, 1, 0]
     assert not torch.equal(run.model.contrasts.log_scales, first.log_scales)
+    z = run.standardizer(run.load_data().train)
+    expected = scaled_gaussians(z[:, 1:3].square().sum(1), torch.zeros(2), 5)  # of these two columns alone
+    torch.testing.assert_close(first.log_scales.double(), expected.log_scales, atol=1e-3, rtol=1e-3)
     capsys.readouterr()
     assert cli.main(["encode", str(out), str(tmp_path / "x.npy")]) == 0
     assert "which contrast" in capsys.readouterr().out

@@ -99,6 +99,19 @@ def test_conditional_means_are_shown_of_the_same_runs(options, capsys):
     assert all(other[name]["Fréchet"] != rows[name]["Fréchet"] for name in TABLES["table1"])
 
 
+def test_the_precision_of_the_runs_is_chosen_and_named(pictures, tmp_path):
+    """In training, the command that repeats a run, and the notes of a figure; it is another run than before."""
+    options = Options(tmp_path / "runs", "paper", 0.0002, pictures, changes=tiny)
+    assert "; precision" not in reproduce("fig2", options, lambda dataset: None, 50)
+    with pytest.raises(UserError, match="other settings"):
+        reproduce("fig2", options._replace(precision="fast"), lambda dataset: None, 50)
+    fast = options._replace(precision="fast", folder=tmp_path / "fast")
+    assert "; precision fast; states v shown" in " ".join(reproduce("fig2", fast, lambda dataset: None, 50).split())
+    config = runs.read(fast.folder / "table1-gibbs-langevin").config
+    assert config.precision == "fast"
+    assert " --precision fast " in config.command
+
+
 def test_a_run_that_leaves_the_finite_numbers_is_a_row_without_any(pictures, tmp_path, monkeypatch, capsys):
     """As unadjusted steps sometimes do; the table and its other rows are there all the same."""
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from grbm.options import Precision
 from grbm.reproduce.targets import Recipe
 from grbm.runs.config import About, Dynamics, RunConfig, SamplerName, Which
 
@@ -287,7 +288,8 @@ class PaperOptions:
     """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, some
     minutes of one core for each."""
     out: Path | None = None
-    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE, or runs/DYNAMICS-cpu."""
+    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE, or runs/DYNAMICS-cpu, and another for
+    each --precision."""
     data_dir: Path = Path("data")
     """Folder of MNIST, Fashion-MNIST and CelebA."""
     data: Path | None = None
@@ -306,6 +308,8 @@ class PaperOptions:
     recipe: Recipe = "paper"
     """ours: a figure by our own recipe in place of the paper's, with presets such as mnist-medium, whatever --dynamics
     and --scale say."""
+    precision: Precision = "highest"
+    """As in grbm train: fast takes half-precision operands of products where the machine has units for them."""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def _paper(what: str, args: list[str]) -> None:
     device = pick_device("auto")
     scale = 1.0 if options.scale is None and device.type == "cuda" else options.scale
     named = "ours" if options.recipe == "ours" else f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}"
+    named += "" if options.precision == "highest" else f"-{options.precision}"
     made = experiments.Options(
         options.out or Path("runs") / named,
         options.dynamics,
@@ -76,6 +77,7 @@ def _paper(what: str, args: list[str]) -> None:
         options.mean,
         options.seeds,
         options.recipe,
+        options.precision,
     )
 
     def judge(dataset: str) -> Any:

@@ -17,6 +17,7 @@ from grbm.data.pictures import ImageShape
 from grbm.data.tables import spread
 from grbm.errors import UserError
 from grbm.evaluate.features import Features
+from grbm.options import Precision
 from grbm.report import plots, sheets
 from grbm.report.page import report
 from grbm.reproduce import campaign
@@ -41,6 +42,7 @@ class Options(NamedTuple):
     mean: bool | None = None  # conditional means in place of v; None: as each run says
     n_seeds: int = 1  # from ``seed`` on, for tables
     recipe: Recipe = "paper"
+    precision: Precision = "highest"  # of products in chains, in training and in drawing
     changes: Callable[[RunConfig], RunConfig] = lambda config: config
 
 
@@ -107,7 +109,9 @@ def _config(name: str, seed: int, place: str, options: Options) -> RunConfig:
         words += ["--dynamics", options.dynamics, "--scale", f"{scale:g}"]
     config = options.changes(config)
     where = options.celeba if config.dataset.name == "celeba" else None
-    config = replace(config, data_dir=options.data_dir, data=where, seed=seed, log=LogConfig(tensorboard=False))
+    config = replace(config, data_dir=options.data_dir, data=where, seed=seed, precision=options.precision)
+    config = replace(config, log=LogConfig(tensorboard=False))
+    words += [] if options.precision == "highest" else ["--precision", options.precision]
     words += ["--seed", str(seed), "--data-dir", str(options.data_dir), "--out", str(options.folder / place)]
     words += [] if where is None else ["--data", str(where)]
     config = replace(config, command=shlex.join(words))

@@ -127,6 +127,8 @@ def about(run: runs.Run, *, title: bool = True) -> str:
     what = describe(config, title=title)
     if config.preset not in EXPERIMENTS:
         what = f"our recipe; {config.model.n_hidden:,} hidden units, {config.train.n_updates:,} updates"
+    if config.precision != "highest":
+        what += f"; precision {config.precision}"
     return f"{what}; {'conditional means' if config.sampling.mean else 'states v'} shown"
 
 

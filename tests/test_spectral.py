@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, train_step
+from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, spectral, train_step
 from grbm.descent import pool, set_gradients
 from grbm.devices import threads
 from grbm.distributed import ALONE
 from grbm.evaluate import exact
+from grbm.moments import Pooled
 from grbm.objectives import positive
 from grbm.randomness import generator
 from grbm.spectral import N_ITERATIONS, equalise, orthogonalised
@@ -63,6 +64,32 @@ def test_weak_directions_move_up_with_strong_ones_and_none_stays_none():
     assert found[2] < 1e-6  # directions that a gradient lacks are not made up
     assert torch.equal(orthogonalised(torch.zeros(4, 7)), torch.zeros(4, 7))
     assert orthogonalised(torch.full((4, 7), 1e-30)).isfinite().all()  # whose squares are 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_operands_of_half_precision_change_little(dtype):
+    """The rest is in the gradient's own dtype, whose entries need not fit: 1e-10 is none of float16's numbers."""
+    gradient = 1e-10 * torch.randn(192, 256, generator=generator(0))
+    exact_one, found = orthogonalised(gradient), orthogonalised(gradient, dtype=dtype)
+    assert found.dtype == torch.float32
+    assert 0 < (found - exact_one).norm() / exact_one.norm() < 0.02
+    assert 0.5 < torch.linalg.svdvals(found).min() <= torch.linalg.svdvals(found).max() < 1.21
+
+
+@pytest.mark.parametrize(
+    ("precision", "n_hidden", "changed"), [("fast", 192, True), ("fast", 191, False), ("highest", 192, False)]
+)
+def test_fast_halves_the_operands_of_large_products_where_that_is_faster(precision, n_hidden, changed, monkeypatch):
+    monkeypatch.setattr(spectral, "half", lambda device: torch.bfloat16)
+    model = GRBM(200, n_hidden, seed=1)
+    gradient = torch.randn(200, n_hidden, generator=generator(2))
+    model.get_parameter("W").grad = gradient.clone()
+    for name in ("b", "mu"):
+        model.get_parameter(name).grad = torch.zeros_like(model.get_parameter(name))
+    v, h = torch.zeros(200), torch.zeros(n_hidden)
+    equalise(model, model.freeze(precision), Pooled(None, 1.0, v, h, 1, v, h, None, None), 0.3, centred=False)
+    plain, halved = (0.3 * orthogonalised(gradient, dtype=dtype) for dtype in (None, torch.bfloat16))
+    assert torch.equal(model.get_parameter("W").grad, halved if changed else plain)
 
 
 def step_of(centred: bool) -> tuple[GRBM, dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ Cevher & Carin 2015; with Gaussian units Fan 2017, arXiv:1703.09766): the steepe
 import torch
 from torch import Tensor
 
-from grbm.devices import threads
+from grbm.devices import half, threads
 from grbm.model import GRBM, Energy
 from grbm.moments import Pooled
 
@@ -16,25 +16,32 @@ N_ITERATIONS = 3  # of it: above 0.02 of the gradient's norm all come out betwee
 SMALL = 192  # rows or columns, below which a product that threads share may be rounded otherwise by each number of them
 
 
-def orthogonalised(gradient: Tensor, n_iterations: int = N_ITERATIONS) -> Tensor:
-    """About U Vᵀ of a ``gradient`` U S Vᵀ (N, M), by Newton-Schulz iterations: products alone; 0 stays 0."""
+def orthogonalised(gradient: Tensor, n_iterations: int = N_ITERATIONS, dtype: torch.dtype | None = None) -> Tensor:
+    """About U Vᵀ of a ``gradient`` U S Vᵀ (N, M), by Newton-Schulz iterations: products alone; 0 stays 0.
+
+    ``dtype`` is that of the products' operands, for half precision; None for the gradient's own.
+    """
     wide = gradient.mT if gradient.shape[0] > gradient.shape[1] else gradient
-    x = wide / wide.norm().clamp_min(1e-20)  # squares of less underflow
+    x = (wide / wide.norm().clamp_min(1e-20)).to(dtype or wide.dtype)  # squares of less underflow
     a, b, c = QUINTIC
     with threads(1 if x.device.type == "cpu" and len(x) < SMALL else None):  # no slower: such products are short
         for _ in range(n_iterations):
             square = x @ x.mT
             x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return x.mT if wide is not gradient else x
+    return (x.mT if wide is not gradient else x).to(gradient)
 
 
 def equalise(model: GRBM, energy: Energy, pooled: Pooled, norm: float, *, centred: bool) -> None:
-    """Replace the gradient of W by ``norm`` times U Vᵀ; where it is centred, those of b and μ follow W's new one."""
+    """Replace the gradient of W by ``norm`` times U Vᵀ; where it is centred, those of b and μ follow W's new one.
+
+    Where products of ``energy`` are of the precision fast, so are these, if they are large.
+    """
     W, b, mu = (model.get_parameter(name).grad for name in ("W", "b", "mu"))
     assert W is not None
     assert b is not None
     assert mu is not None
-    step = norm * orthogonalised(W)
+    is_fast = energy.precision == "fast" and min(W.shape) >= SMALL
+    step = norm * orthogonalised(W, dtype=half(W.device) if is_fast else None)
     if centred:
         less = W - step
         b.add_((pooled.data_v.to(W) / pooled.n_data / energy.var) @ less)

@@ -98,9 +98,11 @@ def order(column: str, rows: dict[str, dict[str, float]]) -> str:
     right = sum(gap > 2 * error for gap, error in zip(gaps, errors, strict=True))
     wrong = [pair for pair, gap, error in zip(pairs, gaps, errors, strict=True) if gap < -2 * error]
     text = f"{column}: {right} of {len(pairs)} pairs stand in the paper's order by more than two standard errors, "
-    text += f"{len(wrong)} the other way round"
-    text += "".join(f"; {title(b)} is better than {title(a)} here" for a, b in wrong) + "."
-    return textwrap.fill(text, 110, subsequent_indent="  ")
+    lines = [f"{text}{len(wrong)} the other way round{':' if wrong else '.'}"]
+    for better in names:
+        if beaten := [title(a) for a, b in wrong if b == better]:
+            lines.append(f"  {title(better)} is better here than {' and than '.join(beaten)}.")
+    return "\n".join(textwrap.fill(line, 110, subsequent_indent="    ") for line in lines)
 
 
 def notes(done: Iterable[runs.Run]) -> Iterator[str]:

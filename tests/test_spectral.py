@@ -7,7 +7,7 @@ import torch
 
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, spectral, train_step
 from grbm.descent import pool, set_gradients
-from grbm.devices import threads
+from grbm.devices import half, threads
 from grbm.distributed import ALONE
 from grbm.evaluate import exact
 from grbm.moments import Pooled
@@ -90,6 +90,14 @@ def test_fast_halves_the_operands_of_large_products_where_that_is_faster(precisi
     equalise(model, model.freeze(precision), Pooled(None, 1.0, v, h, 1, v, h, None, None), 0.3, centred=False)
     plain, halved = (0.3 * orthogonalised(gradient, dtype=dtype) for dtype in (None, torch.bfloat16))
     assert torch.equal(model.get_parameter("W").grad, halved if changed else plain)
+
+
+@pytest.mark.parametrize(("device", "tiles", "dtype"), [
+    ("cuda", False, torch.float16), ("cpu", True, torch.bfloat16), ("cpu", False, None), ("meta", True, None),
+])  # fmt: skip
+def test_half_precision_is_for_gpus_and_matrix_units(device, tiles, dtype, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles, raising=False)
+    assert half(torch.device(device)) is dtype
 
 
 def step_of(centred: bool) -> tuple[GRBM, dict[str, torch.Tensor], dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:

@@ -40,7 +40,7 @@ def threads(n_threads: int | None) -> Iterator[None]:
 def half(device: torch.device) -> torch.dtype | None:
     """The half-precision dtype in which a device multiplies large matrices several times as fast as in float32, if any.
 
-    On a CPU that takes matrix units (AMX): on vectors the gain is small or none.
+    On a CPU that takes matrix units (AMX); vectors of such numbers are left alone, since PyTorch's were not timed.
     """
     if device.type == "cuda":
         return torch.float16

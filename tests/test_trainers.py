@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from benchmarks.trainers import __main__ as bench
 from benchmarks.trainers import loops, methods, rules
+from benchmarks.trainers.figures import ranking
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import Task, plane
 from grbm import GRBM, Gibbs
@@ -375,10 +377,28 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
                 assert row["rate"] == min(tuning, key=tuning.get)
     first = capsys.readouterr().out.split("\n\n", 1)[1]
     monkeypatch.setattr(bench, "measure", None)  # nothing is measured again
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--figures", str(tmp_path / "figures")])
     bench.main()
     assert capsys.readouterr().out.strip() == first.strip()
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"trainers-isotropic.png", "trainers-random-mixtures.png"}
     assert "PCD" in first
     assert "random mixtures" in first
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_trainers_are_ranked_and_what_is_lost_stands_at_the_edge(more):
+    scores = {"poor": [4.0, 6.0], "lost": [1.0, None], "good": [2.0, 2.5], "middling": [3.0, 3.5], "far": [1e9, 1e9]}
+    if more:
+        scores = {name: [None if x is None else -x for x in row] for name, row in scores.items()}
+    found = ranking("x", "nats" if more else "KL", more, {"seconds": scores, "updates": {"good": [2.0]}})
+    first, second = found.axes
+    assert [label.get_text() for label in first.get_yticklabels()] == ["good", "middling", "poor", "far", "lost"]
+    crosses = [line.get_ydata()[0] for line in first.lines if line.get_marker() == "x"]
+    assert crosses == [3, 4]
+    means = [float(line.get_xdata()[0]) for line in first.lines if line.get_marker() == "|"]
+    assert means == [s * x for s, x in zip([-1 if more else 1] * 3, [2.25, 3.25, 5.0], strict=True)]
+    assert len([line for line in second.lines if line.get_marker() == "|"]) == 1
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plane])

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
+from benchmarks.trainers.figures import by_trainer, ranking
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
 from grbm import GRBM, files
@@ -132,6 +134,19 @@ def table(kept: Kept, goals: dict[str, tuple[str, bool]], budget: str) -> list[s
     return lines
 
 
+def drawn(
+    kept: Kept, goals: dict[str, tuple[str, bool]], folder: Path, budgets: list[str]
+) -> Iterator[tuple[Path, Figure]]:
+    """A figure for each column of the tables, and where it belongs."""
+    for column in dict.fromkeys(_column(task) for task in goals):
+        of_it = [task for task in goals if _column(task) == column]
+        goal, more = goals[of_it[0]]
+        found = {b: [row for task in of_it for row in kept.find(task=task, budget=b)] for b in budgets}
+        at = {budget: dict(by_trainer(rows, goal)) for budget, rows in found.items() if rows}
+        if at:
+            yield folder / f"trainers-{column.replace(' ', '-')}.png", ranking(column, goal, more, at)
+
+
 def _column(task: str) -> str:
     return "random mixtures" if task.startswith("random-") else task
 
@@ -162,8 +177,10 @@ def main() -> None:
     parser.add_argument("--budgets", nargs="+", choices=("seconds", "updates"), default=["seconds", "updates"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--shrink", type=float, default=1.0, help="divide seconds and updates: a look, not a result")
+    parser.add_argument("--figures", type=Path, default=None, help="folder for a figure of each data set")
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--photographs", type=Path, default=None)
+    parser.add_argument("--fid-weights", type=Path, default=None, help="its .npz: Inception too sees MNIST's images")
     parser.add_argument("--out", type=Path, default=Path("runs/trainers"))
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
@@ -172,7 +189,7 @@ def main() -> None:
     kept = Kept(options.out / ("results.jsonl" if options.shrink == 1 else f"shrink-{options.shrink:g}.jsonl"))
     if not options.table:
         compiled.library()  # compiled before any clock runs
-        for task in tasks(options.only or NAMES, options.data_dir, options.photographs):
+        for task in tasks(options.only or NAMES, options.data_dir, options.photographs, options.fid_weights):
             n_updates = max(2, round(task.n_updates / options.shrink))
             task = task._replace(seconds=task.seconds / options.shrink, n_updates=n_updates)
             for row in rows(task, options.methods, kept, options.seeds, options.budgets):
@@ -180,6 +197,11 @@ def main() -> None:
                 print(json.dumps(row, ensure_ascii=False), flush=True)
     for budget in options.budgets:
         print("\n".join(["", *table(kept, GOALS, budget)]))
+    if options.figures is not None:
+        options.figures.mkdir(parents=True, exist_ok=True)
+        for path, figure in drawn(kept, GOALS, options.figures, options.budgets):
+            with files.replacing(path) as temporary:
+                figure.savefig(temporary, dpi=110)
 
 
 if __name__ == "__main__":

@@ -384,6 +384,11 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     assert drawn == {"trainers-isotropic.png", "trainers-random-mixtures.png"}
     assert "PCD" in first
     assert "random mixtures" in first
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--score", "mass"])
+    bench.main()
+    other = capsys.readouterr().out
+    mass = [row["mass"] for row in kept.find(task="isotropic", method="PCD", budget="seconds")]
+    assert f"{sum(mass) / 2:.4g}" in other
 
 
 @pytest.mark.parametrize("more", [False, True])

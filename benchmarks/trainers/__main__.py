@@ -122,13 +122,14 @@ def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[s
 
 def table(kept: Kept, goals: dict[str, tuple[str, bool]], budget: str) -> list[str]:
     """A line a trainer: mean and standard error over seeds of each task's score, and over all random mixtures."""
-    columns = [task for task in goals if kept.find(task=task, budget=budget)]
+    columns = [t for t, (goal, _) in goals.items() if any(goal in row for row in kept.find(task=t, budget=budget))]
     columns = list(dict.fromkeys(_column(task) for task in columns))
     lines = [f"{'at equal ' + budget:<40}" + "".join(f"{column:>22}" for column in columns)]
     for name in METHODS:
         found: dict[str, list[float | None]] = {column: [] for column in columns}
         for row in kept.find(method=name, budget=budget):
-            found[_column(row["task"])].append(row[goals[row["task"]][0]])
+            if goals[row["task"]][0] in row:
+                found[_column(row["task"])].append(row[goals[row["task"]][0]])
         if any(found.values()):
             lines.append(f"{name:<40}" + "".join(f"{_cell(x) or '–':>22}" for x in found.values()))
     return lines
@@ -182,7 +183,8 @@ def main() -> None:
     parser.add_argument("--photographs", type=Path, default=None)
     parser.add_argument("--fid-weights", type=Path, default=None, help="its .npz: Inception too sees MNIST's images")
     parser.add_argument("--out", type=Path, default=Path("runs/trainers"))
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", action="store_true", help="only what is measured so far")
+    parser.add_argument("--score", default=None, help="that the tables show instead: mass, near, recall")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -195,8 +197,9 @@ def main() -> None:
             for row in rows(task, options.methods, kept, options.seeds, options.budgets):
                 kept.add(row)
                 print(json.dumps(row, ensure_ascii=False), flush=True)
+    goals = {task: (options.score or goal, more) for task, (goal, more) in GOALS.items()}
     for budget in options.budgets:
-        print("\n".join(["", *table(kept, GOALS, budget)]))
+        print("\n".join(["", *table(kept, goals, budget)]))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
         for path, figure in drawn(kept, GOALS, options.figures, options.budgets):

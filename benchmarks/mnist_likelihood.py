@@ -20,7 +20,7 @@ import math
 import time
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from grbm.data.images import load_idx
 from grbm.evaluate import ais
 from grbm.files import write_text
 from grbm.model import Base
+from grbm.options import Precision
 
 N, LEVELS, SQUEEZE = 784, 256, 1e-6
 LEARNED_FROM, SCORED = 50_000, 5000
@@ -101,13 +102,13 @@ def normal(x: Array) -> Array:
     return np.asarray(-0.5 * (x**2).sum(1) - 0.5 * x.shape[1] * math.log(2 * math.pi))
 
 
-def grbm(data: Coordinates, n_hidden: int, n_updates: int, rate: float, seed: int) -> Found:
+def grbm(data: Coordinates, n_hidden: int, n_updates: int, rate: float, precision: Precision, seed: int) -> Found:
     """A machine from rare hidden units by persistent chains and Adam, as on patches, and log Z from both ends."""
     rows = torch.from_numpy(data.train.x).float()
     model = sparse_(GRBM(N, n_hidden), rows[:10_000], seed=seed)
     state, began = TrainState(model, torch.optim.Adam(model.parameters(), lr=rate), seed=seed), time.process_time()
     options = FitOptions(n_updates, 256, clip_norm=None, average_decay=0.999)
-    for _ in fit(state, rows, PCD(Gibbs(), 5, 256, probabilities=True), options):
+    for _ in fit(state, rows, PCD(Gibbs(), 5, 256, probabilities=True), options, precision=precision):
         pass
     seconds = time.process_time() - began
     model = state.average or model
@@ -170,8 +171,9 @@ def measured(kind: str, data: Coordinates, options: argparse.Namespace) -> Score
             partial(autoregressive, data, n_layers, options.seconds, 0),
         )
     for n_hidden in options.n_hidden:
-        make = partial(grbm, data, n_hidden, options.updates, options.rate, 0)
-        scores.add(f"{kind}: GRBM {n_hidden}, {options.updates} updates at {options.rate:g}", make)
+        make = partial(grbm, data, n_hidden, options.updates, options.rate, options.precision, 0)
+        fast = "" if options.precision == "highest" else f", {options.precision}"
+        scores.add(f"{kind}: GRBM {n_hidden}, {options.updates} updates at {options.rate:g}{fast}", make)
     return scores
 
 
@@ -182,6 +184,7 @@ def main() -> None:
     parser.add_argument("--n-hidden", type=int, nargs="+", default=[512, 1024])
     parser.add_argument("--updates", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=0.003)
+    parser.add_argument("--precision", choices=get_args(Precision), default="highest", help="of the machines' chains")
     parser.add_argument("--seconds", type=float, default=600.0, help="that MADE and the flow learn")
     parser.add_argument("--only", nargs="+", default=None, help="parts of names in the table")
     options = parser.parse_args()

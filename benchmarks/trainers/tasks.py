@@ -41,8 +41,8 @@ class Task(NamedTuple):
     n_chains: int = 100
     variance_rate: float = 1.0
     min_var: float = 1e-3
-    seconds: float = 10.0
-    n_updates: int = 3000
+    seconds: float = 5.0
+    n_updates: int = 2000
 
     @property
     def base(self) -> Base:
@@ -92,7 +92,7 @@ def digits() -> Task:
     rows = ((images - images.mean()) / images.std()).float()[order]
     train, validation, test = rows[:1350], rows[1350:1500], rows[1500:]
     judge, tune = annealed(train, test), annealed(train, validation)
-    return Task("digits", train, 128, _as_it_is, judge, "nats", True, tune, min_var=2e-3)
+    return Task("digits", train, 128, _as_it_is, judge, "nats", True, tune, min_var=2e-3, seconds=10.0, n_updates=3000)
 
 
 def photographs(path: Path) -> Task:

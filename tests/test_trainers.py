@@ -13,10 +13,10 @@ from benchmarks.trainers import __main__ as bench
 from benchmarks.trainers import loops, methods, rules
 from benchmarks.trainers.figures import ranking
 from benchmarks.trainers.methods import METHODS
-from benchmarks.trainers.tasks import Task, plane
+from benchmarks.trainers.tasks import Task, annealed, plane
 from grbm import GRBM, Gibbs
 from grbm.data.mixtures import MIXTURES
-from grbm.evaluate import exact
+from grbm.evaluate import ais, exact
 from grbm.moments import Moments, gradient
 from grbm.randomness import Blocks, generator
 from grbm.samplers import run_chains
@@ -391,19 +391,68 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     assert f"{sum(mass) / 2:.4g}" in other
 
 
+def test_a_lost_machine_is_counted_by_every_score(tmp_path, capsys, monkeypatch):
+    kept = bench.Kept(tmp_path / "results.jsonl")
+    about = {"task": "isotropic", "method": "PCD", "budget": "seconds", "rate": 0.1}
+    kept.add({**about, "seed": 0, "KL": 0.25, "mass": 0.5})
+    kept.add({**about, "seed": 1, "KL": None})
+    monkeypatch.setattr("sys.argv", ["trainers", "--table", "--out", str(tmp_path), "--budgets", "seconds"])
+    for score, shown in (("KL", "0.25 (1 lost)"), ("mass", "0.5 (1 lost)")):
+        monkeypatch.setattr("sys.argv", [*sys.argv, "--score", score])
+        bench.main()
+        assert shown in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [lambda n: 0.002 * n, lambda n: 0.001 * (n + 0.005 * n**2), lambda n: 0.001 * (n + 0.05 * n**2)],
+    ids=["constant", "growing", "growing fast"],
+)
+def test_seconds_are_kept_also_where_updates_become_slower(cost, monkeypatch):
+    tried = []
+
+    def learned(task, name, rate, n_updates, seed):
+        tried.append(n_updates)
+        return n_updates, 0.7 + cost(n_updates - 2)  # two updates are the start
+
+    monkeypatch.setattr(bench, "learned", learned)
+    model, seconds, n_updates = bench.within_seconds(plane("isotropic", MIXTURES["isotropic"]), "PCD", 0.1, 0)
+    assert model == n_updates
+    assert seconds == pytest.approx(cost(n_updates - 2))
+    assert seconds == pytest.approx(5, rel=bench.OFF)
+    assert len(tried) <= 3 + bench.TRIES
+
+
+@pytest.mark.parametrize(
+    ("doubt", "elsewhere", "ends", "log_z"),
+    [(None, -0.1, (2.9, 3.1), 3.0), ("elsewhere", 40.0, (2.9, 3.1), 43.0), ("apart", 0.0, (2.0, 7.0), 7.0)],
+)
+def test_likelihoods_count_the_largest_log_z_that_is_in_doubt(doubt, elsewhere, ends, log_z, monkeypatch):
+    lower, upper = ends
+    found = ais.LogZ(3.0, 0.01, lower, 0.01, upper, 0.01, (0.5, 0.5), 100, doubt, elsewhere)
+    monkeypatch.setattr(ais, "log_z", lambda *args, **options: found)
+    model, unseen = machine(), rows()
+    scores = annealed(rows(), unseen)(model, 0)
+    energy = float(model.free_energy(unseen).detach().mean())
+    assert scores["nats"] == pytest.approx(-energy - log_z)
+    assert scores["near"] == pytest.approx(-energy - 3.0)
+    assert scores["gap"] == pytest.approx(upper - lower)
+    assert scores["converged"] == (doubt is None)
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_trainers_are_ranked_and_what_is_lost_stands_at_the_edge(more):
     scores = {"poor": [4.0, 6.0], "lost": [1.0, None], "good": [2.0, 2.5], "middling": [3.0, 3.5], "far": [1e9, 1e9]}
     if more:
         scores = {name: [None if x is None else -x for x in row] for name, row in scores.items()}
-    found = ranking("x", "nats" if more else "KL", more, {"seconds": scores, "updates": {"good": [2.0]}})
+    found = ranking("x", "nats" if more else "KL", more, {"seconds": scores, "updates": {"good": [2.0], "new": [1.0]}})
     first, second = found.axes
-    assert [label.get_text() for label in first.get_yticklabels()] == ["good", "middling", "poor", "far", "lost"]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["good", "middling", "poor", "far", "lost", "new"]
     crosses = [line.get_ydata()[0] for line in first.lines if line.get_marker() == "x"]
     assert crosses == [3, 4]
     means = [float(line.get_xdata()[0]) for line in first.lines if line.get_marker() == "|"]
     assert means == [s * x for s, x in zip([-1 if more else 1] * 3, [2.25, 3.25, 5.0], strict=True)]
-    assert len([line for line in second.lines if line.get_marker() == "|"]) == 1
+    assert [line.get_ydata()[0] for line in second.lines if line.get_marker() == "|"] == [0, 5]
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plane])

@@ -7,7 +7,8 @@
 Each trainer's rate is the best of the grid on a seed of its own (100) and, but for the plane and MNIST, on validation
 rows; that rate goes on to the seeds that count. The eight random mixtures take the rate of the isotropic one, one seed
 each, and have one column. Seconds are those of one thread's processor time without the start: a trainer makes as many
-updates as sixty of its first ones tell, and begins again with another number where that was off by more than a tenth.
+updates as sixty of its first ones tell, and begins again with another number, up to four times, where that was off by
+more than a tenth.
 What is measured is kept in --out, and not measured again.
 """
 
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from benchmarks.trainers.figures import by_trainer, ranking
+from benchmarks.trainers.figures import Scored, ranking
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
 from grbm import GRBM, files
@@ -31,7 +32,7 @@ from grbm.samplers.engines import compiled
 
 RATES, TUNING = (0.003, 0.01, 0.03, 0.1), 100
 TRIED = 60  # updates that tell how long one takes
-OFF = 0.1  # share of the seconds by which a trainer may miss them
+OFF, TRIES = 0.1, 5  # share of the seconds by which a trainer may miss them, and how often it may begin
 Row = dict[str, Any]
 
 
@@ -61,15 +62,22 @@ def within_seconds(task: Task, name: str, rate: float, seed: int) -> tuple[GRBM,
     """A machine that learned for the task's seconds, how long that was without the start, and its updates."""
     learned(task, name, rate, 2, seed)  # what is loaded or compiled once
     start = learned(task, name, rate, 2, seed)[1]
-    each = (learned(task, name, rate, 2 + TRIED, seed)[1] - start) / TRIED
-    for again in (True, False):
-        n_updates = max(2, round(task.seconds / max(each, 1e-9)))
+    before = TRIED, max(1e-9, learned(task, name, rate, 2 + TRIED, seed)[1] - start)
+    n_updates = max(2, round(TRIED * task.seconds / before[1]))
+    for left in reversed(range(TRIES)):
         model, seconds = learned(task, name, rate, n_updates, seed)
-        seconds -= start
-        if not again or abs(seconds / task.seconds - 1) < OFF:
+        seconds = max(1e-9, seconds - start)
+        if not left or abs(seconds / task.seconds - 1) < OFF:
             break
-        each = seconds / n_updates
+        before, n_updates = (n_updates, seconds), updates_for(before, (n_updates, seconds), task.seconds)
     return model, seconds, n_updates
+
+
+def updates_for(first: tuple[int, float], second: tuple[int, float], seconds: float) -> int:
+    """How many updates take ``seconds``, by two numbers of them and their times, which may grow faster than these."""
+    (n, t), (n_later, t_later) = first, second
+    power = 1.0 if n == n_later else math.log(t_later / t) / math.log(n_later / n)
+    return max(2, round(n_later * (seconds / t_later) ** (1 / min(max(power, 1.0), 3.0))))
 
 
 def measure(task: Task, name: str, rate: float, seed: int, budget: str) -> Row:
@@ -120,32 +128,35 @@ def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[s
                     yield measure(task, name, rate, seed, budget)
 
 
-def table(kept: Kept, goals: dict[str, tuple[str, bool]], budget: str) -> list[str]:
+def scored(kept: Kept, column: str, budget: str, score: str | None = None) -> Scored:
+    """Scores of a column of the tables by trainer, of the goal or another one; None for a machine that was lost."""
+    found: Scored = {}
+    for row in kept.find(budget=budget):
+        goal = GOALS[row["task"]][0]
+        if _column(row["task"]) == column and ((score or goal) in row or row[goal] is None):
+            found.setdefault(row["method"], []).append(row.get(score or goal))
+    return {name: found[name] for name in METHODS if name in found}
+
+
+def table(kept: Kept, budget: str, score: str | None = None) -> list[str]:
     """A line a trainer: mean and standard error over seeds of each task's score, and over all random mixtures."""
-    columns = [t for t, (goal, _) in goals.items() if any(goal in row for row in kept.find(task=t, budget=budget))]
-    columns = list(dict.fromkeys(_column(task) for task in columns))
+    every = {column: scored(kept, column, budget, score) for column in COLUMNS}
+    columns = {column: found for column, found in every.items() if found}
     lines = [f"{'at equal ' + budget:<40}" + "".join(f"{column:>22}" for column in columns)]
     for name in METHODS:
-        found: dict[str, list[float | None]] = {column: [] for column in columns}
-        for row in kept.find(method=name, budget=budget):
-            if goals[row["task"]][0] in row:
-                found[_column(row["task"])].append(row[goals[row["task"]][0]])
-        if any(found.values()):
-            lines.append(f"{name:<40}" + "".join(f"{_cell(x) or '–':>22}" for x in found.values()))
+        cells = [_cell(found.get(name, [])) for found in columns.values()]
+        if any(cells):
+            lines.append(f"{name:<40}" + "".join(f"{cell or '–':>22}" for cell in cells))
     return lines
 
 
-def drawn(
-    kept: Kept, goals: dict[str, tuple[str, bool]], folder: Path, budgets: list[str]
-) -> Iterator[tuple[Path, Figure]]:
-    """A figure for each column of the tables, and where it belongs."""
-    for column in dict.fromkeys(_column(task) for task in goals):
-        of_it = [task for task in goals if _column(task) == column]
-        goal, more = goals[of_it[0]]
-        found = {b: [row for task in of_it for row in kept.find(task=task, budget=b)] for b in budgets}
-        at = {budget: dict(by_trainer(rows, goal)) for budget, rows in found.items() if rows}
+def drawn(kept: Kept, budgets: list[str]) -> Iterator[tuple[str, Figure]]:
+    """A figure for each column of the tables that has scores, and its name."""
+    for column in COLUMNS:
+        goal, more = next(entry for task, entry in GOALS.items() if _column(task) == column)
+        at = {budget: found for budget in budgets if (found := scored(kept, column, budget))}
         if at:
-            yield folder / f"trainers-{column.replace(' ', '-')}.png", ranking(column, goal, more, at)
+            yield f"trainers-{column.replace(' ', '-')}.png", ranking(column, goal, more, at)
 
 
 def _column(task: str) -> str:
@@ -169,6 +180,7 @@ GOALS = {
     "patches": ("nats", True),
     "mnist": ("Fréchet", False),
 }
+COLUMNS = list(dict.fromkeys(map(_column, GOALS)))
 
 
 def main() -> None:
@@ -197,13 +209,12 @@ def main() -> None:
             for row in rows(task, options.methods, kept, options.seeds, options.budgets):
                 kept.add(row)
                 print(json.dumps(row, ensure_ascii=False), flush=True)
-    goals = {task: (options.score or goal, more) for task, (goal, more) in GOALS.items()}
     for budget in options.budgets:
-        print("\n".join(["", *table(kept, goals, budget)]))
+        print("\n".join(["", *table(kept, budget, options.score)]))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
-        for path, figure in drawn(kept, GOALS, options.figures, options.budgets):
-            with files.replacing(path) as temporary:
+        for name, figure in drawn(kept, options.budgets):
+            with files.replacing(options.figures / name) as temporary:
                 figure.savefig(temporary, dpi=110)
 
 

@@ -1,7 +1,6 @@
 """A figure a data set: each trainer's score on each seed, and the mean, at equal seconds and at equal updates."""
 
 import statistics
-from collections.abc import Iterator
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,10 +14,11 @@ Scored = dict[str, list[float | None]]  # scores over seeds by trainer; None for
 def ranking(name: str, goal: str, more: bool, at: dict[str, Scored]) -> Figure:
     """Trainers from the best down, by the first of the budgets of ``at``; logarithmic where less is better.
 
-    Lost machines, and scores far behind, stand at the edge.
+    Those without scores there are last. Lost machines, and scores far behind, stand at the edge.
     """
-    order = sorted(next(iter(at.values())).items(), key=lambda entry: _rank(entry[1], more))
-    names = [trainer for trainer, _ in order]
+    first, *_ = at.values()
+    every = dict.fromkeys(trainer for scored in at.values() for trainer in scored)
+    names = sorted(every, key=lambda trainer: _rank(first.get(trainer, []), more))
     figure = Figure(figsize=(9, 1.1 + 0.23 * len(names)), layout="constrained")
     panels = figure.subplots(1, len(at), sharey=True, squeeze=False)[0]
     for axes, (budget, scored) in zip(panels, at.items(), strict=True):
@@ -67,9 +67,3 @@ def _rank(row: list[float | None], more: bool) -> float:
     if not good or len(good) < len(row):
         return float("inf")
     return -statistics.mean(good) if more else statistics.mean(good)
-
-
-def by_trainer(rows: list[dict[str, object]], goal: str) -> Iterator[tuple[str, list[float | None]]]:
-    """Scores by trainer, of rows of results."""
-    for name in dict.fromkeys(row["method"] for row in rows):
-        yield str(name), [row[goal] for row in rows if row["method"] == name]  # type: ignore[misc]

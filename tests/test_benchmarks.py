@@ -211,6 +211,26 @@ def test_coordinates_of_pixels_keep_their_volume(kind):
             assert np.exp(alone + at).mean() == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+def test_the_precision_of_a_likelihoods_chains_is_the_one_that_is_asked_for(precision, tmp_path, monkeypatch, capsys):
+    """On 60 images of 9 pixels, with the other options of a machine."""
+    rng, seen = np.random.default_rng(0), []
+    images = mnist_likelihood.Images(rng.integers(0, 256, (60, 9)).astype(float), rng.random((60, 9)))
+
+    def fit(state, rows, objective, options, **more):
+        seen.append((state.model.n_hidden, options.n_updates, state.optimizer.param_groups[0]["lr"], more))
+        return iter(())
+
+    monkeypatch.setattr(mnist_likelihood, "N", 9)
+    monkeypatch.setattr(mnist_likelihood, "fit", fit)
+    monkeypatch.setattr(mnist_likelihood, "load", lambda path: dict.fromkeys(("train", "validation", "test"), images))
+    command = ["x", "--data-dir", "x", "--out", str(tmp_path), "--only", "logits: GRBM", "--precision", precision]
+    monkeypatch.setattr("sys.argv", [*command, "--n-hidden", "3", "--updates", "7", "--rate", "0.02"])
+    mnist_likelihood.main()
+    assert seen == [(3, 7, 0.02, {"precision": precision})]
+    assert (", fast" in capsys.readouterr().out) == (precision == "fast")
+
+
 def test_noise_is_taken_away_as_the_exact_posterior_says():
     """By quadrature over what was there: 4 standard errors of a machine's chains, and a mixture's closed form."""
     noise = torch.tensor([[0.5, 0.2], [0.2, 0.8]]).double()

@@ -68,10 +68,13 @@ def momentum(parameters, lr):
     return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
 
 
+TRAJECTORIES = (TrajectoryTempering(save_below=0.8), TrajectoryTempering(save_below=0.97, most=3))
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, momentum])
 @pytest.mark.parametrize(
     "objective",
-    [None, *(PCD(s, 2, n_chains=8) for s in (ParallelTempering(n_replicas=3), TrajectoryTempering(save_below=0.8)))],
+    [None, *(PCD(s, 2, n_chains=8) for s in (ParallelTempering(n_replicas=3), *TRAJECTORIES))],
 )
 def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective):
     whole = learn(new_state(optimizer=optimizer), 30, objective=objective)

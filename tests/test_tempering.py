@@ -1,6 +1,7 @@
 """Ladders and trajectories: they leave the exact distribution alone, adapt to equal swap rates, and find all modes."""
 
 import math
+import statistics
 from dataclasses import replace
 from itertools import pairwise
 
@@ -238,14 +239,39 @@ def test_the_base_of_a_trajectory_is_drawn_afresh_at_each_step():
     assert (chains.state[0] - 5).abs().max() < 0.5
 
 
-def test_no_more_models_are_saved_than_allowed():
-    model = random_model(3, 4, 0).float()
-    full = TrajectoryTempering((model.freeze(),) * 3, most=3)
-    rate = torch.tensor([0.5, 0.5, 0.5, 0.0])
-    assert full.adapted(model.freeze(), rate) is full
-    grown = TrajectoryTempering((model.freeze(),) * 3, most=4).adapted(model.freeze(), rate)
-    assert len(grown.models) == 4
-    assert len(full.adapted(model.freeze(), rate + 0.9).models) == 3
+def test_every_other_model_goes_where_more_are_saved_than_allowed():
+    """Models 0 to 4 and their chains: 1, 3 and the new one stay, each with its own chains."""
+    energies = [random_model(3, 4, seed).float().freeze() for seed in range(6)]
+
+    def which(sampler: TrajectoryTempering) -> list[int]:
+        return [next(k for k, energy in enumerate(energies) if energy is model) for model in sampler.models]
+
+    cold, warm = torch.tensor([0.5] * 5 + [0.0]), torch.full((6,), 0.9)
+    full = TrajectoryTempering(tuple(energies[:5]), most=5)
+    assert full.adapted(energies[5], warm) is full
+    thinned = full.adapted(energies[5], cold)
+    assert which(thinned) == [1, 3, 5]
+    v = torch.arange(7.0)[:, None, None].expand(7, 2, 3)  # the base's, those of five models, the machine's
+    chains = thinned.start(energies[5], v, Blocks(0, 1))
+    assert chains.state[:, 0, 0].tolist() == [0, 2, 4, 6, 6]
+    grown = replace(full, most=6).adapted(energies[5], cold)
+    assert which(grown) == [0, 1, 2, 3, 4, 5]
+
+
+def test_trajectory_tempering_keeps_swapping_after_it_has_thinned():
+    """A machine that moves with each update saves more than eight models, and its last pair still swaps."""
+    data = exact.sample(random_model(2, 6, 1), 500, seed=0)[0].float()
+    model = GRBM(2, 6, seed=0)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.3))
+    objective = PCD(TrajectoryTempering(save_below=0.9, most=8), 2, n_chains=100)
+    sizes, last = [], []
+    for metrics in fit(state, data, objective, FitOptions(400, 100)):
+        assert metrics.swap_rate is not None
+        sizes.append(len(metrics.swap_rate) - 1)
+        last.append(float(metrics.swap_rate[-1]))
+    assert max(sizes) == 8
+    assert sum(after < before for before, after in pairwise(sizes)) >= 2
+    assert statistics.mean(last[-50:]) > 0.8
 
 
 def test_a_far_base_is_bridged_by_tempered_models():

@@ -4,11 +4,12 @@
     uv run python -m benchmarks.trainers --data-dir DIR --photographs bsds500_train_200.zip   # everything
     uv run python -m benchmarks.trainers --table                                              # what is measured so far
 
-Each trainer's rate is the best of the grid on a seed of its own (100) and, but for the plane and MNIST, on validation
-rows; that rate goes on to the seeds that count. The eight random mixtures take the rate of the isotropic one, one seed
-each, and have one column. Seconds are those of one thread's processor time without the start: a trainer makes as many
-updates as sixty of its first ones tell, and begins again with another number, up to four times, where that was off by
-more than a tenth.
+Each trainer's rate is the best on seeds of its own (100, and 101 in the plane) and, but for the plane and MNIST, on
+validation rows: from 0.01 the rates go by factors of about three, until the best has been tried with both its
+neighbours; it goes on to the seeds that count. The eight random mixtures take the rate of the isotropic one, one seed
+each, and have one column. Seconds are those of one thread's processor time without the start that all have: a trainer
+makes as many updates as an earlier run tells, and begins again with another number, up to four times, where that was
+off by more than a tenth. One that diverges is judged by what it had before.
 What is measured is kept in --out, and not measured again.
 """
 
@@ -25,12 +26,14 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.trainers.figures import Scored, ranking
+from benchmarks.trainers.loops import Learned
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
-from grbm import GRBM, files
+from grbm import files
 from grbm.samplers.engines import compiled
 
-RATES, TUNING = (0.003, 0.01, 0.03, 0.1), 100
+RATES, FIRST = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 0.01
+TUNING = (100, 101)  # seeds by which rates are chosen: the first, and in the plane both
 TRIED = 60  # updates that tell how long one takes
 OFF, TRIES = 0.1, 5  # share of the seconds by which a trainer may miss them, and how often it may begin
 Row = dict[str, Any]
@@ -51,26 +54,34 @@ class Kept:
         files.write_text(self.path, "".join(json.dumps(x) + "\n" for x in self.rows))
 
 
-def learned(task: Task, name: str, rate: float, n_updates: int, seed: int) -> tuple[GRBM, float]:
-    """A machine, and seconds of the processor's time."""
+def learned(task: Task, name: str, rate: float, n_updates: int, seed: int) -> tuple[Learned, float]:
+    """What a trainer makes of a task, and seconds of the processor's time."""
     began = time.process_time()
-    model = METHODS[name].learn(task, rate, n_updates, seed)
-    return model, time.process_time() - began
+    found = METHODS[name].learn(task, rate, n_updates, seed)
+    return found, time.process_time() - began
 
 
-def within_seconds(task: Task, name: str, rate: float, seed: int) -> tuple[GRBM, float, int]:
-    """A machine that learned for the task's seconds, how long that was without the start, and its updates."""
-    learned(task, name, rate, 2, seed)  # what is loaded or compiled once
-    start = learned(task, name, rate, 2, seed)[1]
-    before = TRIED, max(1e-9, learned(task, name, rate, 2 + TRIED, seed)[1] - start)
-    n_updates = max(2, round(TRIED * task.seconds / before[1]))
+def within_seconds(
+    task: Task, name: str, rate: float, seed: int, before: tuple[int, float] | None = None
+) -> tuple[Learned, float]:
+    """What it makes of a task in the task's seconds, and how long that was without making the machine.
+
+    ``before`` has the updates and the seconds of another run.
+    """
+    began = time.process_time()
+    task.machine(seed)
+    start = time.process_time() - began
+    if before is None:
+        learned(task, name, rate, 2, seed)  # what is loaded once
+        before = TRIED, max(1e-9, learned(task, name, rate, TRIED, seed)[1] - start)
+    n_updates = max(2, round(before[0] * task.seconds / before[1]))
     for left in reversed(range(TRIES)):
-        model, seconds = learned(task, name, rate, n_updates, seed)
+        found, seconds = learned(task, name, rate, n_updates, seed)
         seconds = max(1e-9, seconds - start)
-        if not left or abs(seconds / task.seconds - 1) < OFF:
+        if not left or found.n_updates < n_updates or abs(seconds / task.seconds - 1) < OFF:
             break
         before, n_updates = (n_updates, seconds), updates_for(before, (n_updates, seconds), task.seconds)
-    return model, seconds, n_updates
+    return found, seconds
 
 
 def updates_for(first: tuple[int, float], second: tuple[int, float], seconds: float) -> int:
@@ -80,13 +91,12 @@ def updates_for(first: tuple[int, float], second: tuple[int, float], seconds: fl
     return max(2, round(n_later * (seconds / t_later) ** (1 / min(max(power, 1.0), 3.0))))
 
 
-def measure(task: Task, name: str, rate: float, seed: int, budget: str) -> Row:
+def measure(task: Task, name: str, rate: float, seed: int, budget: str, before: tuple[int, float] | None = None) -> Row:
     """Learn once, and judge; a machine that is not finite has the worst score."""
     if budget.endswith("seconds"):
-        model, seconds, n_updates = within_seconds(task, name, rate, seed)
+        (model, n_updates), seconds = within_seconds(task, name, rate, seed, before)
     else:
-        n_updates = task.n_updates
-        model, seconds = learned(task, name, rate, n_updates, seed)
+        (model, n_updates), seconds = learned(task, name, rate, task.n_updates, seed)
     worst = -math.inf if task.more else math.inf
     sound = all(bool(p.isfinite().all()) for p in model.parameters())
     judge = task.tune if budget.startswith("tuning") else task.judge
@@ -107,35 +117,71 @@ def value_of(row: Row, goal: str, more: bool) -> float:
     return -math.inf if x is None else (x if more else -x)
 
 
+def next_rate(tried: dict[float, float]) -> float | None:
+    """The rate to try after those with the given values, more of which is better; None where the best is found."""
+    if not tried:
+        return FIRST
+    best = RATES.index(best_rate(tried))
+    near = (RATES[k] for k in (best + 1, best - 1) if 0 <= k < len(RATES))
+    return next((rate for rate in near if rate not in tried), None)
+
+
+def best_rate(tried: dict[float, float]) -> float:
+    """Of equal ones the smallest."""
+    return max(tried, key=lambda rate: (tried[rate], -rate))
+
+
 def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[str]) -> Iterator[Row]:
     """All that the task asks for, measured where it is missing."""
     is_random = task.name.startswith("random-")
-    goal, more = task.goal, task.more
+
+    def made(name: str, rate: float, seed: int, budget: str) -> Iterator[Row]:
+        if not kept.find(task=task.name, method=name, budget=budget, rate=rate, seed=seed):
+            yield measure(task, name, rate, seed, budget, near(kept, task, name))
+
     for name in names:
-        if task.rows.shape[1] == 2 and not METHODS[name].plane:
-            continue
         for budget in ["seconds"] if is_random else budgets:
-            tuning = {"method": name, "budget": f"tuning {budget}", "task": "isotropic" if is_random else task.name}
-            for rate in () if is_random else RATES:
-                if not kept.find(rate=rate, **tuning):
-                    yield measure(task, name, rate, TUNING, f"tuning {budget}")
-            tried = kept.find(**tuning)
-            if not tried:
-                raise SystemExit("Random mixtures take the rates of the isotropic one; measure it first.")
-            rate = max(tried, key=lambda row: value_of(row, goal, more))["rate"]
+            if not METHODS[name].learns(task, budget):
+                continue
+            while (rate := next_rate(tried := values(kept, task.name, name, budget))) is not None:
+                if is_random:
+                    raise SystemExit("Random mixtures take the rates of the isotropic one; measure it first.")
+                for seed in tuning_seeds(task.name):
+                    yield from made(name, rate, seed, f"tuning {budget}")
             for seed in range(1 if is_random else n_seeds):
-                if not kept.find(task=task.name, method=name, budget=budget, rate=rate, seed=seed):
-                    yield measure(task, name, rate, seed, budget)
+                yield from made(name, best_rate(tried), seed, budget)
+
+
+def values(kept: Kept, task: str, name: str, budget: str) -> dict[float, float]:
+    """By rate the mean over the tuning seeds of the score that counts, so that more is better; where all seeds are."""
+    task = "isotropic" if task.startswith("random-") else task
+    tried = kept.find(task=task, method=name, budget=f"tuning {budget}")
+    found = {rate: [value_of(row, *GOALS[task]) for row in tried if row["rate"] == rate] for rate in RATES}
+    return {rate: statistics.mean(x) for rate, x in found.items() if len(x) == len(tuning_seeds(task))}
+
+
+def tuning_seeds(task: str) -> tuple[int, ...]:
+    return TUNING if GOALS[task][0] == "KL" else TUNING[:1]
+
+
+def near(kept: Kept, task: Task, name: str) -> tuple[int, float] | None:
+    """Updates and seconds of the last run that kept to the seconds."""
+    same = kept.find(task=task.name, method=name)
+    kept_to = [row for row in same if abs(row["seconds"] / task.seconds - 1) < OFF]
+    return (kept_to[-1]["updates"], kept_to[-1]["seconds"]) if kept_to else None
 
 
 def scored(kept: Kept, column: str, budget: str, score: str | None = None) -> Scored:
     """Scores of a column of the tables by trainer, of the goal or another one; None for a machine that was lost."""
     found: Scored = {}
-    for row in kept.find(budget=budget):
-        goal = GOALS[row["task"]][0]
-        if _column(row["task"]) == column and ((score or goal) in row or row[goal] is None):
-            found.setdefault(row["method"], []).append(row.get(score or goal))
-    return {name: found[name] for name in METHODS if name in found}
+    for name in METHODS:
+        for task, (goal, _) in GOALS.items():
+            tried = values(kept, task, name, budget) if _column(task) == column else {}
+            same = kept.find(task=task, method=name, budget=budget, rate=best_rate(tried)) if tried else []
+            scores = [row.get(score or goal) for row in same if (score or goal) in row or row[goal] is None]
+            if scores:
+                found.setdefault(name, []).extend(scores)
+    return found
 
 
 def table(kept: Kept, budget: str, score: str | None = None) -> list[str]:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +32,15 @@ class Steps:
     adaptive: Callable[[], Tensor] | None = None  # gives particles, by which the rate is chosen (`best_rate`)
 
 
+class Learned(NamedTuple):
+    """The average of a machine's parameters, and how many updates were made: fewer than asked where it diverged."""
+
+    model: GRBM
+    n_updates: int
+
+
 @torch.no_grad()
-def follow(model: GRBM, rule: Rule, data: Tensor, n_updates: int, steps: Steps, seed: int) -> GRBM:
+def follow(model: GRBM, rule: Rule, data: Tensor, n_updates: int, steps: Steps, seed: int) -> Learned:
     """Follow a rule from ``model``, which moves; returns the average of its parameters.
 
     A direction that is not finite ends it, with the average so far, as `grbm.fit` ends.
@@ -44,7 +52,7 @@ def follow(model: GRBM, rule: Rule, data: Tensor, n_updates: int, steps: Steps, 
         direction = rule(model, data[chosen], Blocks(seed_of(seed, "update", update), 1))
         chosen = next(batches)
         if not all(bool(x.isfinite().all()) for x in direction.values()):
-            break
+            return Learned(average, update)
         direction = clipped(direction, steps.clip_norm)
         direction["log_var"] = steps.variance_rate * direction["log_var"]
         particles = None if steps.adaptive is None else steps.adaptive()
@@ -57,7 +65,7 @@ def follow(model: GRBM, rule: Rule, data: Tensor, n_updates: int, steps: Steps, 
         forgets = min(steps.decay, (update + 1) / (update + 10))
         for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
             mean.lerp_(parameter, 1 - forgets)
-    return average
+    return Learned(average, n_updates)
 
 
 @torch.no_grad()

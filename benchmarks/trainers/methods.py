@@ -10,12 +10,12 @@ whole; the others pay PyTorch for each, which "CD-1, by this loop" tells.
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from benchmarks.trainers import rules
-from benchmarks.trainers.loops import Steps, follow
+from benchmarks.trainers.loops import Learned, Steps, follow
 from benchmarks.trainers.rules import Chains, Rule
 from benchmarks.trainers.tasks import Task
 from grbm import (
@@ -39,7 +39,7 @@ from grbm.samplers import Sampler
 
 CLIP, DECAY = 10.0, 0.999
 N_NOISE = 50  # steps from noise of modified CD, half of the paper's
-Learn = Callable[[Task, float, int, int], GRBM]  # of a task, a rate, a number of updates, and a seed
+Learn = Callable[[Task, float, int, int], Learned]  # of a task, a rate, a number of updates, and a seed
 
 
 class Method(NamedTuple):
@@ -47,14 +47,20 @@ class Method(NamedTuple):
 
     source: str
     learn: Learn
-    plane: bool = True  # whether it is for mixtures of the plane too
+    ground: Literal["plane", "images", "both"] = "both"  # the tasks that it is for
+    counted: bool = True  # whether it is run at equal updates; False where they take many times the seconds of others
+
+    def learns(self, task: Task, budget: str) -> bool:
+        """Whether the bench has it learn a task at equal "seconds" or "updates"."""
+        ground = "plane" if task.rows.shape[1] == 2 else "images"
+        return self.ground in ("both", ground) and (self.counted or budget == "seconds")
 
 
 def fitted(objective: Callable[[Task], Objective], *, start: Callable[[GRBM, Task, int], object] | None = None,
            **options: object) -> Learn:  # fmt: skip
     """By `grbm.fit` with SGD."""
 
-    def learn(task: Task, rate: float, n_updates: int, seed: int) -> GRBM:
+    def learn(task: Task, rate: float, n_updates: int, seed: int) -> Learned:
         model = task.machine(seed)
         if start is not None:
             start(model, task, seed)
@@ -70,7 +76,7 @@ def fitted(objective: Callable[[Task], Objective], *, start: Callable[[GRBM, Tas
                 pass
         except DivergenceError:
             pass  # the last good parameters are its result
-        return state.average or model
+        return Learned(state.average or model, state.update)
 
     return learn
 
@@ -86,7 +92,7 @@ def ruled(
     ``adaptive`` by the rate of Cho et al., of which the rate given is where it begins.
     """
 
-    def learn(task: Task, rate: float, n_updates: int, seed: int) -> GRBM:
+    def learn(task: Task, rate: float, n_updates: int, seed: int) -> Learned:
         found = rule(task, n_updates)
         steps = Steps(rate, task.batch_size, task.variance_rate, CLIP, task.min_var, DECAY)
         if adaptive:
@@ -142,6 +148,9 @@ METHODS: dict[str, Method] = {
     "modified CD, Langevin": Method("the same", fitted(from_noise(Langevin(0.5, **LOCAL)))),
     "modified CD, Langevin adjusted": Method("the same", fitted(from_noise(Langevin(0.5, adjust_from=0, **LOCAL)))),
     "modified CD, Gibbs-Langevin": Method("the same", fitted(from_noise(GibbsLangevin(0.2, **LOCAL)))),
+    "modified CD, Gibbs-Langevin, step 0.04": Method(
+        "the same", fitted(from_noise(GibbsLangevin(0.04, **LOCAL))), "images"
+    ),
     "modified CD, Gibbs-Langevin adjusted": Method(
         "the same", fitted(from_noise(GibbsLangevin(0.2, adjust_from=0, **LOCAL)))
     ),
@@ -150,9 +159,13 @@ METHODS: dict[str, Method] = {
     ),
     "CD-1": Method("Hinton 2002", fitted(lambda task: CD(Gibbs(), 1, probabilities=True))),
     "CD-1, by this loop": Method("the same", ruled(one_step)),
+    "CD-5": Method("the same", fitted(lambda task: CD(Gibbs(), 5, probabilities=True))),
     "CD-10": Method("the same", fitted(lambda task: CD(Gibbs(), 10, probabilities=True))),
     "PCD": Method("Tieleman 2008", fitted(persistent())),
     "PCD, centred": Method("Montavon & Müller 2012; Melchior et al. 2016", fitted(persistent(), centred=True)),
+    "PCD, centred, 30 steps, 1,000 rows": Method(
+        "the same, with the work of ours", fitted(persistent(n_steps=30), centred=True, batch_size=1000), "plane"
+    ),
     "PCD, tempered": Method("Desjardins et al. 2010; Cho et al. 2011", fitted(persistent(tempered))),
     "PCD, enhanced": Method(
         "Cho, Raiko & Ilin 2011", ruled(lambda task, n: rules.Enhanced(Chains(Gibbs(), 5, task.n_chains)))
@@ -164,7 +177,7 @@ METHODS: dict[str, Method] = {
     "CD-1, rarely active start, one variance": Method(
         "Melchior et al. 2017; Krizhevsky 2009",
         ruled(lambda task, n: rules.shared_variance(one_step(task, n)), start=rarely_active),
-        plane=False,
+        ground="images",
     ),
     "CD-1, sparse": Method("Lee et al. 2008", ruled(lambda task, n: rules.Sparse(one_step(task, n)))),
     "S-DCP": Method("Upadhya & Sastry 2021", ruled(lambda task, n: rules.Frozen(inner=5, n_steps=1))),
@@ -172,17 +185,28 @@ METHODS: dict[str, Method] = {
     "denoising": Method("Vincent 2011", ruled(lambda task, n: rules.Denoising(task.base.var.sqrt(), n))),
     "naive mean field": Method("order 1 of the next", ruled(lambda task, n: rules.MeanField(1))),
     "TAP": Method("Gabrié et al. 2015; Tramel et al. 2018", ruled(lambda task, n: rules.MeanField(2))),
+    "naive mean field, by exp(−Γ)": Method(
+        "fixed points by their weights", ruled(lambda task, n: rules.MeanField(1, weighted=True))
+    ),
+    "TAP, by exp(−Γ)": Method(
+        "fixed points by their weights", ruled(lambda task, n: rules.MeanField(2, weighted=True))
+    ),
     "weighted walkers": Method("Carbone et al. 2023", ruled(lambda task, n: rules.Weighted(5 * task.n_chains))),
     "PCD, along the trajectory": Method(
-        "Béreux et al. 2024", fitted(persistent(lambda task: TrajectoryTempering(base=task.base)))
+        "Béreux et al. 2024", fitted(persistent(lambda task: TrajectoryTempering(base=task.base))), counted=False
     ),
     "PCD, spectral": Method("Carlson et al. 2015 (arXiv:1703.09766)", fitted(persistent(), spectral_norm=0.5)),
     "ours, plane": Method(
-        "presets isotropic, anisotropic", fitted(persistent(temperature_100, 30), centred=True, batch_size=1000)
+        "presets isotropic, anisotropic",
+        fitted(persistent(temperature_100, 30), centred=True, batch_size=1000),
+        "plane",
+    ),
+    "ours, plane, 5 steps, 500 rows": Method(
+        "the same, with the work of PCD", fitted(persistent(temperature_100), centred=True), "plane"
     ),
     "ours, images": Method(
         "preset mnist-small",
         fitted(persistent(restart=0.1), centred=True, spectral_norm=0.5, average_decay=0.99),
-        plane=False,
+        "images",
     ),
 }  # fmt: skip

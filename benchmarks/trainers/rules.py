@@ -187,10 +187,12 @@ def denoising(model: GRBM, batch: Tensor, xi: Tensor, tau: Tensor) -> Ascent:
 class MeanField:
     """Mean-field statistics in place of chains: of order 2 (TAP: Gabrié et al. 2015, Tramel et al. 2018) or 1.
 
-    Magnetisations persist from update to update, and take a few damped steps to their fixed point at each.
+    Magnetisations persist from update to update, and take a few damped steps to their fixed point at each. Fixed points
+    count alike, or ``weighted`` by exp(−Γ), as parts of one log Z; each as often as magnetisations are at it.
     """
 
     order: int = 2
+    weighted: bool = False
     n_iterations: int = 5
     n_points: int = 64
     m: Tensor | None = None  # means of hidden units (n_points, M)
@@ -205,7 +207,8 @@ class MeanField:
         # ascent of moments leaves out what cancels between two phases; here it does not
         data["mu"] = data["mu"] - energy.mu / energy.var
         data["log_var"] = data["log_var"] + 0.5 * energy.mu.square() / energy.var
-        at_model = statistics(energy, self.m, self.order)
+        log_z = log_z_of(energy, self.m, self.order) if self.weighted else self.m.new_zeros(len(self.m))
+        at_model = statistics(energy, self.m, self.order, log_z.softmax(0))
         return {name: data[name] - at_model[name] for name in data}
 
 
@@ -241,16 +244,15 @@ def log_z_of(energy: Energy, m: Tensor, order: int) -> Tensor:
     return -(value - 0.5 * ((c @ J.square()) * kappa).sum(-1) if order == 2 else value)
 
 
-def statistics(energy: Energy, m: Tensor, order: int) -> Ascent:
-    """∂(−Γ)/∂θ at a fixed point, the mean over the points m (P, M)."""
+def statistics(energy: Energy, m: Tensor, order: int, share: Tensor) -> Ascent:
+    """∂(−Γ)/∂θ at fixed points m (P, M), the mean by their shares (P,)."""
     a, c, kappa, W, var = energy.visible_mean(m), spread(energy, m, order), m * (1 - m), energy.W, energy.var
-    n = len(m)
-    am, ck = a.T @ m / n, c.T @ kappa / n
+    am, ck = (share * a.T) @ m, (share * c.T) @ kappa
     found = {
         "W": am / var[:, None],
-        "b": m.mean(0),
-        "mu": (a - energy.mu).mean(0) / var,
-        "log_var": (((a - energy.mu).square() + c) / (2 * var)).mean(0) - (W * am).sum(1) / var,
+        "b": share @ m,
+        "mu": share @ (a - energy.mu) / var,
+        "log_var": share @ ((a - energy.mu).square() + c) / (2 * var) - (W * am).sum(1) / var,
     }
     if order == 2:
         found["W"] = found["W"] + W * ck / var.square()[:, None]

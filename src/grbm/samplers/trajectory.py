@@ -29,9 +29,10 @@ class TrajectoryTempering(AdaptiveSampler):
     The returned chains are those of the model; ``state`` holds the visible units of all replicas (R, C, N).
 
     As a negative phase it needs no models to begin with: it saves one whenever the last pair swaps less often than
-    ``save_below``, and the chains of the model go on in both. For a finished model, `tuned` leaves out of many
-    ``models`` those that are not needed. Either way the base is fitted anew, to chains of the first model, and where
-    the two swap too rarely all the same, tempered versions of that model (`ParallelTempering.tuned`) go between them.
+    ``save_below``, and the chains of the model go on in both; before there are more than ``most``, every other one
+    goes. For a finished model, `tuned` leaves out of many ``models`` those that are not needed. Either way the base is
+    fitted anew, to chains of the first model, and where the two swap too rarely all the same, tempered versions of that
+    model (`ParallelTempering.tuned`) go between them.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class TrajectoryTempering(AdaptiveSampler):
     save_below : float
         Swap rate of neighbours below which another model goes between them.
     most : int
-        Models to save at most.
+        Models to keep at most, 3 or more.
     """
 
     models: tuple[Energy, ...] = ()
@@ -56,6 +57,8 @@ class TrajectoryTempering(AdaptiveSampler):
     def __post_init__(self) -> None:
         if not 0 < self.save_below < 1:
             raise ValueError(f"save_below must be between 0 and 1, got {self.save_below}.")
+        if self.most < 3:
+            raise ValueError(f"most must be at least 3, got {self.most}.")
         if self.sampler.anneals:
             raise ValueError("The replicas cannot be moved by an annealed path.")
 
@@ -77,6 +80,8 @@ class TrajectoryTempering(AdaptiveSampler):
         """From v (C, N), for every replica, or from each replica's own; a model saved since has those of the last."""
         if v.ndim == 2:
             v = v.expand(self.n_replicas, *v.shape)
+        if len(v) > self.n_replicas:  # thinned since
+            v = torch.cat([v[:1], v[1:-1][1::2], v[-1:]])
         missing = self.n_replicas - len(v)
         v = torch.cat([v, *[v[-1:]] * missing])
         return self.sampler.start(energy, v[-1], rng)._replace(state=v)
@@ -86,10 +91,11 @@ class TrajectoryTempering(AdaptiveSampler):
         return replicas
 
     def adapted(self, energy: Energy, swap_rate: Tensor) -> "TrajectoryTempering":
-        if len(self.models) >= self.most or float(swap_rate[-1]) >= self.save_below:
+        if float(swap_rate[-1]) >= self.save_below:
             return self
         sampler = self if self.models else self.tuned(energy)
-        return replace(sampler, models=(*sampler.models, energy))
+        kept = sampler.models if len(sampler.models) < self.most else sampler.models[1::2]
+        return replace(sampler, models=(*kept, energy))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The parameters of the models, each stacked along a first axis, and the base."""

@@ -1,0 +1,188 @@
+"""The bench of trainers: rates, seconds, what is kept and shown, and likelihoods in doubt."""
+
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks.trainers import __main__ as bench
+from benchmarks.trainers import loops, methods
+from benchmarks.trainers.figures import ranking
+from benchmarks.trainers.methods import METHODS
+from benchmarks.trainers.tasks import annealed, plane
+from grbm import GRBM
+from grbm.data.mixtures import MIXTURES
+from grbm.evaluate import ais
+from grbm.randomness import generator
+
+
+def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monkeypatch, capsys):
+    command = ["trainers", "--only", "isotropic", "random-0", "--methods", "PCD", "score matching", "--seeds", "2"]
+    monkeypatch.setattr("sys.argv", [*command, "--shrink", "400", "--out", str(tmp_path)])
+    bench.main()
+    kept = bench.Kept(tmp_path / "shrink-400.jsonl")
+    for method in ("PCD", "score matching"):
+        for budget in ("seconds", "updates"):
+            tuning = kept.find(method=method, budget=f"tuning {budget}")
+            means = {r: 0.5 * sum(row["KL"] for row in tuning if row["rate"] == r) for r in {x["rate"] for x in tuning}}
+            assert len(tuning) == 2 * len(means)
+            best = min(means, key=means.get)
+            at = bench.RATES.index(best)
+            assert all(rate in means for rate in bench.RATES[max(at - 1, 0) : at + 2])
+            final = kept.find(task="isotropic", method=method, budget=budget)
+            assert [(row["rate"], row["seed"]) for row in final] == [(best, 0), (best, 1)]
+        [elsewhere] = kept.find(task="random-0", method=method)
+        assert elsewhere["rate"] == kept.find(task="isotropic", method=method, budget="seconds")[0]["rate"]
+    first = capsys.readouterr().out.split("\n\n", 1)[1]
+    monkeypatch.setattr(bench, "measure", None)  # nothing is measured again
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--figures", str(tmp_path / "figures")])
+    bench.main()
+    assert capsys.readouterr().out.strip() == first.strip()
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"trainers-isotropic.png", "trainers-random-mixtures.png"}
+    assert "PCD" in first
+    assert "random mixtures" in first
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--score", "mass"])
+    bench.main()
+    other = capsys.readouterr().out
+    mass = [row["mass"] for row in kept.find(task="isotropic", method="PCD", budget="seconds")]
+    assert f"{sum(mass) / 2:.4g}" in other
+
+
+@pytest.mark.parametrize(
+    ("value", "best", "n_tried"),
+    [
+        (lambda rate: -abs(math.log(rate / 0.01)), 0.01, 3),
+        (lambda rate: rate, 1.0, 5),
+        (lambda rate: -rate, 0.0001, 6),
+        (lambda rate: -abs(math.log(rate / 0.1)), 0.1, 4),
+        (lambda rate: -math.inf if rate > 0.0005 else -1 / rate, 0.0003, 6),  # all from the first on are lost
+    ],
+)
+def test_rates_go_on_until_the_best_is_between_two(value, best, n_tried):
+    tried: dict[float, float] = {}
+    while (rate := bench.next_rate(tried)) is not None:
+        tried[rate] = value(rate)
+    assert bench.best_rate(tried) == best
+    assert len(tried) == n_tried
+
+
+def test_a_lost_machine_is_counted_by_every_score(tmp_path, capsys, monkeypatch):
+    kept = bench.Kept(tmp_path / "results.jsonl")
+    about = {"task": "isotropic", "method": "PCD", "budget": "seconds", "rate": 0.1}
+    for seed in bench.TUNING:
+        kept.add({**about, "budget": "tuning seconds", "seed": seed, "KL": 0.1})
+        kept.add({**about, "budget": "tuning seconds", "seed": seed, "KL": 0.2, "rate": 0.03})
+    kept.add({**about, "seed": 0, "KL": 1000, "mass": 1000, "rate": 0.03})  # of a rate that is not the best
+    kept.add({**about, "seed": 0, "KL": 0.25, "mass": 0.5})
+    kept.add({**about, "seed": 1, "KL": None})
+    monkeypatch.setattr("sys.argv", ["trainers", "--table", "--out", str(tmp_path), "--budgets", "seconds"])
+    for score, shown in (("KL", "0.25 (1 lost)"), ("mass", "0.5 (1 lost)")):
+        monkeypatch.setattr("sys.argv", [*sys.argv, "--score", score])
+        bench.main()
+        assert shown in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [lambda n: 0.002 * n, lambda n: 0.001 * (n + 0.005 * n**2), lambda n: 0.001 * (n + 0.05 * n**2)],
+    ids=["constant", "growing", "growing fast"],
+)
+def test_seconds_are_kept_also_where_updates_become_slower(cost, monkeypatch):
+    tried = []
+
+    def learned(task, name, rate, n_updates, seed):
+        tried.append(n_updates)
+        return loops.Learned(n_updates, n_updates), cost(n_updates)
+
+    monkeypatch.setattr(bench, "learned", learned)
+    clock = iter([0.0, 0.0])
+    monkeypatch.setattr(bench.time, "process_time", lambda: next(clock))
+    found, seconds = bench.within_seconds(plane("isotropic", MIXTURES["isotropic"]), "PCD", 0.1, 0)
+    assert found.model == found.n_updates
+    assert seconds == pytest.approx(cost(found.n_updates))
+    assert seconds == pytest.approx(5, rel=bench.OFF)
+    assert len(tried) <= 2 + bench.TRIES
+
+
+def test_seconds_leave_out_the_making_of_the_machine_and_nothing_else(monkeypatch):
+    """The task's start takes 2 seconds of each run, the trainer's own another 3, and an update 0.01."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(bench.time, "process_time", lambda: clock.now)
+
+    def start(model, seed):
+        clock.now += 2
+
+    def learn(task, rate, n_updates, seed):
+        task.machine(seed)
+        clock.now += 3 + 0.01 * n_updates
+        return loops.Learned(GRBM(2, 3), n_updates)
+
+    monkeypatch.setitem(METHODS, "PCD", methods.Method("", learn))
+    task = plane("isotropic", MIXTURES["isotropic"])._replace(start=start, seconds=13.0)
+    found, seconds = bench.within_seconds(task, "PCD", 0.1, 0)
+    assert seconds == pytest.approx(3 + 0.01 * found.n_updates)
+    assert seconds == pytest.approx(13, rel=bench.OFF)
+    began = clock.now
+    assert bench.within_seconds(task, "PCD", 0.1, 0, before=(1000, 13.0))[0].n_updates == 1000
+    assert clock.now - began == pytest.approx(2 + 15)  # at once
+
+
+def test_one_that_diverges_is_not_given_more_updates(monkeypatch):
+    tried = []
+
+    def learn(task, rate, n_updates, seed):
+        tried.append(n_updates)
+        return loops.Learned(task.machine(seed), min(n_updates, 30))
+
+    monkeypatch.setitem(METHODS, "PCD", methods.Method("", learn))
+    task = plane("isotropic", MIXTURES["isotropic"])
+    row = bench.measure(task, "PCD", 0.1, 0, "seconds", before=(500, 5.0))
+    assert tried == [500]
+    assert row["updates"] == 30
+    row = bench.measure(task, "PCD", 0.1, 0, "updates")
+    assert tried == [500, 2000]
+    assert row["updates"] == 30
+
+
+def test_updates_are_told_by_the_last_run_that_kept_to_the_seconds(tmp_path):
+    kept, task = bench.Kept(tmp_path / "results.jsonl"), plane("isotropic", MIXTURES["isotropic"])
+    assert bench.near(kept, task, "PCD") is None
+    for updates, seconds in ((10, 4.9), (20, 5.2), (30, 9.0)):
+        kept.add({"task": "isotropic", "method": "PCD", "updates": updates, "seconds": seconds})
+    kept.add({"task": "isotropic", "method": "CD-1", "updates": 70, "seconds": 5.0})
+    assert bench.near(kept, task, "PCD") == (20, 5.2)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "elsewhere", "ends", "log_z"),
+    [(None, -0.1, (2.9, 3.1), 3.0), ("elsewhere", 40.0, (2.9, 3.1), 43.0), ("apart", 0.0, (2.0, 7.0), 7.0)],
+)
+def test_likelihoods_count_the_largest_log_z_that_is_in_doubt(doubt, elsewhere, ends, log_z, monkeypatch):
+    lower, upper = ends
+    found = ais.LogZ(3.0, 0.01, lower, 0.01, upper, 0.01, (0.5, 0.5), 100, doubt, elsewhere)
+    monkeypatch.setattr(ais, "log_z", lambda *args, **options: found)
+    model, unseen = GRBM(3, 4, seed=0, dtype=torch.float64), torch.randn(30, 3, generator=generator(5)).double()
+    scores = annealed(unseen, unseen)(model, 0)
+    energy = float(model.free_energy(unseen).detach().mean())
+    assert scores["nats"] == pytest.approx(-energy - log_z)
+    assert scores["near"] == pytest.approx(-energy - 3.0)
+    assert scores["gap"] == pytest.approx(upper - lower)
+    assert scores["converged"] == (doubt is None)
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_trainers_are_ranked_and_what_is_lost_stands_at_the_edge(more):
+    scores = {"poor": [4.0, 6.0], "lost": [1.0, None], "good": [2.0, 2.5], "middling": [3.0, 3.5], "far": [1e9, 1e9]}
+    if more:
+        scores = {name: [None if x is None else -x for x in row] for name, row in scores.items()}
+    found = ranking("x", "nats" if more else "KL", more, {"seconds": scores, "updates": {"good": [2.0], "new": [1.0]}})
+    first, second = found.axes
+    assert [label.get_text() for label in first.get_yticklabels()] == ["good", "middling", "poor", "far", "lost", "new"]
+    crosses = [line.get_ydata()[0] for line in first.lines if line.get_marker() == "x"]
+    assert crosses == [3, 4]
+    means = [float(line.get_xdata()[0]) for line in first.lines if line.get_marker() == "|"]
+    assert means == [s * x for s, x in zip([-1 if more else 1] * 3, [2.25, 3.25, 5.0], strict=True)]
+    assert [line.get_ydata()[0] for line in second.lines if line.get_marker() == "|"] == [0, 5]

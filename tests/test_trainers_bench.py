@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benchmarks.trainers import __main__ as bench
-from benchmarks.trainers import loops, methods
+from benchmarks.trainers import kept as keeping
+from benchmarks.trainers import loops, measuring, methods
 from benchmarks.trainers.figures import ranking
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import annealed, plane
@@ -22,15 +23,15 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     command = ["trainers", "--only", "isotropic", "random-0", "--methods", "PCD", "score matching", "--seeds", "2"]
     monkeypatch.setattr("sys.argv", [*command, "--shrink", "400", "--out", str(tmp_path)])
     bench.main()
-    kept = bench.Kept(tmp_path / "shrink-400.jsonl")
+    kept = keeping.Kept(tmp_path / "shrink-400.jsonl")
     for method in ("PCD", "score matching"):
         for budget in ("seconds", "updates"):
             tuning = kept.find(method=method, budget=f"tuning {budget}")
             means = {r: 0.5 * sum(row["KL"] for row in tuning if row["rate"] == r) for r in {x["rate"] for x in tuning}}
             assert len(tuning) == 2 * len(means)
             best = min(means, key=means.get)
-            at = bench.RATES.index(best)
-            assert all(rate in means for rate in bench.RATES[max(at - 1, 0) : at + 2])
+            at = keeping.RATES.index(best)
+            assert all(rate in means for rate in keeping.RATES[max(at - 1, 0) : at + 2])
             final = kept.find(task="isotropic", method=method, budget=budget)
             assert [(row["rate"], row["seed"]) for row in final] == [(best, 0), (best, 1)]
         [elsewhere] = kept.find(task="random-0", method=method)
@@ -63,16 +64,16 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
 )
 def test_rates_go_on_until_the_best_is_between_two(value, best, n_tried):
     tried: dict[float, float] = {}
-    while (rate := bench.next_rate(tried)) is not None:
+    while (rate := keeping.next_rate(tried)) is not None:
         tried[rate] = value(rate)
-    assert bench.best_rate(tried) == best
+    assert keeping.best_rate(tried) == best
     assert len(tried) == n_tried
 
 
 def test_a_lost_machine_is_counted_by_every_score(tmp_path, capsys, monkeypatch):
-    kept = bench.Kept(tmp_path / "results.jsonl")
+    kept = keeping.Kept(tmp_path / "results.jsonl")
     about = {"task": "isotropic", "method": "PCD", "budget": "seconds", "rate": 0.1}
-    for seed in bench.TUNING:
+    for seed in keeping.TUNING:
         kept.add({**about, "budget": "tuning seconds", "seed": seed, "KL": 0.1})
         kept.add({**about, "budget": "tuning seconds", "seed": seed, "KL": 0.2, "rate": 0.03})
     kept.add({**about, "seed": 0, "KL": 1000, "mass": 1000, "rate": 0.03})  # of a rate that is not the best
@@ -97,20 +98,20 @@ def test_seconds_are_kept_also_where_updates_become_slower(cost, monkeypatch):
         tried.append(n_updates)
         return loops.Learned(n_updates, n_updates), cost(n_updates)
 
-    monkeypatch.setattr(bench, "learned", learned)
+    monkeypatch.setattr(measuring, "learned", learned)
     clock = iter([0.0, 0.0])
-    monkeypatch.setattr(bench.time, "process_time", lambda: next(clock))
-    found, seconds = bench.within_seconds(plane("isotropic", MIXTURES["isotropic"]), "PCD", 0.1, 0)
+    monkeypatch.setattr(measuring.time, "process_time", lambda: next(clock))
+    found, seconds = measuring.within_seconds(plane("isotropic", MIXTURES["isotropic"]), "PCD", 0.1, 0)
     assert found.model == found.n_updates
     assert seconds == pytest.approx(cost(found.n_updates))
-    assert seconds == pytest.approx(5, rel=bench.OFF)
-    assert len(tried) <= 2 + bench.TRIES
+    assert seconds == pytest.approx(5, rel=measuring.OFF)
+    assert len(tried) <= 2 + measuring.TRIES
 
 
 def test_seconds_leave_out_the_making_of_the_machine_and_nothing_else(monkeypatch):
     """The task's start takes 2 seconds of each run, the trainer's own another 3, and an update 0.01."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(bench.time, "process_time", lambda: clock.now)
+    monkeypatch.setattr(measuring.time, "process_time", lambda: clock.now)
 
     def start(model, seed):
         clock.now += 2
@@ -122,11 +123,11 @@ def test_seconds_leave_out_the_making_of_the_machine_and_nothing_else(monkeypatc
 
     monkeypatch.setitem(METHODS, "PCD", methods.Method("", learn))
     task = plane("isotropic", MIXTURES["isotropic"])._replace(start=start, seconds=13.0)
-    found, seconds = bench.within_seconds(task, "PCD", 0.1, 0)
+    found, seconds = measuring.within_seconds(task, "PCD", 0.1, 0)
     assert seconds == pytest.approx(3 + 0.01 * found.n_updates)
-    assert seconds == pytest.approx(13, rel=bench.OFF)
+    assert seconds == pytest.approx(13, rel=measuring.OFF)
     began = clock.now
-    assert bench.within_seconds(task, "PCD", 0.1, 0, before=(1000, 13.0))[0].n_updates == 1000
+    assert measuring.within_seconds(task, "PCD", 0.1, 0, before=(1000, 13.0))[0].n_updates == 1000
     assert clock.now - began == pytest.approx(2 + 15)  # at once
 
 
@@ -139,21 +140,21 @@ def test_one_that_diverges_is_not_given_more_updates(monkeypatch):
 
     monkeypatch.setitem(METHODS, "PCD", methods.Method("", learn))
     task = plane("isotropic", MIXTURES["isotropic"])
-    row = bench.measure(task, "PCD", 0.1, 0, "seconds", before=(500, 5.0))
+    row = measuring.measure(task, "PCD", 0.1, 0, "seconds", before=(500, 5.0))
     assert tried == [500]
     assert row["updates"] == 30
-    row = bench.measure(task, "PCD", 0.1, 0, "updates")
+    row = measuring.measure(task, "PCD", 0.1, 0, "updates")
     assert tried == [500, 2000]
     assert row["updates"] == 30
 
 
 def test_updates_are_told_by_the_last_run_that_kept_to_the_seconds(tmp_path):
-    kept, task = bench.Kept(tmp_path / "results.jsonl"), plane("isotropic", MIXTURES["isotropic"])
-    assert bench.near(kept, task, "PCD") is None
+    kept, task = keeping.Kept(tmp_path / "results.jsonl"), plane("isotropic", MIXTURES["isotropic"])
+    assert measuring.near(kept, task, "PCD") is None
     for updates, seconds in ((10, 4.9), (20, 5.2), (30, 9.0)):
         kept.add({"task": "isotropic", "method": "PCD", "updates": updates, "seconds": seconds})
     kept.add({"task": "isotropic", "method": "CD-1", "updates": 70, "seconds": 5.0})
-    assert bench.near(kept, task, "PCD") == (20, 5.2)
+    assert measuring.near(kept, task, "PCD") == (20, 5.2)
 
 
 @pytest.mark.parametrize(

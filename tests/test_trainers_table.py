@@ -182,12 +182,12 @@ def moved(n_updates: int, steps: loops.Steps, size: float = 1.0) -> tuple[dict[s
 
 def test_a_loop_of_one_direction_ends_where_the_cosine_says():
     """After 20 updates along d at rate r: r d Σ ½(1 + cos(πk/20)), log σ² by a quarter of that; averages by weights."""
-    steps = loops.Steps(0.01, 10, 0.25, None, 1e-9, 0.9)
+    steps = loops.Steps(0.01, 10, 0.25, None, 1e-9, 0.5)
     last, mean, way = moved(20, steps)
     reached, averaged = [], 0.0
     for k in range(20):
         reached.append(sum(0.5 * (1 + math.cos(math.pi * i / 20)) for i in range(k + 1)))
-        keeps = min(0.9, (k + 1) / (k + 10))
+        keeps = min(0.5, (k + 1) / (k + 10))
         averaged = keeps * averaged + (1 - keeps) * reached[-1]
     for name, d in way.items():
         rate = 0.01 * (0.25 if name == "log_var" else 1)

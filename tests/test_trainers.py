@@ -182,7 +182,7 @@ def test_denoising_is_score_matching_of_rows_with_noise():
 
 
 def settled(model: GRBM, m: torch.Tensor, order: int) -> torch.Tensor:
-    for _ in range(2000):
+    for _ in range(500):
         m = rules.iterate(model.freeze(), m, order)
     return m
 
@@ -421,10 +421,13 @@ def test_a_loop_repeats_itself_and_climbs():
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.ground != "images"])
 def test_every_trainer_learns_something_of_a_mixture(name):
-    """After 150 updates of 100 rows it is far nearer to the rows than where it began; one collapses, as in Figure 1."""
+    """After 150 updates of 100 rows it is far nearer to the rows than where it began; one collapses, as in Figure 1.
+
+    Along the trajectory updates become slow, and 40 do.
+    """
     task = plane("isotropic", MIXTURES["isotropic"])._replace(batch_size=100)
     before = task.judge(task.machine(0), 0)["KL"]
-    after = task.judge(METHODS[name].learn(task, 0.01, 150, 0).model, 0)["KL"]
+    after = task.judge(METHODS[name].learn(task, 0.01, 40 if "trajectory" in name else 150, 0).model, 0)["KL"]
     assert after > before if name == "modified CD, Gibbs-Langevin adjusted" else after < before - 2
 
 

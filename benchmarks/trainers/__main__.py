@@ -66,14 +66,18 @@ def scored(kept: Kept, column: str, budget: str, score: str | None = None) -> Sc
 
 
 def table(kept: Kept, budget: str, score: str | None = None) -> list[str]:
-    """A line a trainer: mean and standard error over seeds of each task's score, and over all random mixtures."""
+    """A line a trainer: mean and standard error over seeds of each task's score, and over all random mixtures.
+
+    At its end stands where the trainer is from.
+    """
     every = {column: scored(kept, column, budget, score) for column in COLUMNS}
     columns = {column: found for column, found in every.items() if found}
     lines = [f"{'at equal ' + budget:<40}" + "".join(f"{column:>22}" for column in columns)]
     for name in METHODS:
         cells = [_cell(found.get(name, [])) for found in columns.values()]
         if any(cells):
-            lines.append(f"{name:<40}" + "".join(f"{cell or '–':>22}" for cell in cells))
+            shown = "".join(f"{cell or '–':>22}" for cell in cells)
+            lines.append(f"{name:<40}{shown}   {METHODS[name].source}")
     return lines
 
 

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.trainers.figures import Scored, ranking
 from benchmarks.trainers.kept import COLUMNS, GOALS, Kept, Row, best_rate, column_of, next_rate, tuning_seeds, values
-from benchmarks.trainers.measuring import measure, near
+from benchmarks.trainers.measuring import earlier, measure
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
 from grbm import files
@@ -37,7 +37,7 @@ def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[s
 
     def made(name: str, rate: float, seed: int, budget: str) -> Iterator[Row]:
         if not kept.find(task=task.name, method=name, budget=budget, rate=rate, seed=seed):
-            yield measure(task, name, rate, seed, budget, near(kept, task, name))
+            yield measure(task, name, rate, seed, budget, earlier(kept, task, name))
 
     for name in names:
         for budget in ["seconds"] if is_random else budgets:
@@ -54,15 +54,13 @@ def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[s
 
 def scored(kept: Kept, column: str, budget: str, score: str | None = None) -> Scored:
     """Scores of a column of the tables by trainer, of the goal or another one; None for a machine that was lost."""
-    found: Scored = {}
+    found: Scored = {name: [] for name in METHODS}
     for name in METHODS:
-        for task, (goal, _) in GOALS.items():
-            tried = values(kept, task, name, budget) if column_of(task) == column else {}
+        for task in (task for task in GOALS if column_of(task) == column):
+            goal, tried = GOALS[task][0], values(kept, task, name, budget)
             same = kept.find(task=task, method=name, budget=budget, rate=best_rate(tried)) if tried else []
-            scores = [row.get(score or goal) for row in same if (score or goal) in row or row[goal] is None]
-            if scores:
-                found.setdefault(name, []).extend(scores)
-    return found
+            found[name] += [row.get(score or goal) for row in same if (score or goal) in row or row[goal] is None]
+    return {name: scores for name, scores in found.items() if scores}
 
 
 def table(kept: Kept, budget: str, score: str | None = None) -> list[str]:

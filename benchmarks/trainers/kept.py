@@ -53,8 +53,8 @@ def next_rate(tried: dict[float, float]) -> float | None:
     if not tried:
         return FIRST
     best = RATES.index(best_rate(tried))
-    near = (RATES[k] for k in (best + 1, best - 1) if 0 <= k < len(RATES))
-    return next((rate for rate in near if rate not in tried), None)
+    neighbours = (RATES[k] for k in (best + 1, best - 1) if 0 <= k < len(RATES))
+    return next((rate for rate in neighbours if rate not in tried), None)
 
 
 def best_rate(tried: dict[float, float]) -> float:

@@ -64,7 +64,7 @@ def measure(task: Task, name: str, rate: float, seed: int, budget: str, before: 
     return {**about, "updates": n_updates, "seconds": round(seconds, 2), **{k: _plain(x) for k, x in scores.items()}}
 
 
-def near(kept: Kept, task: Task, name: str) -> tuple[int, float] | None:
+def earlier(kept: Kept, task: Task, name: str) -> tuple[int, float] | None:
     """Updates and seconds of the last run that kept to the seconds."""
     same = kept.find(task=task.name, method=name)
     kept_to = [row for row in same if abs(row["seconds"] / task.seconds - 1) < OFF]

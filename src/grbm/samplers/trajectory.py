@@ -17,6 +17,7 @@ from grbm.samplers.updates import Decision, accept
 PILOT_CHAINS, PILOT_STEPS = 64, 200  # of `TrajectoryTempering.tuned`, which looks at the last states alone
 FreeEnergy = Callable[[Tensor], Tensor]
 PARAMETERS = ("W", "b", "mu", "var")
+THINNED = slice(1, None, 2)  # the models that stay, and their replicas
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class TrajectoryTempering(AdaptiveSampler):
         if v.ndim == 2:
             v = v.expand(self.n_replicas, *v.shape)
         if len(v) > self.n_replicas:  # thinned since
-            v = torch.cat([v[:1], v[1:-1][1::2], v[-1:]])
+            v = torch.cat([v[:1], v[1:-1][THINNED], v[-1:]])
         missing = self.n_replicas - len(v)
         v = torch.cat([v, *[v[-1:]] * missing])
         return self.sampler.start(energy, v[-1], rng)._replace(state=v)
@@ -94,7 +95,7 @@ class TrajectoryTempering(AdaptiveSampler):
         if float(swap_rate[-1]) >= self.save_below:
             return self
         sampler = self if self.models else self.tuned(energy)
-        kept = sampler.models if len(sampler.models) < self.most else sampler.models[1::2]
+        kept = sampler.models if len(sampler.models) < self.most else sampler.models[THINNED]
         return replace(sampler, models=(*kept, energy))
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -334,6 +334,8 @@ def test_bad_ladders_are_refused():
         ParallelTempering(adapt=1.5)
     with pytest.raises(ValueError, match="save_below"):
         TrajectoryTempering(save_below=1.0)
+    with pytest.raises(ValueError, match="most must be at least 3"):
+        TrajectoryTempering(most=2)
 
 
 def test_a_run_keeps_models_along_training_and_samples_with_them(tmp_path):

@@ -221,9 +221,7 @@ def test_mean_field_statistics_are_the_gradient_of_its_log_z(order):
 
     found = rules.statistics(model.freeze(), m, order, one)
     for name in NAMES:
-        for index, slope in slopes(
-            lambda x: float(rules.log_z_of(x.freeze(), settled(x, m, order), order)), model, name
-        ):
+        for index, slope in slopes(value, model, name):
             assert float(found[name][index]) == pytest.approx(slope, abs=1e-6)
 
 

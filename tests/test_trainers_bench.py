@@ -11,7 +11,6 @@ import torch
 from benchmarks.trainers import __main__ as bench
 from benchmarks.trainers import kept as keeping
 from benchmarks.trainers import loops, measuring, methods
-from benchmarks.trainers import tasks as judging
 from benchmarks.trainers.figures import ranking
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import annealed, plane
@@ -22,13 +21,6 @@ from grbm.randomness import generator
 
 
 def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monkeypatch, capsys):
-    n_judged = iter(range(1000))
-
-    def judged(model, mixture):  # quickly, and each in its own way
-        kl = float(model.free_energy(mixture.means.float()).detach().std()) + 0.01 * next(n_judged)
-        return SimpleNamespace(kl=kl, mode_mass=[0.5 * kl] * len(mixture.weights))
-
-    monkeypatch.setattr(judging, "density_score", judged)
     command = ["trainers", "--only", "isotropic", "random-0", "--methods", "PCD", "score matching", "--seeds", "2"]
     monkeypatch.setattr("sys.argv", [*command, "--shrink", "400", "--out", str(tmp_path)])
     bench.main()

@@ -71,6 +71,22 @@ def test_rates_go_on_until_the_best_is_between_two(value, best, n_tried):
     assert len(tried) == n_tried
 
 
+def test_a_rate_is_known_once_all_tuning_seeds_are(tmp_path):
+    """Two in the plane, whose mean counts and which random mixtures borrow; one elsewhere, where more is better."""
+    kept = keeping.Kept(tmp_path / "results.jsonl")
+    about = {"method": "PCD", "budget": "tuning seconds", "rate": 0.1}
+    kept.add({**about, "task": "isotropic", "seed": 100, "KL": 0.25})
+    kept.add({**about, "task": "digits", "seed": 100, "nats": -7.0})
+    assert keeping.values(kept, "isotropic", "PCD", "seconds") == {}
+    assert keeping.values(kept, "digits", "PCD", "seconds") == {0.1: -7.0}
+    kept.add({**about, "task": "isotropic", "seed": 101, "KL": 0.75})
+    for task in ("isotropic", "random-3"):
+        assert keeping.values(kept, task, "PCD", "seconds") == {0.1: -0.5}
+    assert keeping.values(kept, "isotropic", "PCD", "updates") == {}
+    kept.add({**about, "task": "digits", "seed": 100, "rate": 0.3, "nats": None})
+    assert keeping.values(kept, "digits", "PCD", "seconds")[0.3] == -math.inf
+
+
 def test_a_lost_machine_is_counted_by_every_score(tmp_path, capsys, monkeypatch):
     kept = keeping.Kept(tmp_path / "results.jsonl")
     about = {"task": "isotropic", "method": "PCD", "budget": "seconds", "rate": 0.1}

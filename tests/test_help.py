@@ -1,6 +1,7 @@
 """The command line as somebody meets it who does not know it: quick help, close names, short options, JSON, lists."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -57,6 +58,31 @@ def test_help_and_errors_of_the_command_line_load_nothing_heavy(args):
     code += "print([m for m in ('torch', 'numpy', 'matplotlib', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "8000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    ids=["by itself", "as it was", "as its policy says"],
+)
+def test_threads_are_told_to_wait_briefly_before_pytorch_begins(given, found):
+    """By a finder that looks when PyTorch is first imported: later it would be too late."""
+    code = """
+import os, sys
+
+class Look:
+    def find_spec(self, name, *args):
+        if name == "torch":
+            print("at import:", os.environ.get("GOMP_SPINCOUNT"))
+            sys.exit()
+
+sys.meta_path.insert(0, Look())
+from grbm import cli
+cli.main(["doctor", "--machine"])
+"""
+    env = {k: x for k, x in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env | given)
+    assert done.stdout.splitlines()[0] == f"at import: {found}"
 
 
 @pytest.mark.parametrize("after", [0.3, 0.7, 1.2, 2.0])

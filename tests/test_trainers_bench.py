@@ -57,7 +57,7 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     ("value", "best", "n_tried"),
     [
         (lambda rate: -abs(math.log(rate / 0.01)), 0.01, 3),
-        (lambda rate: rate, 1.0, 5),
+        (lambda rate: rate, 10.0, 7),
         (lambda rate: -rate, 0.0001, 6),
         (lambda rate: -abs(math.log(rate / 0.1)), 0.1, 4),
         (lambda rate: -math.inf if rate > 0.0005 else -1 / rate, 0.0003, 6),  # all from the first on are lost

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.trainers.tasks import NAMES
 from grbm import files
 
-RATES, FIRST = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 0.01
+RATES, FIRST = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 0.01
 TUNING = (100, 101)  # seeds by which rates are chosen: the first, and in the plane both
 Row = dict[str, Any]
 

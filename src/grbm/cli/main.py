@@ -34,6 +34,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
 Start with `grbm train digits` (half a minute at most). Every command explains itself with --help.
 Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong;
 130 or 143, stopped by a signal."""
+LOOKS = "8000"  # of a waiting thread, before it sleeps
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
+    _wait_briefly()
     before = _quit_cleanly()
     try:
         return _command(args[0])(args[1:]) or 0
@@ -77,6 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+def _wait_briefly() -> None:
+    """Let PyTorch's threads sleep soon while they wait for each other; they read this when PyTorch is imported.
+
+    By GCC's default they look for milliseconds, and beside another busy program each wait may cost its whole turn.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", LOOKS)
 
 
 def _quit_cleanly() -> Any:

@@ -26,11 +26,13 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     bench.main()
     kept = keeping.Kept(tmp_path / "shrink-400.jsonl")
     for method in ("PCD", "score matching"):
+        first = keeping.FIRST
         for budget in ("seconds", "updates"):
             tuning = kept.find(method=method, budget=f"tuning {budget}")
             means = {r: 0.5 * sum(row["KL"] for row in tuning if row["rate"] == r) for r in {x["rate"] for x in tuning}}
             assert len(tuning) == 2 * len(means)
-            best = min(means, key=means.get)
+            assert tuning[0]["rate"] == first
+            first = best = min(means, key=means.get)
             at = keeping.RATES.index(best)
             assert all(rate in means for rate in keeping.RATES[max(at - 1, 0) : at + 2])
             final = kept.find(task="isotropic", method=method, budget=budget)

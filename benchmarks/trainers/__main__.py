@@ -5,11 +5,11 @@
     uv run python -m benchmarks.trainers --table                                              # what is measured so far
 
 Each trainer's rate is the best on seeds of its own (100, and 101 in the plane) and, but for the plane and MNIST, on
-validation rows: from 0.01 the rates go by factors of about three, until the best has been tried with both its
-neighbours; it goes on to the seeds that count. The eight random mixtures take the rate of the isotropic one, one seed
-each, and have one column. Seconds are those of one thread's processor time without the start that all have: a trainer
-makes as many updates as an earlier run tells, and begins again with another number, up to four times, where that was
-off by more than a tenth. One that diverges is judged by what it had before.
+validation rows: from 0.01, or at equal updates from the best at equal seconds, the rates go by factors of about three,
+until the best has been tried with both its neighbours; it goes on to the seeds that count. The eight random mixtures
+take the rate of the isotropic one, one seed each, and have one column. Seconds are those of one thread's processor time
+without the start that all have: a trainer makes as many updates as an earlier run tells, and begins again with another
+number, up to four times, where that was off by more than a tenth. One that diverges is judged by what it had before.
 What is measured is kept in --out, and not measured again.
 """
 
@@ -23,7 +23,18 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.trainers.figures import Scored, ranking
-from benchmarks.trainers.kept import COLUMNS, GOALS, Kept, Row, best_rate, column_of, next_rate, tuning_seeds, values
+from benchmarks.trainers.kept import (
+    COLUMNS,
+    FIRST,
+    GOALS,
+    Kept,
+    Row,
+    best_rate,
+    column_of,
+    next_rate,
+    tuning_seeds,
+    values,
+)
 from benchmarks.trainers.measuring import earlier, measure
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
@@ -43,7 +54,9 @@ def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[s
         for budget in ["seconds"] if is_random else budgets:
             if not METHODS[name].learns(task, budget):
                 continue
-            while (rate := next_rate(tried := values(kept, task.name, name, budget))) is not None:
+            before = values(kept, task.name, name, "seconds") if budget == "updates" else {}
+            first = best_rate(before) if before else FIRST
+            while (rate := next_rate(tried := values(kept, task.name, name, budget), first)) is not None:
                 if is_random:
                     raise SystemExit("Random mixtures take the rates of the isotropic one; measure it first.")
                 for seed in tuning_seeds(task.name):

@@ -33,7 +33,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 KEY = 0xFEDCBA9876543210  # above 2^63: the kernels see it as a negative number
 LARGE, LONG = (
-    ((70, 130, 17), 11) if CUDA else ((40, 70, 17), 5)
+    ((70, 130, 17), 11) if CUDA else ((70, 70, 17), 5)
 )  # several tiles each way, no side a whole number of them
 needs_gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
 

@@ -32,9 +32,10 @@ cuda_buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 KEY = 0xFEDCBA9876543210  # above 2^63: the kernels see it as a negative number
-LARGE, LONG = (
-    ((70, 130, 17), 11) if CUDA else ((70, 70, 17), 5)
-)  # several tiles each way, no side a whole number of them
+PRECISIONS = ("highest", "high", "fast")
+SOME = [("highest", 2, 5, 3, 11), *((x, 70, 70, 17, 5) for x in PRECISIONS)]  # several tiles each way
+MORE = [("high", 2, 5, 3, 11), ("fast", 2, 5, 3, 11), *((x, 70, 130, 17, 11) for x in PRECISIONS)]
+in_minutes = [] if CUDA else [pytest.mark.slow]  # about ten for MORE in the interpreter
 needs_gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
 
 
@@ -72,7 +73,7 @@ def moments_in_stretches(energy, moves, v, n_steps: int, burn_in: int, marginal:
 
 
 @pytest.mark.parametrize(
-    ("precision", "N", "M", "C"), [("highest", 2, 5, 3), *((x, *LARGE) for x in ("highest", "high", "fast"))]
+    ("precision", "N", "M", "C", "n_long"), [*SOME, *(pytest.param(*case, marks=in_minutes) for case in MORE)]
 )
 @pytest.mark.parametrize(
     "sampler",
@@ -86,12 +87,12 @@ def moments_in_stretches(energy, moves, v, n_steps: int, burn_in: int, marginal:
     ],
     ids=repr,
 )
-def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C):
+def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C, n_long):
     """From the same random numbers: every unit of every chain and all sums; half precision within its rounding."""
     model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
     energy = model.to(DEVICE).freeze(precision)
     v = torch.randn(C, N, generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    for n_steps, burn_in, marginal in ((0, -1, True), (1, 0, False), (3, 1, True), (LONG, -1, False)):
+    for n_steps, burn_in, marginal in ((0, -1, True), (1, 0, False), (3, 1, True), (n_long, -1, False)):
         one = walk(sampler, energy, v, n_steps, Philox(KEY, 5), burn_in, marginal)
         two = reference(energy, sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=marginal)
         assert one.sums.count == two.sums.count

@@ -67,7 +67,7 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
 )
 def test_rates_go_on_until_the_best_is_between_two(value, best, n_tried):
     tried: dict[float, float] = {}
-    while (rate := keeping.next_rate(tried)) is not None:
+    while (rate := keeping.next_rate(tried, {})) is not None:
         tried[rate] = value(rate)
     assert keeping.best_rate(tried) == best
     assert len(tried) == n_tried

@@ -23,18 +23,7 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.trainers.figures import Scored, ranking
-from benchmarks.trainers.kept import (
-    COLUMNS,
-    FIRST,
-    GOALS,
-    Kept,
-    Row,
-    best_rate,
-    column_of,
-    next_rate,
-    tuning_seeds,
-    values,
-)
+from benchmarks.trainers.kept import COLUMNS, GOALS, Kept, Row, best_rate, column_of, next_rate, tuning_seeds, values
 from benchmarks.trainers.measuring import earlier, measure
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
@@ -54,9 +43,8 @@ def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[s
         for budget in ["seconds"] if is_random else budgets:
             if not METHODS[name].learns(task, budget):
                 continue
-            before = values(kept, task.name, name, "seconds") if budget == "updates" else {}
-            first = best_rate(before) if before else FIRST
-            while (rate := next_rate(tried := values(kept, task.name, name, budget), first)) is not None:
+            at_seconds = values(kept, task.name, name, "seconds")
+            while (rate := next_rate(tried := values(kept, task.name, name, budget), at_seconds)) is not None:
                 if is_random:
                     raise SystemExit("Random mixtures take the rates of the isotropic one; measure it first.")
                 for seed in tuning_seeds(task.name):

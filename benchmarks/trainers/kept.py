@@ -48,10 +48,13 @@ def value_of(row: Row, goal: str, more: bool) -> float:
     return -math.inf if x is None else (x if more else -x)
 
 
-def next_rate(tried: dict[float, float], first: float = FIRST) -> float | None:
-    """The rate to try after those with the given values, more of which is better; None where the best is found."""
+def next_rate(tried: dict[float, float], elsewhere: dict[float, float]) -> float | None:
+    """The rate to try after those with the given values, more of which is better; None where the best is found.
+
+    The first is the best ``elsewhere``, where rates were tried there.
+    """
     if not tried:
-        return first
+        return best_rate(elsewhere) if elsewhere else FIRST
     best = RATES.index(best_rate(tried))
     neighbours = (RATES[k] for k in (best + 1, best - 1) if 0 <= k < len(RATES))
     return next((rate for rate in neighbours if rate not in tried), None)

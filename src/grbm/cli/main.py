@@ -31,10 +31,10 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
   grbm reproduce WHAT    a figure or table of the paper: fig1 to fig9, table1 to table3
   grbm completion SHELL  words to complete with the tab key, for bash, zsh or fish
 
-Start with `grbm train digits` (half a minute at most). Every command explains itself with --help.
+Start with `grbm train digits` (a minute at most). Every command explains itself with --help.
 Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong;
 130 or 143, stopped by a signal."""
-LOOKS = "8000"  # of a waiting thread, before it sleeps
+SPIN_COUNT = "8000"  # how often a waiting thread looks before it sleeps; fewer cost time on idle cores
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,7 +87,7 @@ def _wait_briefly() -> None:
     By GCC's default they look for milliseconds, and beside another busy program each wait may cost its whole turn.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", LOOKS)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
 def _quit_cleanly() -> Any:

@@ -42,6 +42,7 @@ ROOMS = [
         "natural",
         "quasi_newton",
         "guard",
+        "sgd",
         "descent",
         "spectral",
         "training",
@@ -167,6 +168,20 @@ list(grbm.fit(grbm.TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01
               grbm.ModifiedCD(grbm.Gibbs(), 2), grbm.FitOptions(n_updates=2)))
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_learning_loads_nothing_that_takes_longer_than_learning(tmp_path):
+    """The import of PyTorch's compiler takes seconds, and so does that of scikit-learn, whose digits these are."""
+    code = """
+import sys
+from grbm import cli
+assert cli.main(["train", "digits", "--train.n-updates", "2", "--no-figures", "--out", sys.argv[1]]) == 0
+print({"torch", "torch._dynamo", "sklearn", "scipy", "matplotlib"} & set(sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "{'torch'}"
 
 
 def test_no_file_is_too_long():

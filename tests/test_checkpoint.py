@@ -31,6 +31,7 @@ from grbm import (
 from grbm.distributed import ProcessGroup
 from grbm.runs import checkpoint
 from grbm.samplers.engines import compiled
+from grbm.sgd import PlainSGD
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--checkpoint.updates", "5"]
@@ -71,7 +72,7 @@ def momentum(parameters, lr):
 TRAJECTORIES = (TrajectoryTempering(save_below=0.8), TrajectoryTempering(save_below=0.97, most=3))
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, momentum])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, momentum, PlainSGD])
 @pytest.mark.parametrize(
     "objective",
     [None, *(PCD(s, 2, n_chains=8) for s in (ParallelTempering(n_replicas=3), *TRAJECTORIES))],

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+import sklearn.datasets
 import torch
 
 from grbm.data import Standardizer
@@ -53,6 +54,9 @@ def test_constant_columns_are_safe():
 
 def test_digits_are_there():
     images, labels = load_digits()
+    pixels, numbers = sklearn.datasets.load_digits(return_X_y=True)
+    assert torch.equal(images, torch.from_numpy(pixels / 16).float())
+    assert torch.equal(labels, torch.from_numpy(numbers))
     assert images.shape == (1797, 64)
     assert (images.min(), images.max()) == (0, 1)
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]

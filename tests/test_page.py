@@ -1,5 +1,6 @@
 """report.html and compare.html: what they say, and that a real browser shows it and plays it."""
 
+import io
 import json
 import re
 import shutil
@@ -8,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from grbm import cli, runs
+from grbm.report import plots
 from grbm.report.comparing import compare
 from grbm.report.page import report
 from grbm.runs.config import SamplerConfig
@@ -42,6 +45,19 @@ def trained(tmp_path_factory):
 
 def text_of(path):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8").partition("<main>")[2]))
+
+
+@pytest.mark.parametrize("n_columns", [1, 2])
+@pytest.mark.parametrize("beside", [False, True])
+def test_frames_of_a_film_are_the_figures_that_they_stand_for(n_columns, beside):
+    rows = torch.randn(4, 50, n_columns, generator=torch.Generator().manual_seed(0))
+    states, data, limits = rows[:3], rows[3] if beside else None, plots.limits_of(rows[:, :, [0, -1]].flatten(0, 1))
+    frames = list(plots.clouds(states, data, limits))
+    for state, frame in zip(states, frames, strict=True):
+        content = io.BytesIO()
+        plots.cloud(state, data, limits).savefig(content, format="png", dpi=100, transparent=True)
+        assert np.array_equal(np.array(Image.open(content)), frame)
+    assert not np.array_equal(frames[0], frames[1])
 
 
 def test_a_report_says_what_was_done_and_how_good_it_is(trained):

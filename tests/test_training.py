@@ -26,6 +26,7 @@ from grbm import (
 )
 from grbm.evaluate import exact
 from grbm.runs.config import TrainConfig
+from grbm.sgd import PlainSGD
 from tests.conftest import exact_chains, random_model
 
 CDS = [ModifiedCD(PartialGibbs(0.5), 5), CD(Gibbs(), 2), PCD(Gibbs(), 2, n_chains=20)]
@@ -64,6 +65,17 @@ def test_stopping_and_going_on_is_bit_identical(objective, optimizer):
     assert taken_up.update == whole.update == 40
     assert same(whole.model, taken_up.model)
     assert same(whole.average, taken_up.average)
+
+
+@pytest.mark.parametrize("how", [{}, {"momentum": 0.9, "weight_decay": 0.01}])
+def test_the_sgd_that_is_soon_loaded_is_pytorchs_to_the_bit(how):
+    theirs, ours = run(new_state(**how), 30), run(new_state(PlainSGD, **how), 30)
+    assert same(theirs.model, ours.model)
+    for a, b in zip(theirs.optimizer.param_groups, ours.optimizer.param_groups, strict=True):
+        assert {k: v for k, v in a.items() if k != "params"} == {k: v for k, v in b.items() if k != "params"}
+    assert theirs.optimizer.state_dict().keys() == ours.optimizer.state_dict().keys()
+    ours.optimizer.zero_grad()
+    assert all(p.grad is None for p in ours.model.parameters())
 
 
 def test_seeds_make_runs():

@@ -104,7 +104,7 @@ def photographs(path: Path) -> Task:
         return sparse_(model, train, seed=seed)
 
     judge, tune = annealed(train, test), annealed(train, validation)
-    return Task("patches", train, 196, start, judge, "nats", True, tune, 500, 500, 1.0, 1e-3, 20.0, 1500)
+    return Task("patches", train, 196, start, judge, "nats", True, tune, 500, 500, 1.0, 1e-3, 20.0, 500)
 
 
 def mnist(data_dir: Path, fid_weights: Path | None) -> Task:

@@ -17,6 +17,7 @@ from grbm.samplers import AdaptiveSampler, MoveSampler
 from grbm.samplers.chains import Swaps
 from grbm.samplers.engines import native_learning, native_update
 from grbm.samplers.moves import moves_of
+from grbm.sgd import PlainSGD
 
 
 def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
@@ -163,7 +164,7 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
     hooks = hooks or everywhere._global_optimizer_pre_hooks or everywhere._global_optimizer_post_hooks
     plain = {"momentum": 0, "weight_decay": 0, "maximize": False, "differentiable": False}
     return (
-        type(optimizer) is torch.optim.SGD
+        type(optimizer) in (torch.optim.SGD, PlainSGD)
         and not hooks
         and all(g[name] == value for g in optimizer.param_groups for name, value in plain.items())
     )

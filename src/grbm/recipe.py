@@ -24,6 +24,7 @@ from grbm.objectives import PCD
 from grbm.options import Recipe
 from grbm.randomness import generator
 from grbm.samplers import GlobalMoves
+from grbm.sgd import PlainSGD
 from grbm.training import StepMetrics, TrainState, fit
 
 FEWEST_HELD_OUT = 10
@@ -77,7 +78,7 @@ def optimizer(model: GRBM, recipe: Recipe) -> torch.optim.Optimizer:
     rest = [p for name, p in model.named_parameters() if name != "log_var"]
     slow = recipe.learning_rate * recipe.variance_rate
     groups: list[dict[str, Any]] = [{"params": rest}, {"params": [model.log_var], "lr": slow}]
-    return torch.optim.SGD(groups, lr=recipe.learning_rate)
+    return PlainSGD(groups, lr=recipe.learning_rate)
 
 
 def objective(whitened: Whitened, recipe: Recipe) -> PCD:

@@ -80,6 +80,13 @@ def raster(drawn: Figure, dpi: int = 100, *, transparent: bool = True) -> str:
     return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
+def pixels(drawn: np.ndarray) -> str:
+    """What a canvas shows, (H, W, 4) of uint8, as the address of a picture."""
+    content = io.BytesIO()
+    Image.fromarray(drawn).save(content, "PNG")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+
+
 def svg(drawn: Figure) -> str:
     """A figure as the address of a drawing."""
     content = io.BytesIO()

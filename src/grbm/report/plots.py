@@ -1,12 +1,13 @@
 """Figures, as matplotlib Figures that the caller saves or shows; nothing here touches global plotting state."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
@@ -150,19 +151,45 @@ def together(columns: Sequence[list[float]], log: bool, most: float = 8.0) -> tu
     return (math.exp(low - margin), math.exp(high + margin)) if log else (low - margin, high + margin)
 
 
+def clouds(states: Tensor, data: Tensor | None, limits: "Limits", dpi: int = 100) -> Iterator[np.ndarray]:
+    """A picture (H, W, 4) of uint8 on clear ground for each state (n, N) of some chains, as `cloud` draws it.
+
+    What does not move is drawn once.
+    """
+    figure = cloud(states[0], data, limits)
+    figure.set_dpi(dpi)
+    canvas: Any = FigureCanvasAgg(figure)  # none of its methods is typed
+    axes = figure.axes[-1]
+    (moving,) = axes.collections
+    for patch in (figure.patch, *(each.patch for each in figure.axes)):
+        patch.set_facecolor("none")
+    moving.set_animated(True)
+    canvas.draw()
+    still = canvas.copy_from_bbox(figure.bbox)
+    for state in states:
+        canvas.restore_region(still)
+        moving.set_offsets(_first_two(state))
+        axes.draw_artist(moving)
+        yield np.array(canvas.buffer_rgba())
+
+
 def cloud(v: Tensor, data: Tensor | None, limits: "Limits") -> Figure:
     """First two columns of samples (n, N), beside data where they are at hand."""
     figure = Figure(figsize=(4.6 if data is None else 8, 4.2), layout="constrained")
     shown = [("samples", v, INK)] if data is None else [("data", data, RUST), ("samples", v, INK)]
-    second = min(1, v.shape[1] - 1)
     for axes, (title, x, colour) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        axes.scatter(x[:, 0].cpu(), x[:, second].cpu(), s=5, alpha=0.5, lw=0, color=colour)
+        axes.scatter(*_first_two(x).T, s=5, alpha=0.5, lw=0, color=colour)
         _frame(axes, "", limits)
         axes.set_title(title, fontsize=11)
         axes.set_xlabel("column 0", fontsize=10)
-        axes.set_ylabel(f"column {second}", fontsize=10)
+        axes.set_ylabel(f"column {min(1, v.shape[1] - 1)}", fontsize=10)
         axes.tick_params(labelsize=9)
     return figure
+
+
+def _first_two(x: Tensor) -> np.ndarray:
+    """The first and the second column, or the only one twice."""
+    return x[:, [0, min(1, x.shape[1] - 1)]].cpu().numpy()
 
 
 def log_variance(axes: Axes, metrics: list[dict[str, Any]], title: str) -> None:

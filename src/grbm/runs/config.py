@@ -189,13 +189,15 @@ class TrainConfig(FitOptions):
         """The optimiser of ``model``'s parameters."""
         import torch
 
+        from grbm.sgd import PlainSGD
+
         rest = [p for name, p in model.named_parameters() if name != "log_var"]
         groups = [
             {"params": rest, "lr": self.learning_rate},
             {"params": [model.log_var], "lr": self.learning_rate * self.variance_rate},
         ]
         if self.optimizer == "sgd":
-            return torch.optim.SGD(groups)
+            return PlainSGD(groups)
         return torch.optim.Adam(groups, betas=(self.adam_beta1, 0.999))
 
 

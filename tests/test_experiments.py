@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from multiprocessing.context import SpawnContext
 
 import numpy as np
 import pytest
@@ -265,21 +266,31 @@ if __name__ == "__main__":
             pass
 
 
-def test_runs_side_by_side_and_what_becomes_of_them(tmp_path, capsys):
-    """One that ends and one that diverges: both are results."""
+def test_runs_side_by_side_and_what_becomes_of_them(tmp_path, capsys, monkeypatch):
+    """Some that end and one that diverges: all are results. Two processes train five, and as each alone."""
     from grbm.runs.presets import PRESETS
 
     good = PRESETS["digits"].config
     good = replace(good, train=replace(good.train, n_updates=20), log=replace(good.log, tensorboard=False))
     bad = replace(good, train=replace(good.train, learning_rate=1e30, clip_norm=None))
-    jobs = [campaign.Planned("good", good), campaign.Planned("bad", bad)]
-    campaign.train_missing(jobs, tmp_path, at_once=2)
+    more = {f"seed {k}": replace(good, seed=k) for k in (1, 2, 3)}
+    jobs = [campaign.Planned(name, config) for name, config in {"bad": bad, "good": good, **more}.items()]
+    processes = SpawnContext.Process
+    started = []
+    monkeypatch.setattr(SpawnContext, "Process", lambda *args, **how: started.append(processes(**how)) or started[-1])
+    campaign.train_missing(jobs, tmp_path / "aside", at_once=2)
+    assert len(started) == 2
+    assert not any(process.is_alive() for process in started)
     out = capsys.readouterr().out
     assert "good: " in out
     assert "bad: " in out
-    assert runs.read(tmp_path / "good").status.ended == "finished"
-    assert runs.read(tmp_path / "bad").status.ended == "diverged"
-    assert campaign.missing(jobs, tmp_path) == []
+    assert runs.read(tmp_path / "aside" / "bad").status.ended == "diverged"
+    assert campaign.missing(jobs, tmp_path / "aside") == []
+    for name, config in {"good": good, **more}.items():
+        train_run(config, tmp_path / name)
+        alone, aside = runs.read(tmp_path / name), runs.read(tmp_path / "aside" / name)
+        assert aside.status.ended == "finished"
+        assert runs.model_digest(alone.model) == runs.model_digest(aside.model)
 
 
 def test_bad_input_is_one_sentence(tmp_path, capsys):

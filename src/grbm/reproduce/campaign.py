@@ -29,9 +29,11 @@ class Planned(NamedTuple):
 
 
 class _Worker(NamedTuple):
-    planned: Planned
+    """A process that trains one run after another: to start one takes seconds."""
+
+    planned: Planned  # what it is at
     process: SpawnProcess
-    answer: Connection  # a sentence, or the exception that ended it
+    pipe: Connection  # a run there; a sentence back, or the exception that ended it
 
 
 def train_missing(
@@ -69,6 +71,7 @@ def train_missing(
     threads = threads or max(1, (os.cpu_count() or 1) // at_once)
     waiting = list(planned)
     workers: list[_Worker] = []
+    idle: list[_Worker] = []  # which wait for a run
     failure: BaseException | None = None
     overdue = False
 
@@ -84,18 +87,19 @@ def train_missing(
     with on_signals(stop) as asked:
         while workers or (waiting and not asked and failure is None and left() > 0):
             while waiting and len(workers) < at_once and not asked and failure is None and left() > 0:
-                workers.append(_start(waiting.pop(0), folder, threads))
+                workers.append(_begin(waiting.pop(0), idle, folder, threads))
             if not workers:
                 break  # the time was over just now
-            ready = wait([worker.answer for worker in workers], timeout=min(seconds, left()) if left() > 0 else seconds)
+            ready = wait([worker.pipe for worker in workers], timeout=min(seconds, left()) if left() > 0 else seconds)
             if left() <= 0 and not overdue:
                 overdue = True
                 stop(signal.SIGTERM)
-            for worker in [worker for worker in workers if worker.answer in ready]:
+            for worker in [worker for worker in workers if worker.pipe in ready]:
                 workers.remove(worker)
                 found = _answer(worker)
                 if isinstance(found, str):
                     print(f"  {worker.planned.name}: {found}")
+                    idle.append(worker) if waiting else _dismiss(worker)
                 elif overdue and not asked and _was_stopped(worker, found):
                     print(f"  {how_far(worker.planned, folder) or worker.planned.name}, where the time was over")
                 elif failure is None:
@@ -105,6 +109,8 @@ def train_missing(
             if not ready:
                 print("  " + "; ".join(filter(None, (how_far(worker.planned, folder) for worker in workers))))
             sys.stdout.flush()
+    for worker in idle:
+        _dismiss(worker)
     if asked:
         raise StoppedError(asked[0])
     if failure is not None:
@@ -126,24 +132,37 @@ def _finished(folder: Path, config: RunConfig) -> bool:
     return status.ended in ("finished", "diverged") and (folder / runs.WEIGHTS).is_file()
 
 
-def _start(planned: Planned, folder: Path, threads: int) -> _Worker:
-    context = get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(planned.config, folder / planned.name, threads, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    return _Worker(planned, process, ours)
+def _begin(planned: Planned, idle: list[_Worker], folder: Path, threads: int) -> _Worker:
+    """A process that is at it: an idle one, or another."""
+    if idle:
+        worker = idle.pop()._replace(planned=planned)
+    else:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(folder, threads, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        worker = _Worker(planned, process, ours)
+    worker.pipe.send(planned)
+    return worker
+
+
+def _dismiss(worker: _Worker) -> None:
+    worker.pipe.close()
+    worker.process.join()
 
 
 def _answer(worker: _Worker) -> "str | BaseException":
+    """What it says of its run; the process of one that says no sentence has ended."""
     try:
-        found: str | BaseException = worker.answer.recv()
+        found: str | BaseException = worker.pipe.recv()
     except EOFError:  # it died without a word, such as for memory
         worker.process.join()
         found = UserError(
             f"The process of {worker.planned.name} ended with code {worker.process.exitcode}; start it again."
         )
-    worker.process.join()
+    if not isinstance(found, str):
+        worker.process.join()
     return found
 
 
@@ -152,12 +171,18 @@ def _was_stopped(worker: _Worker, found: BaseException) -> bool:
     return isinstance(found, StoppedError) or worker.process.exitcode == -signal.SIGTERM
 
 
-def _work(config: RunConfig, folder: Path, threads: int, answer: Connection) -> None:
+def _work(folder: Path, threads: int, pipe: Connection) -> None:
     torch.set_num_threads(threads)
-    try:
-        answer.send(_train(config, folder))
-    except (UserError, StoppedError, OSError) as error:
-        answer.send(error)
+    while True:
+        try:
+            planned: Planned = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        try:
+            pipe.send(_train(planned.config, folder / planned.name))
+        except (UserError, StoppedError, OSError) as error:
+            pipe.send(error)
+            return
 
 
 def _train(config: RunConfig, folder: Path, **told: Any) -> str:

@@ -85,7 +85,9 @@ def test_a_single_hidden_unit_is_wrong(seed, tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", ["clusters", "one Gaussian", "skewed"])
+@pytest.mark.parametrize(
+    "kind", ["clusters", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("one Gaussian", "skewed"))]
+)
 def test_healthy_runs_are_not_called_wrong(kind, seed, tmp_path):
     rng = np.random.default_rng(seed)
     tables = {

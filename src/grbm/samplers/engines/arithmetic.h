@@ -207,6 +207,7 @@ ALWAYS void tile(const int R, const int V, const int half, int64_t K, const floa
 
 #define CASE(R, V)                                                                \
     case 8 * R + V:                                                               \
+        if (V > COLUMNS) break; /* there is none, nor is it compiled */           \
         if (HAS_HALF && half) tile(R, V, 1, K, a, a_row, a_k, b, b_k, c, c_row);  \
         else tile(R, V, 0, K, a, a_row, a_k, b, b_k, c, c_row);                   \
         break;

@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -44,7 +45,7 @@ CALLS = (
     *("learn", "descend", "draw"),
 )  # each takes the address of a struct, and a number of threads
 HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "tiles.h", "steps.h")]
-FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
+FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread"]
 
 
 _forked = False  # OpenMP's threads do not outlive a fork, and waiting for them would be for ever
@@ -129,14 +130,27 @@ def _compiled() -> Path:
         if compiler is None or sys.platform == "win32":
             raise OSError("no C compiler found; install gcc or clang")
         with keeping(folder, name, ".so") as made:
-            command = [*compiler.split(), *FLAGS, "-o", str(made), *map(str, SOURCES), "-lm"]
-            if subprocess.run([*command, "-fopenmp"], capture_output=True, timeout=120).returncode:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+            try:
+                _compile([*compiler.split(), *FLAGS, "-fopenmp"], made)
+            except subprocess.CalledProcessError:
+                _compile([*compiler.split(), *FLAGS], made)
         path = kept(folder, name, ".so")
         if path is None:
             raise OSError(f"what was compiled did not stay in {folder}")
     _own(path)
     return path
+
+
+def _compile(command: list[str], library: Path) -> None:
+    """Each source beside the others, and all of them into one library."""
+
+    def run(*arguments: str | Path) -> None:
+        subprocess.run([*command, *map(str, arguments)], check=True, capture_output=True, text=True, timeout=120)
+
+    objects = [library.with_name(f"{source.stem}.o") for source in SOURCES]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(lambda source, made: run("-c", source, "-o", made), SOURCES, objects))
+    run("-shared", "-o", library, *objects, "-lm")
 
 
 def _own(path: Path) -> None:

@@ -26,17 +26,20 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     bench.main()
     kept = keeping.Kept(tmp_path / "shrink-400.jsonl")
     for method in ("PCD", "score matching"):
-        first = keeping.FIRST
+        bests = set()
+        assert kept.find(method=method)[0]["rate"] == keeping.FIRST
         for budget in ("seconds", "updates"):
             tuning = kept.find(method=method, budget=f"tuning {budget}")
             means = {r: 0.5 * sum(row["KL"] for row in tuning if row["rate"] == r) for r in {x["rate"] for x in tuning}}
             assert len(tuning) == 2 * len(means)
-            assert tuning[0]["rate"] == first
-            first = best = min(means, key=means.get)
+            best = min(means, key=means.get)
+            bests |= {best}
             at = keeping.RATES.index(best)
             assert all(rate in means for rate in keeping.RATES[max(at - 1, 0) : at + 2])
             final = kept.find(task="isotropic", method=method, budget=budget)
             assert [(row["rate"], row["seed"]) for row in final] == [(best, 0), (best, 1)]
+        for budget in ("seconds", "updates"):
+            assert bests <= {row["rate"] for row in kept.find(method=method, budget=f"tuning {budget}")}
         [elsewhere] = kept.find(task="random-0", method=method)
         assert elsewhere["rate"] == kept.find(task="isotropic", method=method, budget="seconds")[0]["rate"]
     first = capsys.readouterr().out.split("\n\n", 1)[1]
@@ -71,6 +74,31 @@ def test_rates_go_on_until_the_best_is_between_two(value, best, n_tried):
         tried[rate] = value(rate)
     assert keeping.best_rate(tried) == best
     assert len(tried) == n_tried
+
+
+@pytest.mark.parametrize("budgets", [["seconds", "updates"], ["updates", "seconds"]])
+def test_what_is_best_at_one_budget_is_tried_at_the_other(budgets, tmp_path, monkeypatch):
+    """At equal seconds one rate is bad between two good ones, of which the search alone sees the worse."""
+    values = {"updates": lambda rate: -abs(math.log(rate)), "seconds": lambda rate: -9 if rate == 0.03 else rate}
+
+    def measure(task, name, rate, seed, budget, before):
+        nats = values[budget.removeprefix("tuning ")](rate) if rate < 3 else -10
+        return {"task": task.name, "method": name, "budget": budget, "rate": rate, "seed": seed, "nats": nats}
+
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench, "earlier", lambda *known: None)
+    kept = keeping.Kept(tmp_path / "results.jsonl")
+    task = SimpleNamespace(name="digits", rows=torch.zeros(2, 64))
+    for asked in (budgets[:1], budgets[1:], budgets):  # one after the other, and what is missing then
+        for row in bench.rows(task, ["PCD"], kept, 2, asked):
+            kept.add(row)
+    for budget in budgets:
+        assert keeping.best_rate(keeping.values(kept, "digits", "PCD", budget)) == 1.0
+        assert [row["seed"] for row in kept.find(budget=budget, rate=1.0)] == [0, 1]
+    alone: dict[float, float] = {}
+    while (rate := keeping.next_rate(alone, {})) is not None:
+        alone[rate] = values["seconds"](rate)
+    assert keeping.best_rate(alone) == 0.01
 
 
 def test_a_rate_is_known_once_all_tuning_seeds_are(tmp_path):

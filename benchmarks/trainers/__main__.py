@@ -5,8 +5,8 @@
     uv run python -m benchmarks.trainers --table                                              # what is measured so far
 
 Each trainer's rate is the best on seeds of its own (100, and 101 in the plane) and, but for the plane and MNIST, on
-validation rows: from 0.01, or at equal updates from the best at equal seconds, the rates go by factors of about three,
-until the best has been tried with both its neighbours; it goes on to the seeds that count. The eight random mixtures
+validation rows: from 0.01 the rates go by factors of about three, until the best has been tried with both its
+neighbours, and so has what is best at the other budget; it goes on to the seeds that count. The eight random mixtures
 take the rate of the isotropic one, one seed each, and have one column. Seconds are those of one thread's processor time
 without the start that all have: a trainer makes as many updates as an earlier run tells, and begins again with another
 number, up to four times, where that was off by more than a tenth. One that diverges is judged by what it had before.
@@ -23,7 +23,18 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.trainers.figures import Scored, ranking
-from benchmarks.trainers.kept import COLUMNS, GOALS, Kept, Row, best_rate, column_of, next_rate, tuning_seeds, values
+from benchmarks.trainers.kept import (
+    BUDGETS,
+    COLUMNS,
+    GOALS,
+    Kept,
+    Row,
+    best_rate,
+    column_of,
+    next_rate,
+    tuning_seeds,
+    values,
+)
 from benchmarks.trainers.measuring import earlier, measure
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
@@ -39,18 +50,23 @@ def rows(task: Task, names: list[str], kept: Kept, n_seeds: int, budgets: list[s
         if not kept.find(task=task.name, method=name, budget=budget, rate=rate, seed=seed):
             yield measure(task, name, rate, seed, budget, earlier(kept, task, name))
 
+    def missing(name: str, budget: str) -> float | None:
+        """A rate to be tried, at equal seconds and at equal updates the best of the other too."""
+        other = {} if is_random else values(kept, task.name, name, next(b for b in BUDGETS if b != budget))
+        return next_rate(values(kept, task.name, name, budget), other)
+
     for name in names:
-        for budget in ["seconds"] if is_random else budgets:
-            if not METHODS[name].learns(task, budget):
-                continue
-            at_seconds = values(kept, task.name, name, "seconds")
-            while (rate := next_rate(tried := values(kept, task.name, name, budget), at_seconds)) is not None:
-                if is_random:
-                    raise SystemExit("Random mixtures take the rates of the isotropic one; measure it first.")
-                for seed in tuning_seeds(task.name):
-                    yield from made(name, rate, seed, f"tuning {budget}")
+        asked = [budget for budget in (["seconds"] if is_random else budgets) if METHODS[name].learns(task, budget)]
+        while (found := next(((b, rate) for b in asked if (rate := missing(name, b)) is not None), None)) is not None:
+            if is_random:
+                raise SystemExit("Random mixtures take the rates of the isotropic one; measure it first.")
+            budget, rate = found
+            for seed in tuning_seeds(task.name):
+                yield from made(name, rate, seed, f"tuning {budget}")
+        for budget in asked:
+            best = best_rate(values(kept, task.name, name, budget))
             for seed in range(1 if is_random else n_seeds):
-                yield from made(name, best_rate(tried), seed, budget)
+                yield from made(name, best, seed, budget)
 
 
 def scored(kept: Kept, column: str, budget: str, score: str | None = None) -> Scored:
@@ -104,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=None, help="tasks")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--budgets", nargs="+", choices=("seconds", "updates"), default=["seconds", "updates"])
+    parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=list(BUDGETS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--shrink", type=float, default=1.0, help="divide seconds and updates: a look, not a result")
     parser.add_argument("--figures", type=Path, default=None, help="folder for a figure of each data set")

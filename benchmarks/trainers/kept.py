@@ -10,6 +10,7 @@ from benchmarks.trainers.tasks import NAMES
 from grbm import files
 
 RATES, FIRST = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 0.01
+BUDGETS = ("seconds", "updates")
 TUNING = (100, 101)  # seeds by which rates are chosen: the first, and in the plane both
 Row = dict[str, Any]
 
@@ -51,10 +52,12 @@ def value_of(row: Row, goal: str, more: bool) -> float:
 def next_rate(tried: dict[float, float], elsewhere: dict[float, float]) -> float | None:
     """The rate to try after those with the given values, more of which is better; None where the best is found.
 
-    The first is the best ``elsewhere``, where rates were tried there.
+    The best ``elsewhere`` is tried too, where rates were tried there: between two good ones may lie a bad one.
     """
+    if elsewhere and best_rate(elsewhere) not in tried:
+        return best_rate(elsewhere)
     if not tried:
-        return best_rate(elsewhere) if elsewhere else FIRST
+        return FIRST
     best = RATES.index(best_rate(tried))
     neighbours = (RATES[k] for k in (best + 1, best - 1) if 0 <= k < len(RATES))
     return next((rate for rate in neighbours if rate not in tried), None)

@@ -62,6 +62,7 @@ FITTED = {
     "PCD, tempered": (pcd(ParallelTempering(BASE, 8)), {}),
     "PCD, along the trajectory": (pcd(TrajectoryTempering(base=BASE)), {}),
     "PCD, spectral": (pcd(), {"spectral_norm": 0.5}),
+    "PCD, centred, spectral": (pcd(), {"centred": True, "spectral_norm": 0.5}),
     "ours, plane": (pcd(BROAD, 30), {"centred": True, "batch_size": 1000}),
     "ours, plane, 5 steps, 500 rows": (pcd(BROAD), {"centred": True}),
     "ours, images": (pcd(restart=0.1), {"centred": True, "spectral_norm": 0.5, "average_decay": 0.99}),

@@ -196,6 +196,7 @@ METHODS: dict[str, Method] = {
         "Béreux et al. 2024", fitted(persistent(lambda task: TrajectoryTempering(base=task.base))), counted=False
     ),
     "PCD, spectral": Method("Carlson et al. 2015 (arXiv:1703.09766)", fitted(persistent(), spectral_norm=0.5)),
+    "PCD, centred, spectral": Method("both together", fitted(persistent(), centred=True, spectral_norm=0.5)),
     "ours, plane": Method(
         "presets isotropic, anisotropic",
         fitted(persistent(temperature_100, 30), centred=True, batch_size=1000),

@@ -68,6 +68,7 @@ class Recipe(NamedTuple):
     learning_rate: float | None  # Adam's; None for Melchior's optimiser
     n_contrasts: int = 1
     learns_scales: bool = False
+    spectral: bool = False  # plain steps of that rate with W's by a spectral norm, centred, in place of Adam's
 
     def train(self, data: Patches, seed: int) -> GRBM:
         rows, model = torch.from_numpy(data.train).float(), GRBM(data.n_units, self.n_hidden)
@@ -79,16 +80,20 @@ class Recipe(NamedTuple):
         sparse_(model, some, seed=seed)
         if self.learning_rate is None:
             optimizer: torch.optim.Optimizer = Melchior(model, float(rows.norm(dim=1).max()))
+        elif self.spectral:
+            optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
         else:
             optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         state = TrainState(model, optimizer, seed=seed)
-        decay = None if self.learning_rate is None else 0.999
+        decay = None if self.learning_rate is None else 0.99 if self.spectral else 0.999
         options = FitOptions(
             n_updates=self.n_updates,
             batch_size=self.batch_size,
-            clip_norm=None,
+            clip_norm=10.0 if self.spectral else None,
             average_decay=decay,
             contrast_scales=self.learns_scales,
+            centred=self.spectral,
+            spectral_norm=0.5 if self.spectral else None,
         )
         for _ in fit(state, rows, self.objective, options):
             pass
@@ -107,6 +112,8 @@ def recipes(N: int, shrink: int, wide: bool) -> dict[str, Recipe]:
         f"GRBM {N}, 8 contrasts": Recipe(N, persistent, n_updates, 500, 0.01, 8),
         f"GRBM {N}, 8 contrasts learned": Recipe(N, persistent, n_updates, 500, 0.01, 8, True),
         f"GRBM {N}, 24 contrasts": Recipe(N, persistent, n_updates, 500, 0.01, 24),
+        f"GRBM {N}, PCD by spectral steps": Recipe(N, persistent, n_updates // 5, 500, 0.3, spectral=True),
+        f"GRBM {N}, 8 contrasts by spectral steps": Recipe(N, persistent, n_updates // 5, 500, 0.3, 8, spectral=True),
     }
     if wide:
         found[f"GRBM {4 * N}, 8 contrasts"] = Recipe(4 * N, persistent, n_updates, 500, 0.003, 8)

@@ -17,9 +17,10 @@ and taken up again.
 import argparse
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,15 +61,31 @@ class Melchior(torch.optim.Optimizer):
         model.log_var.copy_(2 * sigma.clamp_min(1e-3).log())
 
 
+class Steps(NamedTuple):
+    """How a machine learns: its optimizer, by the machine and the longest row's length, and options of `fit`."""
+
+    optimizer: Callable[[GRBM, float], torch.optim.Optimizer]
+    options: dict[str, Any]
+
+
+def adam(rate: float) -> Steps:
+    return Steps(lambda model, _: torch.optim.Adam(model.parameters(), lr=rate), {"average_decay": 0.999})
+
+
+def spectral(rate: float) -> Steps:
+    """Plain steps, centred, those of W with all singular values alike."""
+    options = {"average_decay": 0.99, "clip_norm": 10.0, "centred": True, "spectral_norm": 0.5}
+    return Steps(lambda model, _: torch.optim.SGD(model.parameters(), lr=rate), options)
+
+
 class Recipe(NamedTuple):
     n_hidden: int
     objective: Objective
     n_updates: int
     batch_size: int
-    learning_rate: float | None  # Adam's; None for Melchior's optimiser
+    steps: Steps
     n_contrasts: int = 1
     learns_scales: bool = False
-    spectral: bool = False  # plain steps of that rate with W's by a spectral norm, centred, in place of Adam's
 
     def train(self, data: Patches, seed: int) -> GRBM:
         rows, model = torch.from_numpy(data.train).float(), GRBM(data.n_units, self.n_hidden)
@@ -78,22 +95,12 @@ class Recipe(NamedTuple):
             some = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(1), generator(seed, "contrasts"))
             model.contrasts = contrasts
         sparse_(model, some, seed=seed)
-        if self.learning_rate is None:
-            optimizer: torch.optim.Optimizer = Melchior(model, float(rows.norm(dim=1).max()))
-        elif self.spectral:
-            optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
-        else:
-            optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
-        state = TrainState(model, optimizer, seed=seed)
-        decay = None if self.learning_rate is None else 0.99 if self.spectral else 0.999
+        state = TrainState(model, self.steps.optimizer(model, float(rows.norm(dim=1).max())), seed=seed)
         options = FitOptions(
             n_updates=self.n_updates,
             batch_size=self.batch_size,
-            clip_norm=10.0 if self.spectral else None,
-            average_decay=decay,
             contrast_scales=self.learns_scales,
-            centred=self.spectral,
-            spectral_norm=0.5 if self.spectral else None,
+            **{"clip_norm": None, "average_decay": None} | self.steps.options,
         )
         for _ in fit(state, rows, self.objective, options):
             pass
@@ -106,17 +113,17 @@ def recipes(N: int, shrink: int, wide: bool) -> dict[str, Recipe]:
     persistent = PCD(Gibbs(), 5, 500, probabilities=True)
     n_updates = 20_000 // shrink
     found = {
-        f"GRBM {N}, CD-1 (Melchior)": Recipe(N, one, 80_000 // shrink, 100, None),
-        f"GRBM {N}, CD-1, our optimiser": Recipe(N, one, n_updates, 500, 0.01),
-        f"GRBM {N}, PCD (ours)": Recipe(N, persistent, n_updates, 500, 0.01),
-        f"GRBM {N}, 8 contrasts": Recipe(N, persistent, n_updates, 500, 0.01, 8),
-        f"GRBM {N}, 8 contrasts learned": Recipe(N, persistent, n_updates, 500, 0.01, 8, True),
-        f"GRBM {N}, 24 contrasts": Recipe(N, persistent, n_updates, 500, 0.01, 24),
-        f"GRBM {N}, PCD by spectral steps": Recipe(N, persistent, n_updates // 5, 500, 0.3, spectral=True),
-        f"GRBM {N}, 8 contrasts by spectral steps": Recipe(N, persistent, n_updates // 5, 500, 0.3, 8, spectral=True),
+        f"GRBM {N}, CD-1 (Melchior)": Recipe(N, one, 80_000 // shrink, 100, Steps(Melchior, {})),
+        f"GRBM {N}, CD-1, our optimiser": Recipe(N, one, n_updates, 500, adam(0.01)),
+        f"GRBM {N}, PCD (ours)": Recipe(N, persistent, n_updates, 500, adam(0.01)),
+        f"GRBM {N}, 8 contrasts": Recipe(N, persistent, n_updates, 500, adam(0.01), 8),
+        f"GRBM {N}, 8 contrasts learned": Recipe(N, persistent, n_updates, 500, adam(0.01), 8, True),
+        f"GRBM {N}, 24 contrasts": Recipe(N, persistent, n_updates, 500, adam(0.01), 24),
+        f"GRBM {N}, PCD by spectral steps": Recipe(N, persistent, n_updates // 5, 500, spectral(0.3)),
+        f"GRBM {N}, 8 contrasts by spectral steps": Recipe(N, persistent, n_updates // 5, 500, spectral(0.3), 8),
     }
     if wide:
-        found[f"GRBM {4 * N}, 8 contrasts"] = Recipe(4 * N, persistent, n_updates, 500, 0.003, 8)
+        found[f"GRBM {4 * N}, 8 contrasts"] = Recipe(4 * N, persistent, n_updates, 500, adam(0.003), 8)
     return found
 
 

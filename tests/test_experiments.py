@@ -293,6 +293,23 @@ def test_runs_side_by_side_and_what_becomes_of_them(tmp_path, capsys, monkeypatc
         assert runs.model_digest(alone.model) == runs.model_digest(aside.model)
 
 
+def test_a_process_that_died_while_it_waited_is_replaced(tmp_path):
+    from grbm.runs.presets import PRESETS
+
+    config = PRESETS["digits"].config
+    planned = campaign.Planned("a", replace(config, train=replace(config.train, n_updates=2)))
+    worker = campaign._begin(planned, [], tmp_path, 1)
+    assert isinstance(campaign._answer(worker), str)
+    worker.process.kill()
+    worker.process.join()
+    idle = [worker]
+    other = campaign._begin(planned._replace(name="b"), idle, tmp_path, 1)
+    assert (idle, other.process.pid == worker.process.pid) == ([], False)
+    assert isinstance(campaign._answer(other), str)
+    campaign._dismiss(other)
+    assert runs.read(tmp_path / "b").status.ended == "finished"
+
+
 def test_bad_input_is_one_sentence(tmp_path, capsys):
     for arguments, sentence in (
         (["table4"], "There is nothing called 'table4'"),

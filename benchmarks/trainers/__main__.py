@@ -5,12 +5,12 @@
     uv run python -m benchmarks.trainers --table                                              # what is measured so far
 
 Each trainer's rate is the best on seeds of its own (100, and 101 in the plane) and, but for the plane and MNIST, on
-validation rows: from 0.01 the rates go by factors of about three, until the best has been tried with both its
-neighbours, and so has what is best at the other budget; it goes on to the seeds that count. The eight random mixtures
-take the rate of the isotropic one, one seed each, and have one column. Seconds are those of one thread's processor time
-without the start that all have: a trainer makes as many updates as an earlier run tells, and begins again with another
-number, up to four times, where that was off by more than a tenth. One that diverges is judged by what it had before.
-What is measured is kept in --out, and not measured again.
+validation rows: from 0.01, or the best of the other budget, the rates go by factors of about three, until the best
+has been tried with both its neighbours, and so has what is best at the other budget; it goes on to the seeds that
+count. The eight random mixtures take the rate of the isotropic one, one seed each, and have one column. Seconds are
+those of one thread's processor time without the start that all have: a trainer makes as many updates as an earlier
+run tells, and begins again with another number, up to four times, where that was off by more than a tenth. One that
+diverges is judged by what it had before. What is measured is kept in --out, and not measured again.
 """
 
 import argparse

@@ -70,25 +70,29 @@ def picture(array: np.ndarray) -> str:
     else:  # noise in colour does not shrink without loss
         Image.fromarray(pixels).save(content, "JPEG", quality=90, subsampling=0)
         kind = "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(content.getvalue()).decode()}"
+    return _address(content, kind)
 
 
 def raster(drawn: Figure, dpi: int = 100, *, transparent: bool = True) -> str:
     """A figure as the address of a picture in pixels."""
     content = io.BytesIO()
     drawn.savefig(content, format="png", dpi=dpi, transparent=transparent)
-    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+    return _address(content, "png")
 
 
 def pixels(drawn: np.ndarray) -> str:
     """What a canvas shows, (H, W, 4) of uint8, as the address of a picture."""
     content = io.BytesIO()
     Image.fromarray(drawn).save(content, "PNG")
-    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+    return _address(content, "png")
 
 
 def svg(drawn: Figure) -> str:
     """A figure as the address of a drawing."""
     content = io.BytesIO()
     drawn.savefig(content, format="svg", metadata={"Date": None}, transparent=True)
-    return "data:image/svg+xml;base64," + base64.b64encode(content.getvalue()).decode()
+    return _address(content, "svg+xml")
+
+
+def _address(content: io.BytesIO, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content.getvalue()).decode()}"

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -99,7 +100,10 @@ def train_missing(
                 found = _answer(worker)
                 if isinstance(found, str):
                     print(f"  {worker.planned.name}: {found}")
-                    idle.append(worker) if waiting else _dismiss(worker)
+                    if waiting:
+                        idle.append(worker)
+                    else:
+                        _dismiss(worker)
                 elif overdue and not asked and _was_stopped(worker, found):
                     print(f"  {how_far(worker.planned, folder) or worker.planned.name}, where the time was over")
                 elif failure is None:
@@ -133,18 +137,20 @@ def _finished(folder: Path, config: RunConfig) -> bool:
 
 
 def _begin(planned: Planned, idle: list[_Worker], folder: Path, threads: int) -> _Worker:
-    """A process that is at it: an idle one, or another."""
-    if idle:
-        worker = idle.pop()._replace(planned=planned)
-    else:
-        context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(folder, threads, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        worker = _Worker(planned, process, ours)
-    worker.pipe.send(planned)
-    return worker
+    """A process that is at it: an idle one that is still there, or another."""
+    while idle:
+        worker = idle.pop()
+        with suppress(OSError):  # killed while it waited
+            worker.pipe.send(planned)
+            return worker._replace(planned=planned)
+        _dismiss(worker)
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(folder, threads, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    ours.send(planned)
+    return _Worker(planned, process, ours)
 
 
 def _dismiss(worker: _Worker) -> None:

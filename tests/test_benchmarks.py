@@ -136,8 +136,10 @@ def test_errors_are_those_over_photographs():
 def test_a_quick_look_runs_and_takes_up_what_is_there(photographs, tmp_path, monkeypatch, capsys):
     command = ["natural_patches", "--data", str(photographs), "--out", str(tmp_path), "--shrink", "200", "--seeds", "1"]
     monkeypatch.setattr("sys.argv", command)
-    real = natural_patches.ais.log_z
+    real, recipes = natural_patches.ais.log_z, natural_patches.recipes
     monkeypatch.setattr(natural_patches.ais, "log_z", lambda *a, **k: real(*a, **k, n_steps=20, n_chains=20))
+    monkeypatch.setattr(natural_patches, "recipes", lambda N, shrink, wide: recipes(N, 5 * shrink, wide))
+    monkeypatch.setattr(natural_patches, "CHAINS", 1)
     natural_patches.main()
     first = capsys.readouterr().out
     assert "ours - Gaussian" in first

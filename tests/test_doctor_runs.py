@@ -40,9 +40,10 @@ def wrong(folder: Path, x: np.ndarray, config: RunConfig, seed: int, judged: np.
     return [f"{about}: {text}" for level, about, text in diagnose(run, run.load_data(), seed=1) if level == "wrong"]
 
 
-def quick(n_updates: int = 600) -> RunConfig:
+def quick(n_updates: int = 560) -> RunConfig:
     preset = PRESETS["array"].config
-    return replace(preset, train=replace(preset.train, n_updates=n_updates), log=replace(preset.log, tensorboard=False))
+    train = replace(preset.train, n_updates=n_updates, rounds=20)
+    return replace(preset, train=train, log=replace(preset.log, tensorboard=False))
 
 
 def old(learning_rate: float = 0.05) -> RunConfig:
@@ -95,4 +96,4 @@ def test_healthy_runs_are_not_called_wrong(kind, seed, tmp_path):
         "one Gaussian": rng.normal(size=(1000, 4)) @ rng.normal(size=(4, 4)),
         "skewed": rng.gamma(3.0, size=(2000, 3)) @ rng.normal(size=(3, 3)),
     }
-    assert wrong(tmp_path, tables[kind], quick(600), seed) == []
+    assert wrong(tmp_path, tables[kind], quick(), seed) == []

@@ -18,7 +18,8 @@ from PIL import Image
 
 from grbm import UserError, cli, runs
 from grbm.evaluate import references
-from grbm.reproduce import campaign
+from grbm.report.page import report
+from grbm.reproduce import campaign, experiments
 from grbm.reproduce.everything import reproduce_all
 from grbm.reproduce.experiments import Options, reproduce
 from grbm.reproduce.targets import FIGURES, TABLES
@@ -48,6 +49,12 @@ def options(pictures, tmp_path_factory):
         yield Options(folder / "runs", "paper", 0.0002, pictures, changes=tiny)
 
 
+@pytest.fixture(autouse=True)
+def _no_pages(monkeypatch):
+    """A run's page takes longer than its training here; one test has them."""
+    monkeypatch.setattr(experiments, "report", lambda run: run.folder / runs.REPORT)
+
+
 @pytest.mark.parametrize("what", TABLES)
 def test_a_table_puts_the_papers_number_beside_ours(what, options, capsys):
     text = reproduce(what, options, lambda dataset: None, 50)
@@ -65,7 +72,6 @@ def test_a_table_puts_the_papers_number_beside_ours(what, options, capsys):
     pairs = {3 + 1: 6, 5: 10, 9: 36}[len(TABLES[what])]
     assert f"of {pairs} pairs stand in the paper's order" in " ".join(text.split())
     assert "60 training images, 60,000 in the paper" in " ".join(text.split())
-    assert all((options.folder / name / runs.REPORT).is_file() for name in TABLES[what])
     assert " to train" in capsys.readouterr().out
     assert reproduce(what, options, lambda dataset: None, 50) == text
     assert " 0 to train" in capsys.readouterr().out
@@ -125,6 +131,7 @@ def test_a_run_that_leaves_the_finite_numbers_is_a_row_without_any(pictures, tmp
         wild = replace(config.sampling.sampler, step_size=1e30)
         return replace(config, sampling=replace(config.sampling, sampler=wild))
 
+    monkeypatch.setattr(experiments, "report", report)
     options = Options(tmp_path / "runs", "paper", 0.0002, pictures, changes=changes)
     text = " ".join(reproduce("table1", options, lambda dataset: None, 50).split())
     rows = json.loads((tmp_path / "runs" / "table1.json").read_text())["rows"]
@@ -132,6 +139,7 @@ def test_a_run_that_leaves_the_finite_numbers_is_a_row_without_any(pictures, tmp
     assert rows["table1-gibbs"]["Fréchet"] > 0
     assert "Langevin without adjustment 43.80 – –" in text
     assert "of 6 pairs" in text
+    assert all((tmp_path / "runs" / name / runs.REPORT).is_file() for name in rows)
 
 
 @pytest.mark.parametrize("what", FIGURES)
@@ -190,7 +198,7 @@ def test_all_makes_what_the_time_allows_and_says_what_is_left(pictures, tmp_path
 
     assert "0 of 7 figures" in reproduce_all(0.0, options, None, 50)
     assert not (tmp_path / "runs").exists()
-    text = reproduce_all(25.0, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
+    text = reproduce_all(15.0, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
     assert re.search(r"fig2: 1 of 1 runs to train \(mnist-medium: update [\d,]+ of 1,000,000\)", text)
     assert "fig8: 1 of 1 runs to train" in text
     assert {path.name for path in (tmp_path / "long").iterdir()} == {"mnist-medium"}, "nothing else has begun"
@@ -238,7 +246,7 @@ def test_a_campaign_that_is_stopped_leaves_checkpoints_and_no_process(number, tm
 from dataclasses import replace
 from pathlib import Path
 from grbm import cli
-from grbm.reproduce import campaign
+from grbm.reproduce import campaign, experiments
 from grbm.runs.presets import PRESETS
 config = PRESETS["digits"].config
 config = replace(config, train=replace(config.train, n_updates=10**6), log=replace(config.log, tensorboard=False))

@@ -195,7 +195,7 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong():
     from_rows, scored = held_out(600, 0.2, 0)
     assert len(scored) == 120
     assert not set(from_rows.tolist()) & set(scored.tolist())
-    recipe = replace(recipe_for(600, 64), n_updates=400, rounds=3)
+    recipe = replace(recipe_for(600, 64), n_updates=200, rounds=3)
     goal, heard = objective(whitened, recipe), []
 
     def run(recipe, **options):

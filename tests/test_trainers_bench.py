@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,13 +11,14 @@ import torch
 
 from benchmarks.trainers import __main__ as bench
 from benchmarks.trainers import kept as keeping
-from benchmarks.trainers import loops, measuring, methods
+from benchmarks.trainers import loops, measuring, methods, tasks
 from benchmarks.trainers.figures import ranking
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import annealed, plane
 from grbm import GRBM
 from grbm.data.mixtures import MIXTURES
 from grbm.evaluate import ais
+from grbm.evaluate.features import Features
 from grbm.randomness import generator
 
 
@@ -56,6 +58,36 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     other = capsys.readouterr().out
     mass = [row["mass"] for row in kept.find(task="isotropic", method="PCD", budget="seconds")]
     assert f"{sum(mass) / 2:.4g}" in other
+
+
+def test_mnist_is_judged_by_images_from_noise(pictures, monkeypatch):
+    """In pixels, the machine's own; rates by fewer of them, and Inception sees those of the first seed alone."""
+    for name, n in (("N_TUNED", 20), ("N_JUDGED", 50), ("N_SEEN", 10)):
+        monkeypatch.setattr(tasks, name, n)
+    seen = []
+
+    def extract(images):
+        seen.append(images)
+        return images.flatten(1)[:, ::100]
+
+    network = Features("stand-in", "FID-768", "", extract, "", "KID-768")
+    monkeypatch.setattr(tasks, "inception_768", lambda path: network)
+    task = tasks.mnist(pictures, Path("weights.npz"))
+    assert task.rows.shape == (60, 784)
+    assert float(task.rows.mean()) == pytest.approx(0, abs=1e-4)
+    gaussian = task.machine(0)
+    with torch.no_grad():
+        gaussian.W.zero_()
+        gaussian.mu.copy_(task.rows.mean(0))
+    found = task.judge(gaussian, 0)
+    other = {"FID-768", "KID-768 x1000"}
+    assert found.keys() == {"Fréchet", "precision", "recall", *other}
+    assert [len(images) for images in seen] == [25, 10]
+    torch.testing.assert_close(seen[1].mean((0, 1)), seen[0].mean((0, 1)), atol=0.25, rtol=0)  # pixels, not deviations
+    assert task.judge(gaussian, 1).keys() == task.tune(gaussian, 100).keys() == found.keys() - other
+    assert found["Fréchet"] > 0
+    gaussian.mu.data.fill_(math.nan)
+    assert task.judge(gaussian, 1) == {"Fréchet": math.inf}
 
 
 @pytest.mark.parametrize(

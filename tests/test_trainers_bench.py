@@ -72,6 +72,8 @@ def test_mnist_is_judged_by_images_from_noise(pictures, monkeypatch):
 
     network = Features("stand-in", "FID-768", "", extract, "", "KID-768")
     monkeypatch.setattr(tasks, "inception_768", lambda path: network)
+    real, compared = tasks.compare, []
+    monkeypatch.setattr(tasks, "compare", lambda *given: compared.append(len(given[2])) or real(*given))
     task = tasks.mnist(pictures, Path("weights.npz"))
     assert task.rows.shape == (60, 784)
     assert float(task.rows.mean()) == pytest.approx(0, abs=1e-4)
@@ -85,6 +87,7 @@ def test_mnist_is_judged_by_images_from_noise(pictures, monkeypatch):
     assert [len(images) for images in seen] == [25, 10]
     torch.testing.assert_close(seen[1].mean((0, 1)), seen[0].mean((0, 1)), atol=0.25, rtol=0)  # pixels, not deviations
     assert task.judge(gaussian, 1).keys() == task.tune(gaussian, 100).keys() == found.keys() - other
+    assert compared == [50, 10, 50, 20]
     assert found["Fréchet"] > 0
     gaussian.mu.data.fill_(math.nan)
     assert task.judge(gaussian, 1) == {"Fréchet": math.inf}

@@ -53,11 +53,17 @@ def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monk
     assert drawn == {"trainers-isotropic.png", "trainers-random-mixtures.png"}
     assert re.search(r"PCD  .*\d   Tieleman 2008\n", first)
     assert "random mixtures" in first
-    monkeypatch.setattr("sys.argv", [*sys.argv, "--score", "mass"])
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--scores", "mass", "KL"])
     bench.main()
     other = capsys.readouterr().out
     mass = [row["mass"] for row in kept.find(task="isotropic", method="PCD", budget="seconds")]
     assert f"{sum(mass) / 2:.4g}" in other
+    titles = [f"{task} {score}" for task in ("isotropic", "random mixtures") for score in ("mass", "KL")]
+    header = next(line for line in other.splitlines() if line.startswith("at equal seconds"))
+    assert re.split("  +", header) == ["at equal seconds", *titles]
+    monkeypatch.setattr("sys.argv", [x for x in sys.argv if x != "random-0"])
+    bench.main()
+    assert "random mixtures" not in capsys.readouterr().out
 
 
 def test_mnist_is_judged_by_images_from_noise(pictures, monkeypatch):

@@ -80,19 +80,20 @@ def scored(kept: Kept, column: str, budget: str, score: str | None = None) -> Sc
     return {name: scores for name, scores in found.items() if scores}
 
 
-def table(kept: Kept, budget: str, score: str | None = None) -> list[str]:
-    """A line a trainer: mean and standard error over seeds of each task's score, and over all random mixtures.
+def table(kept: Kept, budget: str, columns: list[str] = COLUMNS, scores: list[str] | None = None) -> list[str]:
+    """A line a trainer: mean and standard error over seeds of each task's scores, and over all random mixtures.
 
     At its end stands where the trainer is from.
     """
-    every = {column: scored(kept, column, budget, score) for column in COLUMNS}
-    columns = {column: found for column, found in every.items() if found}
-    lines = [f"{'at equal ' + budget:<40}" + "".join(f"{column:>22}" for column in columns)]
+    every = {(column, score): scored(kept, column, budget, score) for column in columns for score in scores or [None]}
+    shown = {key: found for key, found in every.items() if any(x is not None for xs in found.values() for x in xs)}
+    titles = [" ".join(filter(None, key)) for key in shown]
+    lines = [f"{'at equal ' + budget:<40}" + "".join(f"{title:>22}" for title in titles)]
     for name in METHODS:
-        cells = [_cell(found.get(name, [])) for found in columns.values()]
+        cells = [_cell(found.get(name, [])) for found in shown.values()]
         if any(cells):
-            shown = "".join(f"{cell or '–':>22}" for cell in cells)
-            lines.append(f"{name:<40}{shown}   {METHODS[name].source}")
+            line = "".join(f"{cell or '–':>22}" for cell in cells)
+            lines.append(f"{name:<40}{line}   {METHODS[name].source}")
     return lines
 
 
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--fid-weights", type=Path, default=None, help="its .npz: Inception too sees MNIST's images")
     parser.add_argument("--out", type=Path, default=Path("runs/trainers"))
     parser.add_argument("--table", action="store_true", help="only what is measured so far")
-    parser.add_argument("--score", default=None, help="that the tables show instead: mass, near, recall")
+    parser.add_argument("--scores", nargs="+", default=None, help="that the tables show instead: mass, near, recall")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -143,7 +144,8 @@ def main() -> None:
                 kept.add(row)
                 print(json.dumps(row, ensure_ascii=False), flush=True)
     for budget in options.budgets:
-        print("\n".join(["", *table(kept, budget, options.score)]))
+        columns = [x for x in COLUMNS if x in {column_of(name) for name in options.only or NAMES}]
+        print("\n".join(["", *table(kept, budget, columns, options.scores)]))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn(kept, options.budgets):

@@ -246,7 +246,7 @@ def test_a_campaign_that_is_stopped_leaves_checkpoints_and_no_process(number, tm
 from dataclasses import replace
 from pathlib import Path
 from grbm import cli
-from grbm.reproduce import campaign, experiments
+from grbm.reproduce import campaign
 from grbm.runs.presets import PRESETS
 config = PRESETS["digits"].config
 config = replace(config, train=replace(config.train, n_updates=10**6), log=replace(config.log, tensorboard=False))

@@ -56,8 +56,10 @@ def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsy
     assert (tmp_path / "plateaus.png").stat().st_size > 10_000
     assert "plateaus.png" in table
     assert "8 to train" in capsys.readouterr().out
-    printed = reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("printed",), jobs_at_once=1)
+    again = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)
+    assert again == table
     assert " 0 to train" in capsys.readouterr().out
+    printed = reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("printed",), jobs_at_once=1)
     with pytest.raises(UserError, match="No row of --rules ours has a sampler of --only gibbs"):
         reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("ours",))
     assert "as the program ran Gibbs" not in printed

@@ -11,7 +11,7 @@ from grbm.randomness import Blocks, Philox
 from grbm.samplers.moves import moves_of
 from grbm.samplers.sampling import reference
 from tests.conftest import exact_chains, random_model, z_scores
-from tests.test_fused import DEVICE, KEY, small_tiles  # noqa: F401
+from tests.test_fused import DEVICE, KEY, TALL, small_tiles  # noqa: F401
 from tests.test_native import agree
 
 pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
@@ -121,10 +121,10 @@ def test_a_fused_ladder_leaves_nothing_to_the_next_over_its_buffers():
 
 @pytest.mark.parametrize("precision", ["highest", "fast"])
 def test_a_fused_ladder_does_not_drift(precision, monkeypatch):
-    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 2,000 chains."""
+    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 4,000 chains."""
     for name in ("TILE", "TAIL"):
-        monkeypatch.setattr(cuda_buffers, name, getattr(cuda_buffers, name) | {"BM": 128})
-    model, C = random_model(3, 5, 2), 2000
+        monkeypatch.setattr(cuda_buffers, name, getattr(cuda_buffers, name) | TALL)
+    model, C = random_model(3, 5, 2), 4000
     base = Base(torch.tensor([0.5, 0.0, -0.5]).double(), torch.tensor([1.5, 2.0, 1.0]).double())
     sampler = ParallelTempering(base, 4, sampler=PartialGibbs(0.3))
     models = []

@@ -97,9 +97,9 @@ def test_a_ratio_and_its_jackknife():
 
 
 def test_log_z_from_a_reference_and_along_a_ladder_is_the_exact_one():
-    """15 models each: all within 4 of their errors, and errors of the right size."""
+    """30 models each: all within 4 of their errors, and errors of the right size."""
     z: dict[str, list[float]] = {"reference": [], "ladder": []}
-    for k in range(15):
+    for k in range(30):
         model = random_model(2, 5, k, strength=0.6, dtype=torch.float32)
         truth = exact.log_z(model.double())
         model = model.float()

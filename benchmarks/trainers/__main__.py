@@ -25,7 +25,6 @@ from matplotlib.figure import Figure
 from benchmarks.trainers.figures import Scored, ranking
 from benchmarks.trainers.kept import (
     BUDGETS,
-    COLUMNS,
     GOALS,
     Kept,
     Row,
@@ -80,7 +79,7 @@ def scored(kept: Kept, column: str, budget: str, score: str | None = None) -> Sc
     return {name: scores for name, scores in found.items() if scores}
 
 
-def table(kept: Kept, budget: str, columns: list[str] = COLUMNS, scores: list[str] | None = None) -> list[str]:
+def table(kept: Kept, budget: str, columns: list[str], scores: list[str] | None) -> list[str]:
     """A line a trainer: mean and standard error over seeds of each task's scores, and over all random mixtures.
 
     At its end stands where the trainer is from.
@@ -97,9 +96,9 @@ def table(kept: Kept, budget: str, columns: list[str] = COLUMNS, scores: list[st
     return lines
 
 
-def drawn(kept: Kept, budgets: list[str]) -> Iterator[tuple[str, Figure]]:
+def drawn(kept: Kept, budgets: list[str], columns: list[str]) -> Iterator[tuple[str, Figure]]:
     """A figure for each column of the tables that has scores, and its name."""
-    for column in COLUMNS:
+    for column in columns:
         goal, more = next(entry for task, entry in GOALS.items() if column_of(task) == column)
         at = {budget: found for budget in budgets if (found := scored(kept, column, budget))}
         if at:
@@ -143,12 +142,12 @@ def main() -> None:
             for row in rows(task, options.methods, kept, options.seeds, options.budgets):
                 kept.add(row)
                 print(json.dumps(row, ensure_ascii=False), flush=True)
+    columns = list(dict.fromkeys(column_of(name) for name in options.only or NAMES))
     for budget in options.budgets:
-        columns = [x for x in COLUMNS if x in {column_of(name) for name in options.only or NAMES}]
         print("\n".join(["", *table(kept, budget, columns, options.scores)]))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
-        for name, figure in drawn(kept, options.budgets):
+        for name, figure in drawn(kept, options.budgets, columns):
             with files.replacing(options.figures / name) as temporary:
                 figure.savefig(temporary, dpi=110)
 

@@ -27,6 +27,7 @@ from benchmarks import (
 from grbm import GRBM
 from grbm.data.images import load_digits
 from grbm.evaluate import exact
+from grbm.initialise import sparse_
 from grbm.randomness import generator
 from tests.test_contrasts import machine as contrasted
 
@@ -122,6 +123,21 @@ def test_the_published_step_clamps_columns_and_moves_sigma():
     sigma = (0.5 * before["log_var"]).exp()
     expected = sigma - 0.01 * 2 * torch.tensor([1.0, -1.0, 2.0]) / sigma
     torch.testing.assert_close((0.5 * model.log_var).exp().detach(), expected)
+
+
+def test_recipes_take_the_steps_that_they_are_named_for(data):
+    """The first update moves most weights by Adam's rate, or W by at most 1.21 · 0.3 · 0.5 along singular directions."""
+    few = data._replace(train=data.train[:500])
+    start = GRBM(196, 196)
+    sparse_(start, torch.from_numpy(few.train).float(), seed=0)
+    recipes = natural_patches.recipes(196, 1, wide=False)
+    moved = {}
+    for name in ("GRBM 196, PCD (ours)", "GRBM 196, PCD by spectral steps"):
+        model = recipes[name]._replace(n_updates=1).train(few, seed=0)
+        moved[name] = (model.W - start.W).detach()
+    adam, spectral = moved.values()
+    assert float(adam.abs().median()) == pytest.approx(0.01, rel=1e-3)
+    assert 1 < float(torch.linalg.matrix_norm(spectral, 2)) / (0.3 * 0.5) < 1.22
 
 
 def test_errors_are_those_over_photographs():

@@ -190,6 +190,14 @@ def test_pictures_train_and_draw(tmp_path, capsys):
     assert (tmp_path / "run" / "figures" / "samples.png").is_file()
     assert cli.main(["sample", str(tmp_path / "run"), "--n", "5"]) == 0
     assert (tmp_path / "run" / "samples" / "samples.png").is_file()
+    assert "grey" not in capsys.readouterr().err
+    for path in (tmp_path / "p").rglob("*.png"):
+        Image.open(path).convert("L").save(path)
+    grey = ["train", "images", "--data", str(tmp_path / "p"), "--dataset.size", "8", *TINY]
+    assert cli.main([*grey, "--memory", "0", "--out", str(tmp_path / "three")]) == 0
+    assert "pictures are grey" in capsys.readouterr().err
+    assert cli.main([*grey, "--dataset.grey", "--out", str(tmp_path / "one")]) == 0
+    assert "grey" not in capsys.readouterr().err
     assert cli.main(["train", "images", *TINY, "--out", str(tmp_path / "x")]) == 2
     assert "--data FOLDER" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()

@@ -30,6 +30,14 @@ class Dataset(NamedTuple):
     numbers: tuple[Tensor, Tensor] | None = None  # of the rows of train and test in the file that was split
     columns: tuple[str, ...] = ()  # their names, where they have any
 
+    @property
+    def is_grey(self) -> bool:
+        """Whether the first thousand pictures of three channels have the same in each."""
+        if self.image_shape is None or self.image_shape[0] != 3:
+            return False
+        red, green, blue = self.train[torch.arange(min(1000, len(self.train)))].chunk(3, dim=1)
+        return torch.equal(red, green) and torch.equal(red, blue)
+
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
 LEVELS = {"digits": 17, "mnist": 256, "fashion-mnist": 256, "celeba": 256, "images": 256}

@@ -91,6 +91,8 @@ def train(
         notes = _take_up(run, folder, group, warn) if resume else Notes()
         if not resume:  # only now, when nothing in the configuration can fail any more
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
+            if group.is_leader and run.dataset.is_grey:
+                warn("These pictures are grey, and learned as three equal channels; --dataset.grey learns one.")
         log = group.on_leader(lambda: _open(run, folder))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)

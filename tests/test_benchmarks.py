@@ -126,7 +126,7 @@ def test_the_published_step_clamps_columns_and_moves_sigma():
 
 
 def test_recipes_take_the_steps_that_they_are_named_for(data):
-    """The first update moves most weights by Adam's rate, or W by at most 1.21 · 0.3 · 0.5 along singular directions."""
+    """The first update moves most weights by the rate of Adam, or W by 1.21 · 0.3 · 0.5 at most along a direction."""
     few = data._replace(train=data.train[:500])
     start = GRBM(196, 196)
     sparse_(start, torch.from_numpy(few.train).float(), seed=0)

@@ -193,9 +193,9 @@ def test_a_trajectory_grows_where_swaps_become_rare_and_reaches_the_other_mode()
     """
     data = exact_chains(two_modes(), 2000, seed=0)[0].float()
     model = GRBM(1, 4)
-    state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.02))
+    state = TrainState(model, torch.optim.Adam(model.parameters(), lr=0.05))
     sampler = TrajectoryTempering(base=Base.fit(data))
-    for _ in fit(state, data, PCD(sampler, 5, 200, probabilities=True), FitOptions(n_updates=1000, batch_size=500)):
+    for _ in fit(state, data, PCD(sampler, 5, 200, probabilities=True), FitOptions(n_updates=400, batch_size=500)):
         pass
     saved = sampler.with_state(state.adaptation.state_dict)
     assert 2 <= len(saved.models) < 30

@@ -188,7 +188,8 @@ def test_online_log_z_follows_the_exact_one_while_learning():
     assert scores.max() < 5
 
 
-def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong():
+def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monkeypatch):
+    monkeypatch.setattr("grbm.options.LOOKS", 10)
     rows = clusters(600, 0)
     whitened = whiten(rows.numpy())
     z = whitened.scale(rows)
@@ -204,18 +205,18 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong():
 
     found = run(recipe, fallback=whitened, callback=heard.append)
     assert found.ended == "finished"
-    assert len(heard) == 43 == len(found.looks)
+    assert len(heard) == 13 == len(found.looks)
     assert found.best.mean == max(nats.mean for nats in found.looks) > gaussian_nats(whitened.base, z[scored]) + 1
     assert not found.is_gaussian
     early = run(recipe, patience=2, tol=100.0)
     assert early.ended == "early"
-    assert len(early.looks) == 42  # only rounds are cut short
+    assert len(early.looks) == 12  # only rounds are cut short
     alone = run(replace(recipe, rounds=0), patience=2, tol=100.0)
     assert alone.ended == "early"
     assert len(alone.looks) == 3
-    stopped = run(recipe, callback=lambda progress: progress.update >= 50)
+    stopped = run(recipe, callback=lambda progress: progress.update >= 60)
     assert stopped.ended == "stopped"
-    assert stopped.state.update == 50
+    assert stopped.state.update == 60
     wild = run(replace(recipe, learning_rate=5.0))
     assert wild.best.mean > gaussian_nats(whitened.base, z[scored])
     taken_back = run(replace(recipe, learning_rate=20.0))

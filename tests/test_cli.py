@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from grbm import cli, files, runs
 from grbm.runs.config import RunConfig
-from grbm.runs.presets import PRESETS
+from grbm.runs.presets import PRESETS, for_few
 
 TINY = ["--train.n-updates", "6", "--model.n-hidden", "12", "--objective.n-steps", "3"]
 
@@ -149,6 +150,27 @@ def test_any_array_trains(tmp_path):
     drawn = np.load(tmp_path / "run" / "samples" / "samples.npy")
     assert 30 < drawn[:, 1].std() < 300  # in the data's own units: 100, 0.001
     assert np.abs(drawn[:, 2] - 7).max() < 0.1
+
+
+def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
+    """Settings follow the table, but for those that were named, even by the value that they have for other tables."""
+    np.save(tmp_path / "wide.npy", np.random.default_rng(0).normal(size=(300, 60)))
+
+    def trained(out, *args):
+        assert cli.main(["train", *args, "--no-figures", "--out", str(tmp_path / out)]) == 0
+        return runs.RunConfig.read(tmp_path / out / "config.json")
+
+    wide, small = ["array", "--data", str(tmp_path / "wide.npy")], ["--updates", "3"]
+    usual = trained("usual", *wide, *small)
+    assert (usual.dataset.standardise, usual.objective.restart, usual.train.validation) == ("pixel", 0.1, 0.0)
+    named = trained("named", *wide, *small, "--objective.restart=0", "--train.validation", "0.1")
+    assert (named.dataset.standardise, named.objective.restart, named.train.validation) == ("pixel", 0.0, 0.1)
+    again = trained("again", "--config", str(tmp_path / "named"))
+    assert again.difference(named) is None
+    assert trained("again", "--config", str(tmp_path / "named"), "--resume").difference(named) is None
+    table = PRESETS["array"].config
+    assert for_few(table).train.rounds == 0
+    assert for_few(replace(table, given=("train.rounds",))) == replace(table, given=("train.rounds",))
 
 
 def test_paper_samplers_by_name(tmp_path):

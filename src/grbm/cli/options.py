@@ -18,6 +18,7 @@ class TrainOptions(RunConfig):
     preset: Annotated[str, tyro.conf.Suppress] = ""
     about: Annotated[About | None, tyro.conf.Suppress] = None
     command: Annotated[str, tyro.conf.Suppress] = ""
+    given: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     out: Path | None = None
     """Run folder to make; by default runs/PRESET."""
     overwrite: bool = False

@@ -39,8 +39,9 @@ def train(args: list[str]) -> None:
     config = _settle(config, preset.config)
     if config.preset in EXPERIMENTS:
         config = changed_by_hand(preset.config, config)
-    given = ["--config", written] if written else []
-    config = replace(config, command=shlex.join(["grbm", "train", *given, *args]))
+    given = tuple(config.settings()) if written else _given(config, rest)
+    source = ["--config", written] if written else []
+    config = replace(config, command=shlex.join(["grbm", "train", *source, *args]), given=given)
     if text := describe(config):
         print(text)
     folder = options.out or Path("runs") / (config.preset or "run")
@@ -114,6 +115,17 @@ def _field(flag: str) -> str:
 def _values(config: RunConfig) -> dict[str, Any]:
     """Every setting by flag."""
     return {f"--{name.replace('_', '-')}": value for name, value in config.settings().items()}
+
+
+def _given(config: RunConfig, args: list[str]) -> tuple[str, ...]:
+    """The settings that flags among ``args`` name."""
+    flags = {word.partition("=")[0].replace("_", "-") for word in args}
+    flags |= {SHORT[flag] for flag in flags & SHORT.keys()}
+    names: dict[str, str] = {}
+    for name in config.settings():
+        group, dot, last = name.replace("_", "-").rpartition(".")
+        names |= {f"--{group}{dot}{last}": name, f"--{group}{dot}no-{last}": name}
+    return tuple(sorted({names[flag] for flag in flags & names.keys()}))
 
 
 def _taken(args: list[str], flag: str, default: str) -> tuple[str, list[str]]:

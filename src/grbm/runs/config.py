@@ -283,6 +283,7 @@ class RunConfig:
     preset: str = ""
     about: About | None = None
     command: str = ""
+    given: tuple[str, ...] = ()  # settings that were asked for, such as "train.n_updates", which no data change
 
     @property
     def source(self) -> Source:
@@ -344,7 +345,7 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
-        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
+        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command", "given")
         return {name: value for name, value in self.settings().items() if name.partition(".")[0] not in aside}
 
     def settings(self) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _table() -> RunConfig:
 
 
 def for_wide(config: RunConfig) -> RunConfig:
-    """The preset array for tables that are not whitened: every setting that was not changed is that of images."""
+    """The preset array for tables that are not whitened: every setting that was not asked for is that of images."""
     images = _images("array", 128, 2000, 0.05)
     wide = replace(
         images,
@@ -129,22 +129,26 @@ def for_wide(config: RunConfig) -> RunConfig:
     narrow, parts = PRESETS["array"].config, {}
     for part in ("dataset", "model", "sampler", "objective", "train", "sampling"):
         mine, usual, other = (getattr(c, part) for c in (config, narrow, wide))
-        parts[part] = mine if part == "sampling" and mine != usual else _unchanged(mine, usual, other)
+        asked = {name.split(".")[1] for name in config.given if name.startswith(f"{part}.")}
+        is_kept = part == "sampling" and (asked or mine != usual)
+        parts[part] = mine if is_kept else _unchanged(mine, usual, other, asked)
     return replace(config, **parts)
 
 
 def for_few(config: RunConfig) -> RunConfig:
     """The preset array for tables of few rows: without rounds, where neither these nor updates were asked for."""
     usual, train = PRESETS["array"].config.train, config.train
+    if {"train.rounds", "train.n_updates"} & set(config.given):
+        return config
     if (train.rounds, train.n_updates) != (usual.rounds, usual.n_updates):
         return config
     return replace(config, train=replace(train, rounds=0, n_updates=train.n_updates - train.rounds))
 
 
-def _unchanged(mine: Any, usual: Any, other: Any) -> Any:
-    """``mine`` with the values of ``other`` where it has those that are ``usual``."""
-    values = {f.name: getattr(mine, f.name) for f in fields(mine)}
-    return replace(mine, **{k: getattr(other, k) if x == getattr(usual, k) else x for k, x in values.items()})
+def _unchanged(mine: Any, usual: Any, other: Any, asked: set[str]) -> Any:
+    """``mine`` with the values of ``other`` where it has those that are ``usual``, but for what was asked for."""
+    values = {f.name: getattr(mine, f.name) for f in fields(mine) if f.name not in asked}
+    return replace(mine, **{k: getattr(other, k) for k, x in values.items() if x == getattr(usual, k)})
 
 
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:

@@ -11,7 +11,7 @@ import torch
 
 from grbm import cli, files, runs
 from grbm.runs.config import RunConfig
-from grbm.runs.presets import PRESETS, for_few
+from grbm.runs.presets import PRESETS, without_rounds
 
 TINY = ["--train.n-updates", "6", "--model.n-hidden", "12", "--objective.n-steps", "3"]
 
@@ -162,15 +162,15 @@ def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
 
     wide, small = ["array", "--data", str(tmp_path / "wide.npy")], ["--updates", "3"]
     usual = trained("usual", *wide, *small)
-    assert (usual.dataset.standardise, usual.objective.restart, usual.train.validation) == ("pixel", 0.1, 0.0)
-    named = trained("named", *wide, *small, "--objective.restart=0", "--train.validation", "0.1")
-    assert (named.dataset.standardise, named.objective.restart, named.train.validation) == ("pixel", 0.0, 0.1)
+    assert (usual.dataset.standardise, usual.objective.n_steps, usual.train.validation) == ("pixel", 10, 0.0)
+    named = trained("named", *wide, *small, "--objective.n-steps=1", "--train.validation", "0.1")
+    assert (named.dataset.standardise, named.objective.n_steps, named.train.validation) == ("pixel", 1, 0.1)
     again = trained("again", "--config", str(tmp_path / "named"))
     assert again.difference(named) is None
     assert trained("again", "--config", str(tmp_path / "named"), "--resume").difference(named) is None
     table = PRESETS["array"].config
-    assert for_few(table).train.rounds == 0
-    assert for_few(replace(table, given=("train.rounds",))) == replace(table, given=("train.rounds",))
+    assert without_rounds(table).train.rounds == 0
+    assert without_rounds(replace(table, given=("train.rounds",))) == replace(table, given=("train.rounds",))
 
 
 def test_paper_samplers_by_name(tmp_path):

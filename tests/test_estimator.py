@@ -322,7 +322,7 @@ def test_unscaled_features_are_named():
 def test_wide_tables_are_standardised():
     """As behind a StandardScaler, in all that is reported; a feature that does not vary is no matter."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 60)) + rng.normal(size=(300, 60))
+    X = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 60)) + 3 * rng.normal(size=(300, 60))
     X = np.c_[X * np.geomspace(1e-5, 1e-2, 60) + np.linspace(-9, 9, 60), np.full(300, 7.0)]
     scaler = StandardScaler().fit(X)
     few = {"n_iter": 20, "min_variance": 0.05, "random_state": 0}

@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
+from sklearn.covariance import LedoitWolf
 
+from grbm import GaussianBernoulliRBM
 from grbm.data.standardise import Standardizer
-from grbm.data.whitening import best_mixture, independent, whiten
+from grbm.data.whitening import best_mixture, correlation, independent, suits, whiten
 from grbm.distributed import ALONE
 from grbm.evaluate.baselines import baselines, compare
 from grbm.evaluate.watching import gaussian_nats
@@ -106,6 +109,53 @@ def test_tables_of_few_rows_have_no_rounds(tmp_path):
             replace(config, data=tmp_path / "x.npy"), tmp_path / "run", ALONE, "cpu", resume=False
         ).config.train
         assert (chosen.n_updates, chosen.rounds) == expected
+
+
+def in_a_row(n: int, n_columns: int, nats: float) -> np.ndarray:
+    """Columns that follow one another (n, N): each is worth so many nats to the next, in units of its own."""
+    rng = np.random.default_rng(0)
+    rho = (1 - np.exp(-2 * nats)) ** 0.5
+    x = rng.normal(size=(n, n_columns))
+    for k in range(1, n_columns):
+        x[:, k] = rho * x[:, k - 1] + (1 - rho**2) ** 0.5 * x[:, k]
+    return 10 ** np.linspace(-3, 3, n_columns) * x + 7
+
+
+def test_what_correlation_is_worth():
+    """Of a Gaussian whose columns follow one another: so many nats for each but the first."""
+    assert correlation(in_a_row(20_000, 60, 0.8)) == pytest.approx(59 * 0.8, rel=0.01)
+    assert correlation(in_a_row(20_000, 60, 0.0)) == pytest.approx(0, abs=0.1)
+
+
+def test_wide_tables_are_whitened_where_columns_hang_together(tmp_path):
+    """Up to 300 columns, without rounds beyond 40; others are standardised, with chains that go on from data."""
+    assert suits(in_a_row(200, 40, 0.0))
+    assert not suits(in_a_row(2000, 60, 0.5))
+    assert suits(in_a_row(2000, 60, 0.8))
+    assert suits(np.repeat(in_a_row(200, 40, 0.0), 3, axis=1)), "copies do not count"
+    assert suits(in_a_row(2000, 300, 0.8))
+    assert not suits(in_a_row(2000, 301, 0.8))
+    usual = PRESETS["array"].config
+    for nats, expected in ((0.8, ("whiten", "global-moves", 1500, 0)), (0.5, ("pixel", "gibbs", 2000, 0))):
+        np.save(tmp_path / "x.npy", in_a_row(600, 50, nats))
+        config = replace(usual, data=tmp_path / "x.npy")
+        config = prepare(config, tmp_path / "run", ALONE, "cpu", resume=False).config
+        train = config.train
+        assert (config.dataset.standardise, config.sampler.name, train.n_updates, train.rounds) == expected
+        assert config.objective.restart == 0
+
+
+def test_a_wide_table_is_not_below_one_gaussian():
+    """41 columns that follow one another, rows of unequal contrast, two passes: held-out rows gain by the contrast."""
+    rows = in_a_row(900, 41, 1.4)
+    rows = 7 + (rows - 7) * np.exp(0.4 * np.random.default_rng(1).normal(size=(900, 1)))
+    train, test = rows[:500], rows[500:]
+    machine = GaussianBernoulliRBM(n_iter=2, random_state=0).fit(train)
+    scale = train.std(0)
+    gaussian = LedoitWolf().fit(train / scale)
+    theirs = multivariate_normal(gaussian.location_, gaussian.covariance_).logpdf(test / scale) - np.log(scale).sum()
+    apart = machine.score_samples(test) - theirs
+    assert apart.mean() > 4 * apart.std() / 20
 
 
 def test_hidden_units_beyond_what_rows_teach_begin_weak_in_the_preset_too(tmp_path):

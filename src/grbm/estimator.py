@@ -57,8 +57,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     n_iter : int, default=None
         Passes over the data by stochastic gradients; None is as many as make 1,500 updates (2,000 without whitening).
     n_rounds : int, default=None
-        Rounds of 25 quasi-Newton steps up the log-likelihood itself, after those passes (`grbm.quasi_newton`). None is
-        60 where X is whitened, has 256 rows and neither ``n_iter`` nor ``n_replicas`` is given, else 0.
+        Rounds of 25 quasi-Newton steps up the log-likelihood, after those passes (`grbm.quasi_newton`). None is 60
+        where X is whitened, has 256 rows and at most 40 features, and neither ``n_iter`` nor ``n_replicas`` is given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None
@@ -66,9 +66,9 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     n_replicas : int, default=None
         Replicas of parallel tempering for each chain, without whitening; None is 8, and 1 is none.
     whiten : bool or "auto", default="auto"
-        Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose
-        features, but for collinear ones, are at most 40, and standardises the features of other tables. False leaves
-        them as they are. What is reported is in the units of the features in any case.
+        Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose features,
+        but for collinear ones, are at most 40, or 300 of close correlation (`grbm.data.whitening.suits`); those of
+        others are standardised. False leaves them as they are. What is reported is in the units of X in any case.
     n_contrasts : int or "auto", default="auto"
         Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 12 where X asks
         for some, else 1. Only where X is whitened.

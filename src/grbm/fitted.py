@@ -19,7 +19,7 @@ from grbm.errors import DivergenceError
 from grbm.initialise import anchored_, gaussian_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Adaptation
-from grbm.options import Recipe, recipe_for, sees_clusters
+from grbm.options import Recipe, has_rounds, recipe_for, sees_clusters
 from grbm.randomness import generator
 from grbm.recipe import Learned, Progress, begin, optimizer
 from grbm.samplers import Gibbs, GlobalMoves, ParallelTempering, Sampler
@@ -251,6 +251,8 @@ class FittedState:
         asked = known or (None if self.n_components == "auto" else int(self.n_components))
         chosen = recipe_for(n_rows, asked, self.n_features_in_)
         plain = {} if is_whitened else dict(PLAIN)
+        if is_whitened and not has_rounds(n_rows, self._coordinates().scale.n_units):
+            plain["rounds"] = 0
         if not is_whitened and known is None and self.n_components == "auto":
             plain["n_hidden"] = 256
         said = {"learning_rate": self.learning_rate, "n_chains": self.n_chains, "min_var": self.min_variance}

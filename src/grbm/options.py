@@ -110,6 +110,12 @@ def sees_clusters(n_hidden: int) -> bool:
 
 
 FEWEST_FOR_ROUNDS = 256  # rows: of fewer, rounds learn the noise
+WIDEST_FOR_ROUNDS = 40  # units: with more, a round takes seconds
+
+
+def has_rounds(n_rows: int, n_units: int = 1) -> bool:
+    """Whether a whitened table is learned by rounds too, by default."""
+    return n_rows >= FEWEST_FOR_ROUNDS and n_units <= WIDEST_FOR_ROUNDS
 
 
 def recipe_for(n_rows: int, n_hidden: int | None = None, n_columns: int | None = None) -> Recipe:
@@ -122,4 +128,4 @@ def recipe_for(n_rows: int, n_hidden: int | None = None, n_columns: int | None =
     chosen = n_hidden or taught
     n_at_work = None if n_columns is None else min(chosen, max(taught, 40 * n_columns))
     rate = 0.1 if sees_clusters(chosen) else 1.0  # σ² has far to fall where it begins with the whole table
-    return Recipe(chosen, n_at_work, variance_rate=rate, rounds=Recipe.rounds if n_rows >= FEWEST_FOR_ROUNDS else 0)
+    return Recipe(chosen, n_at_work, variance_rate=rate, rounds=Recipe.rounds if has_rounds(n_rows) else 0)

@@ -27,7 +27,8 @@ EXACT = 1e-10  # share of a column's variance, below which what other columns le
 FIT_ROWS = 4000  # rows that mixtures are fitted to
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
-WIDEST = 40  # units that are whitened by default: beyond, a mixture with full covariances says little
+WIDEST = 40  # units that are whitened by default; more, where hidden units could not tell how they hang together:
+WIDEST_CORRELATED, CORRELATED = 300, 0.6  # up to so many, whose correlation is worth this to each, in nats
 WIDEST_TABLE = 500  # columns in which linear functions of one another are looked for by default
 ROWS_A_COLUMN = 10  # below which a table is short
 NARROWEST = 5e-3  # width of a cluster, of a variance of 1 in all
@@ -128,9 +129,25 @@ def _contrasts(
     return contrasts, change.numpy(), unit, mixture_of(unit[some], ("tied",))
 
 
-def is_narrow(x: Array) -> bool:
-    """Whether a table (n, N) is whitened by default: at most 40 of its columns are no linear functions of others."""
-    return x.shape[1] <= WIDEST or (x.shape[1] <= WIDEST_TABLE and int(independent(x).sum()) <= WIDEST)
+def suits(x: Array) -> bool:
+    """Whether a table (n, N) is whitened by default, by its columns that are no linear functions of others.
+
+    These are at most 40, or at most 300 whose correlation, to a Gaussian, is worth 0.6 nats a column. A standardised
+    machine ends far below one Gaussian there; with less correlation its hidden units see single columns better.
+    """
+    if x.shape[1] <= WIDEST:
+        return True
+    if x.shape[1] > WIDEST_TABLE:
+        return False
+    kept = independent(x)
+    n_units = int(kept.sum())
+    return n_units <= WIDEST or (n_units <= WIDEST_CORRELATED and correlation(x[:, kept]) > CORRELATED * n_units)
+
+
+def correlation(x: Array) -> float:
+    """Nats a row that a Gaussian with full covariance has above one of independent columns, where all vary."""
+    covariance = _shrunk(_standard(x)[3])
+    return 0.5 * float(np.log(np.diag(covariance)).sum() - np.linalg.slogdet(covariance)[1])
 
 
 def _standard(x: Array) -> tuple[Array, Array, Array, Array]:

@@ -12,14 +12,14 @@ from grbm.coordinates import FEWEST_ROWS
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.standardise import Standardised, Standardizer
 from grbm.data.tables import StoredTable, spread
-from grbm.data.whitening import WIDEST_TABLE, is_narrow, whiten
+from grbm.data.whitening import WIDEST_TABLE, independent, suits, whiten
 from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
 from grbm.objectives import PCD, Objective
-from grbm.options import FEWEST_FOR_ROUNDS, recipe_for, sees_clusters
+from grbm.options import has_rounds, recipe_for, sees_clusters
 from grbm.quasi_newton import REMEMBERED
 from grbm.randomness import generator
 from grbm.recipe import held_out
@@ -28,7 +28,7 @@ from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
-from grbm.runs.presets import for_few, for_wide
+from grbm.runs.presets import for_wide, without_rounds
 from grbm.training import TrainState
 
 WHITENED_ROWS = 20_000  # that coordinates are found from
@@ -92,17 +92,13 @@ def _check_contrasts(config: RunConfig) -> None:
 
 def _for_table(config: RunConfig, dataset: Dataset) -> RunConfig:
     """The preset array as it suits these rows and columns."""
-    if not (config.dataset.standardise == "whiten" and _is_narrow(dataset)):
-        return for_wide(config)
-    return for_few(config) if len(dataset.train) < FEWEST_FOR_ROUNDS else config
-
-
-def _is_narrow(dataset: Dataset) -> bool:
-    """Whether the preset array whitens these data."""
     n, n_columns = dataset.train.shape
-    if n < FEWEST_ROWS or n_columns > WIDEST_TABLE:
-        return False
-    return is_narrow(dataset.train[spread(n, WHITENED_ROWS)].double().numpy())
+    if config.dataset.standardise != "whiten" or n < FEWEST_ROWS or n_columns > WIDEST_TABLE:
+        return for_wide(config)
+    rows = dataset.train[spread(n, WHITENED_ROWS)].double().numpy()
+    if not suits(rows):
+        return for_wide(config)
+    return config if has_rounds(n, int(independent(rows).sum())) else without_rounds(config)
 
 
 def _scale(

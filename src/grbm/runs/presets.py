@@ -123,6 +123,7 @@ def for_wide(config: RunConfig) -> RunConfig:
     images = _images("array", 128, 2000, 0.05)
     wide = replace(
         images,
+        objective=replace(images.objective, restart=0.0),  # which costs likelihood
         dataset=DatasetConfig("array", standardise="pixel"),
         sampling=SamplingConfig(SamplerConfig("gibbs"), n_steps=100),
     )
@@ -135,8 +136,8 @@ def for_wide(config: RunConfig) -> RunConfig:
     return replace(config, **parts)
 
 
-def for_few(config: RunConfig) -> RunConfig:
-    """The preset array for tables of few rows: without rounds, where neither these nor updates were asked for."""
+def without_rounds(config: RunConfig) -> RunConfig:
+    """The preset array for tables of few rows, or many columns, where neither rounds nor updates were asked for."""
     usual, train = PRESETS["array"].config.train, config.train
     if {"train.rounds", "train.n_updates"} & set(config.given):
         return config
@@ -192,7 +193,7 @@ PRESETS: dict[str, Preset] = {
         "your own array, --data FILE.npy (or .npz, or a Hugging Face data set)",
         _table(),
     ),
-    "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, 6000, 0.05)),
+    "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, **_SPECTRAL)),
     "celeba-small": Preset("CelebA faces, 32 x 32, on two CPU cores", _faces(1000, **_SPECTRAL)),
     "celeba-medium": Preset(
         "CelebA faces, 32 x 32, by 4,000 hidden units; an hour on two CPU cores with matrix units and --precision fast",

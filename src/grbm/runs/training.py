@@ -21,7 +21,7 @@ from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
 from grbm.runs.preparing import Prepared, fingerprint_of_0_1, prepare
-from grbm.runs.presets import for_few, for_wide
+from grbm.runs.presets import for_wide, without_rounds
 from grbm.runs.recorder import Notes, Recorder
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
@@ -193,8 +193,9 @@ def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
     """The configuration as the run was begun with it; raises UserError where that was another."""
     there = RunConfig.read(folder / CONFIG)
     other = there.difference(config)
-    if config.preset == "array":  # what becomes of it when its table turns out to be wide, or to have few rows
-        config = next((c for c in (config, for_wide(config), for_few(config)) if there.difference(c) is None), config)
+    if config.preset == "array":  # what becomes of it when its table turns out to be wide or short
+        may_be = config, for_wide(config), without_rounds(config)
+        config = next((c for c in may_be if there.difference(c) is None), config)
     if there.difference(config) is not None:
         raise UserError(
             f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."

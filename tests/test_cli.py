@@ -165,11 +165,15 @@ def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
     assert (usual.dataset.standardise, usual.objective.n_steps, usual.train.validation) == ("pixel", 10, 0.0)
     named = trained("named", *wide, *small, "--objective.n-steps=1", "--train.validation", "0.1")
     assert (named.dataset.standardise, named.objective.n_steps, named.train.validation) == ("pixel", 1, 0.1)
+    white = trained("white", *wide, *small, "--dataset.standardise", "whiten")
+    assert (white.sampler.name, white.model.start, white.train.rounds) == ("global-moves", "matched", 0)
     again = trained("again", "--config", str(tmp_path / "named"))
     assert again.difference(named) is None
     assert trained("again", "--config", str(tmp_path / "named"), "--resume").difference(named) is None
     table = PRESETS["array"].config
-    assert without_rounds(table).train.rounds == 0
+    assert (without_rounds(table).train.rounds, without_rounds(table).train.n_updates) == (0, 1500)
+    asked = without_rounds(replace(table, given=("train.n_updates",))).train
+    assert (asked.rounds, asked.n_updates) == (0, 1560)
     assert without_rounds(replace(table, given=("train.rounds",))) == replace(table, given=("train.rounds",))
 
 

@@ -58,7 +58,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Passes over the data by stochastic gradients; None is as many as make 1,500 updates (2,000 without whitening).
     n_rounds : int, default=None
         Rounds of 25 quasi-Newton steps up the log-likelihood, after those passes (`grbm.quasi_newton`). None is 60
-        where X is whitened, has 256 rows and at most 40 features, and neither ``n_iter`` nor ``n_replicas`` is given.
+        where X is whitened, has 256 rows and at most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None

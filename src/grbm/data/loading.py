@@ -35,8 +35,9 @@ class Dataset(NamedTuple):
         """Whether the first thousand pictures of three channels have the same in each."""
         if self.image_shape is None or self.image_shape[0] != 3:
             return False
-        red, green, blue = self.train[torch.arange(min(1000, len(self.train)))].chunk(3, dim=1)
-        return torch.equal(red, green) and torch.equal(red, blue)
+        some = torch.arange(min(1000, len(self.train))).split(32)  # most pictures end it at once
+        parts = (self.train[index].chunk(3, dim=1) for index in some)
+        return all(torch.equal(red, green) and torch.equal(red, blue) for red, green, blue in parts)
 
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}

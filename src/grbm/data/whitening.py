@@ -146,8 +146,9 @@ def suits(x: Array) -> bool:
 
 def correlation(x: Array) -> float:
     """Nats a row that a Gaussian with full covariance has above one of independent columns, where all vary."""
-    covariance = _shrunk(_standard(x)[3])
-    return 0.5 * float(np.log(np.diag(covariance)).sum() - np.linalg.slogdet(covariance)[1])
+    covariance = _shrunk(_standard(x.astype(np.float64))[3])
+    values = np.linalg.eigvalsh(covariance).clip(EXACT)  # below is rounding
+    return 0.5 * float(np.log(np.diag(covariance)).sum() - np.log(values).sum())
 
 
 def _standard(x: Array) -> tuple[Array, Array, Array, Array]:

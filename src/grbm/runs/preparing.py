@@ -93,10 +93,11 @@ def _check_contrasts(config: RunConfig) -> None:
 def _for_table(config: RunConfig, dataset: Dataset) -> RunConfig:
     """The preset array as it suits these rows and columns."""
     n, n_columns = dataset.train.shape
-    if config.dataset.standardise != "whiten" or n < FEWEST_ROWS or n_columns > WIDEST_TABLE:
+    is_asked_for = "dataset.standardise" in config.given
+    if config.dataset.standardise != "whiten" or not (is_asked_for or (n >= FEWEST_ROWS and n_columns <= WIDEST_TABLE)):
         return for_wide(config)
     rows = dataset.train[spread(n, WHITENED_ROWS)].double().numpy()
-    if not suits(rows):
+    if not (is_asked_for or suits(rows)):
         return for_wide(config)
     return config if has_rounds(n, int(independent(rows).sum())) else without_rounds(config)
 

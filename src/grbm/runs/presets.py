@@ -137,13 +137,14 @@ def for_wide(config: RunConfig) -> RunConfig:
 
 
 def without_rounds(config: RunConfig) -> RunConfig:
-    """The preset array for tables of few rows, or many columns, where neither rounds nor updates were asked for."""
+    """The preset array for tables of few rows, or many columns, where rounds were not asked for."""
     usual, train = PRESETS["array"].config.train, config.train
-    if {"train.rounds", "train.n_updates"} & set(config.given):
+    if "train.rounds" in config.given or train.rounds != usual.rounds:
         return config
-    if (train.rounds, train.n_updates) != (usual.rounds, usual.n_updates):
-        return config
-    return replace(config, train=replace(train, rounds=0, n_updates=train.n_updates - train.rounds))
+    is_asked_for = "train.n_updates" in config.given or train.n_updates != usual.n_updates
+    return replace(
+        config, train=replace(train, rounds=0, n_updates=train.n_updates - (0 if is_asked_for else train.rounds))
+    )
 
 
 def _unchanged(mine: Any, usual: Any, other: Any, asked: set[str]) -> Any:

@@ -35,8 +35,8 @@ class Dataset(NamedTuple):
         """Whether the first thousand pictures of three channels have the same in each."""
         if self.image_shape is None or self.image_shape[0] != 3:
             return False
-        some = torch.arange(min(1000, len(self.train))).split(32)  # most pictures end it at once
-        parts = (self.train[index].chunk(3, dim=1) for index in some)
+        n = min(1000, len(self.train))  # a few at a time: most pictures end it at once
+        parts = (self.train[torch.arange(k, min(k + 32, n))].chunk(3, dim=1) for k in range(0, n, 32))
         return all(torch.equal(red, green) and torch.equal(red, blue) for red, green, blue in parts)
 
 

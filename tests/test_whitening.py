@@ -10,7 +10,7 @@ from sklearn.covariance import LedoitWolf
 
 from grbm import GaussianBernoulliRBM
 from grbm.data.standardise import Standardizer
-from grbm.data.whitening import best_mixture, correlation, independent, suits, whiten
+from grbm.data.whitening import best_mixture, correlation, independent, suits_whitening, whiten
 from grbm.distributed import ALONE
 from grbm.evaluate.baselines import baselines, compare
 from grbm.evaluate.watching import gaussian_nats
@@ -129,12 +129,12 @@ def test_what_correlation_is_worth():
 
 def test_wide_tables_are_whitened_where_columns_hang_together(tmp_path):
     """Up to 300 columns, without rounds beyond 40; others are standardised, with chains that go on from data."""
-    assert suits(in_a_row(200, 40, 0.0))
-    assert not suits(in_a_row(2000, 60, 0.5))
-    assert suits(in_a_row(2000, 60, 0.8))
-    assert suits(np.repeat(in_a_row(200, 40, 0.0), 3, axis=1)), "copies do not count"
-    assert suits(in_a_row(2000, 300, 0.8))
-    assert not suits(in_a_row(2000, 301, 0.8))
+    assert suits_whitening(in_a_row(200, 40, 0.0))
+    assert not suits_whitening(in_a_row(2000, 60, 0.5))
+    assert suits_whitening(in_a_row(2000, 60, 0.8))
+    assert suits_whitening(np.repeat(in_a_row(200, 40, 0.0), 3, axis=1)), "copies do not count"
+    assert suits_whitening(in_a_row(2000, 300, 0.8))
+    assert not suits_whitening(in_a_row(2000, 301, 0.8))
     usual = PRESETS["array"].config
     for nats, expected in ((0.8, ("whiten", "global-moves", 1500, 0)), (0.5, ("pixel", "gibbs", 2000, 0))):
         np.save(tmp_path / "x.npy", in_a_row(600, 50, nats))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grbm.contrasts import NAMES, from_tensors
 from grbm.data.standardise import Standardizer
-from grbm.data.whitening import Whitened, suits, whiten
+from grbm.data.whitening import Whitened, suits_whitening, whiten
 from grbm.model import GRBM, Base
 from grbm.reference import Reference
 
@@ -30,7 +30,7 @@ def units_for(X: Array, whiten: bool | str) -> Units:
     """What a machine of rows X (n, N) works in, where the user said ``whiten``."""
     if whiten != "auto":
         return "whitened" if whiten else "features"
-    return "whitened" if len(X) >= FEWEST_ROWS and bool((X[:1] != X).any()) and suits(X) else "standardised"
+    return "whitened" if len(X) >= FEWEST_ROWS and bool((X[:1] != X).any()) and suits_whitening(X) else "standardised"
 
 
 class Coordinates:

@@ -67,8 +67,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Replicas of parallel tempering for each chain, without whitening; None is 8, and 1 is none.
     whiten : bool or "auto", default="auto"
         Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose features,
-        but for collinear ones, are at most 40, or 300 of close correlation (`grbm.data.whitening.suits`); those of
-        others are standardised. False leaves them as they are. What is reported is in the units of X in any case.
+        but for collinear ones, are at most 40, or 300 of close correlation (`grbm.data.whitening`); those of others
+        are standardised. False leaves them as they are. What is reported is in the units of X in any case.
     n_contrasts : int or "auto", default="auto"
         Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 12 where X asks
         for some, else 1. Only where X is whitened.

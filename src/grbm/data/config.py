@@ -17,8 +17,8 @@ class DatasetConfig:
     """Two 2-D mixtures, four image sets, or your own array or pictures (with --data)."""
     standardise: Mode = "pixel"
     """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all.
-    whiten: learn in coordinates in which the data and their clusters are uncorrelated; for tables of
-    some hundred columns at most, of any units, collinear and constant ones too."""
+    whiten: learn in coordinates in which the data and their clusters are uncorrelated; for tables of up to some
+    hundred columns, of any units, collinear and constant ones too."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1

@@ -27,8 +27,9 @@ EXACT = 1e-10  # share of a column's variance, below which what other columns le
 FIT_ROWS = 4000  # rows that mixtures are fitted to
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
-WIDEST = 40  # units that are whitened by default; more, where hidden units could not tell how they hang together:
-WIDEST_CORRELATED, CORRELATED = 300, 0.6  # up to so many, whose correlation is worth this to each, in nats
+WIDEST = 40  # units that are whitened by default whatever they are
+CORRELATED = 0.6  # nats that correlation is worth to each of more units, above which they are whitened as well
+WIDEST_CORRELATED = 300  # units, of those: more take too long
 WIDEST_TABLE = 500  # columns in which linear functions of one another are looked for by default
 ROWS_A_COLUMN = 10  # below which a table is short
 NARROWEST = 5e-3  # width of a cluster, of a variance of 1 in all
@@ -129,10 +130,10 @@ def _contrasts(
     return contrasts, change.numpy(), unit, mixture_of(unit[some], ("tied",))
 
 
-def suits(x: Array) -> bool:
+def suits_whitening(x: Array) -> bool:
     """Whether a table (n, N) is whitened by default, by its columns that are no linear functions of others.
 
-    These are at most 40, or at most 300 whose correlation, to a Gaussian, is worth 0.6 nats a column. A standardised
+    These are at most 40, or at most 300 whose correlation is worth more than 0.6 nats to each. A standardised
     machine ends far below one Gaussian there; with less correlation its hidden units see single columns better.
     """
     if x.shape[1] <= WIDEST:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from grbm.contrasts import Contrasts, scaled_gaussians
-from grbm.coordinates import FEWEST_ROWS
+from grbm.coordinates import FEWEST_ROWS, Array
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.standardise import Standardised, Standardizer
 from grbm.data.tables import StoredTable, spread
-from grbm.data.whitening import WIDEST_TABLE, independent, suits, whiten
+from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
 from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
@@ -92,14 +92,21 @@ def _check_contrasts(config: RunConfig) -> None:
 
 def _for_table(config: RunConfig, dataset: Dataset) -> RunConfig:
     """The preset array as it suits these rows and columns."""
+    if config.dataset.standardise != "whiten" or not ("dataset.standardise" in config.given or _suits(dataset)):
+        return for_wide(config)
+    n_units = int(independent(_some(dataset)).sum())
+    return config if has_rounds(len(dataset.train), n_units) else without_rounds(config)
+
+
+def _suits(dataset: Dataset) -> bool:
+    """Whether the preset array whitens these data where nothing is said of it."""
     n, n_columns = dataset.train.shape
-    is_asked_for = "dataset.standardise" in config.given
-    if config.dataset.standardise != "whiten" or not (is_asked_for or (n >= FEWEST_ROWS and n_columns <= WIDEST_TABLE)):
-        return for_wide(config)
-    rows = dataset.train[spread(n, WHITENED_ROWS)].double().numpy()
-    if not (is_asked_for or suits(rows)):
-        return for_wide(config)
-    return config if has_rounds(n, int(independent(rows).sum())) else without_rounds(config)
+    return n >= FEWEST_ROWS and n_columns <= WIDEST_TABLE and suits_whitening(_some(dataset))
+
+
+def _some(dataset: Dataset) -> Array:
+    """Training rows that say how columns hang together, float64."""
+    return dataset.train[spread(len(dataset.train), WHITENED_ROWS)].double().numpy()
 
 
 def _scale(

@@ -141,10 +141,9 @@ def without_rounds(config: RunConfig) -> RunConfig:
     usual, train = PRESETS["array"].config.train, config.train
     if "train.rounds" in config.given or train.rounds != usual.rounds:
         return config
-    is_asked_for = "train.n_updates" in config.given or train.n_updates != usual.n_updates
-    return replace(
-        config, train=replace(train, rounds=0, n_updates=train.n_updates - (0 if is_asked_for else train.rounds))
-    )
+    are_asked_for = "train.n_updates" in config.given or train.n_updates != usual.n_updates
+    n_updates = train.n_updates if are_asked_for else train.n_updates - train.rounds
+    return replace(config, train=replace(train, rounds=0, n_updates=n_updates))
 
 
 def _unchanged(mine: Any, usual: Any, other: Any, asked: set[str]) -> Any:

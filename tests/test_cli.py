@@ -177,6 +177,11 @@ def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
     assert without_rounds(replace(table, given=("train.rounds",))) == replace(table, given=("train.rounds",))
 
 
+def test_your_own_pictures_learn_as_mnist_does():
+    own, mnist = (PRESETS[name].config for name in ("images", "mnist-small"))
+    assert replace(own, dataset=mnist.dataset, preset="mnist-small") == mnist
+
+
 def test_paper_samplers_by_name(tmp_path):
     for k, sampler in enumerate(["langevin", "gibbs-langevin"]):
         options = ["--sampler.name", sampler, "--sampler.adjust-from", "0", "--sampler.per-unit", "True"]

@@ -14,9 +14,11 @@ from PIL import Image
 from grbm import UserError, cli, files, runs
 from grbm.data.arrays import open_array
 from grbm.data.config import DatasetConfig
+from grbm.data.loading import Dataset
 from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.standardise import Standardizer
 from grbm.data.tables import StoredTable, measure, spread
+from grbm.randomness import generator
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
 
@@ -181,6 +183,17 @@ def test_pictures_of_sixteen_bits_and_crops_too_large(tmp_path):
     np.testing.assert_allclose(rows[:1][0].numpy(), ramp.reshape(-1) / 65535, atol=1 / 255)
     with pytest.raises(UserError, match=r"8 x 8 pixels, smaller than --dataset.crop 9"):
         open_pictures(tmp_path / "deep", Look(crop=9))
+
+
+def test_grey_pictures_are_those_whose_three_channels_are_equal():
+    """One number of a thousand pictures tells them apart, in whatever channel it is."""
+    grey = torch.rand(1000, 4, generator=generator(0)).repeat(1, 3)
+    assert Dataset(grey, grey[:0], (3, 2, 2)).is_grey
+    assert not Dataset(grey, grey[:0], (1, 6, 2)).is_grey
+    for channel in range(3):
+        coloured = grey.clone()
+        coloured[999, 4 * channel] += 0.01
+        assert not Dataset(coloured, grey[:0], (3, 2, 2)).is_grey
 
 
 def test_pictures_train_and_draw(tmp_path, capsys):

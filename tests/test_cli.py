@@ -167,6 +167,8 @@ def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
     assert (named.dataset.standardise, named.objective.n_steps, named.train.validation) == ("pixel", 1, 0.1)
     white = trained("white", *wide, *small, "--dataset.standardise", "whiten")
     assert (white.sampler.name, white.model.start, white.train.rounds) == ("global-moves", "matched", 0)
+    same = trained("white", *wide, *small, "--dataset.standardise", "whiten", "--resume")
+    assert same.difference(white) is None
     again = trained("again", "--config", str(tmp_path / "named"))
     assert again.difference(named) is None
     assert trained("again", "--config", str(tmp_path / "named"), "--resume").difference(named) is None

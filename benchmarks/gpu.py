@@ -79,6 +79,7 @@ def run_all(options: argparse.Namespace, device: torch.device) -> None:
         print(f"{name}: at most {left:.0f} s", flush=True)
         command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(options.out), "--part", name]
         command += ["--until", str(time.time() + left), "--device", str(device)]
+        command += ["--training-seconds", str(options.training_seconds)]
         command += ["--data-dir", str(options.data_dir)] if options.data_dir else []
         process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
         try:
@@ -180,6 +181,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path, help="where the MNIST files are, for the last part")
     parser.add_argument("--seconds", type=float, default=1500.0, help="of this call")
+    parser.add_argument("--training-seconds", type=float, default=1200.0, help="of the last part, its looks apart")
     parser.add_argument("--only", nargs="+", choices=PARTS)
     parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
@@ -191,7 +193,8 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     if options.part:
-        run_part(options.part, Where(options.out, options.data_dir, options.until, device))
+        where = Where(options.out, options.data_dir, options.until, device, options.training_seconds)
+        run_part(options.part, where)
     else:
         run_all(options, device)
 

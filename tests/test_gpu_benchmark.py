@@ -50,8 +50,10 @@ def test_every_part_finds_what_the_page_shows(tmp_path):
     found["tests"] = gpu_parts.tests_seen(
         "tests/test_fused.py::test_a[x y] PASSED [ 1%]\ntests/test_fused.py::test_b[1-2] FAILED [ 2%]\n"
         "tests/test_fused.py::test_c SKIPPED (no) [ 3%]\n"
+        "[gw0] [  4%] PASSED tests/test_fused.py::test_d \n[gw1] [ 10%] FAILED tests/test_fused.py::test_e[x y] \n"
     )
-    assert found["tests"] == {"passed": 1, "skipped": 1, "failed": ["tests/test_fused.py::test_b[1-2]"]}
+    failed = ["tests/test_fused.py::test_b[1-2]", "tests/test_fused.py::test_e[x y]"]
+    assert found["tests"] == {"passed": 2, "skipped": 1, "failed": failed}
     found["steps"] = dict(pair for more in gpu_parts.steps(where(tmp_path), [TINY], 16) for pair in more.items())
     per_step = found["steps"]["sizes"][0]["per_step"]
     kinds = [f"{what}, {p}" for p in gpu_parts.PRECISIONS for what in ("fused", "update")]
@@ -72,7 +74,7 @@ def test_every_part_finds_what_the_page_shows(tmp_path):
     found["training"] = {"seconds_an_epoch": 0.25}
     found["training"]["looks"] = [{"seconds": 60.0, "updates": 900, "epochs": 7.5, "frechet": 21.5}]
     page = gpu.page(found)
-    for said in ("1 passed, 1 failed", "- tests/test_fused.py::test_b[1-2]", "| fused, fast |", "0.25 s an epoch"):
+    for said in ("2 passed, 2 failed", "- tests/test_fused.py::test_b[1-2]", "| fused, fast |", "0.25 s an epoch"):
         assert said in page
     for said in ("3 x 5, 4 chains, 2 steps, tempered, 2 replicas", "| 60 | 900 | 7.5 | 21.5 |", "BM ", '{"BM": 48}: '):
         assert said in page
@@ -126,6 +128,15 @@ def test_the_nearest_measured_product_gives_the_tile(monkeypatch):
     assert tile_table.tile_for(Product(64, 4, 256), device, {"BM": 1}) == {"BM": 1}
 
 
+def test_tiles_that_come_with_the_program_can_be_used_and_give_way_to_measured_ones():
+    name = "NVIDIA H100 80GB HBM3"
+    assert [tile_table._checked(tile) for tile in tile_table.MEASURED[name].values()]
+    assert tile_table.read(name) == tile_table.MEASURED[name]
+    product, usual = next(iter(tile_table.MEASURED[name].items()))
+    tile_table.save(name, {product: TILE})
+    assert tile_table.read(name) == tile_table.MEASURED[name] | {product: TILE} != {product: usual}
+
+
 @pytest.mark.parametrize(
     "wrong", ["", "[1]", '{"a": 1}', '[{"product": [1, 2], "tile": {}}]', "BM 48", "BM 512", "BM x"]
 )
@@ -154,7 +165,7 @@ def test_training_is_judged_at_its_marks_and_goes_on_where_it_was_cut_off(monkey
     run.close()
     assert one["n_updates"] == 120
     assert [look["updates"] for look in one["looks"]] == [20]
-    *_, last = gpu_parts.training(here, marks, **tiny)
+    *_, last = gpu_parts.training(here._replace(learns_for=marks[-1]), **tiny)  # the same marks, but for the first
     assert last["looks"][0] == one["looks"][0]
     assert last["looks"][-1]["updates"] == 120
     assert last["done"]
@@ -203,7 +214,9 @@ def test_a_part_that_is_cut_off_or_breaks_keeps_what_it_found(monkeypatch, tmp_p
 
     monkeypatch.setattr(gpu.subprocess, "Popen", Process)
     monkeypatch.setattr(gpu.os, "killpg", lambda pid, number: calls.append("killed"))
-    options = gpu.argparse.Namespace(out=tmp_path, data_dir=None, seconds=1000.0, only=["tests", "steps", "tiles"])
+    options = gpu.argparse.Namespace(
+        out=tmp_path, data_dir=None, seconds=1000.0, training_seconds=60.0, only=["tests", "steps", "tiles"]
+    )
     gpu.run_all(options, CPU)
     assert calls == ["tests", "steps", "tiles", "killed"]
     found = json.loads((tmp_path / "gpu.json").read_text())

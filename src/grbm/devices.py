@@ -1,5 +1,6 @@
 """Where numbers are computed: the device that a name means, how many threads, how much memory there is."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,16 @@ import torch
 
 from grbm.errors import UserError
 
+WORTH_A_GPU = 1e8  # work of an update above which an H100 was faster than 16 cores; docs/performance.md
 
-def pick_device(name: str) -> torch.device:
-    """The device called ``name``; ``auto`` is a GPU if there is one. Raises UserError where it cannot be used."""
+
+def pick_device(name: str, work: float = math.inf) -> torch.device:
+    """The device called ``name``. Raises UserError where it cannot be used.
+
+    ``auto`` is a GPU if there is one and an update's ``work``, weights x chains x steps, is enough for it.
+    """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() and work >= WORTH_A_GPU else "cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # also where a device holds no numbers

@@ -93,7 +93,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     random_state : int, RandomState instance or None, default=None
         An int makes everything reproducible, whatever the number of threads.
     device : str, default="auto"
-        "cpu", "cuda", ..., or "auto": a GPU if there is one.
+        "cpu", "cuda", ..., or "auto": a GPU if there is one and the machine is large enough to be faster there.
     n_jobs : int, default=None
         Threads of training and sampling; None is PyTorch's own number, -1 all processors.
 

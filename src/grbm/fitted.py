@@ -27,6 +27,7 @@ from grbm.table_checks import Array, check_distance, check_scale, refuse_dataset
 from grbm.training import TrainState
 
 FLOATS = (np.float64, np.float32)
+MOST_HIDDEN = 256  # that "auto" comes to
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
 
@@ -140,7 +141,7 @@ class FittedState:
         model = GRBM(X.shape[1], recipe.n_hidden)
         length = min(0.3, 1.5 * (X.shape[1] / recipe.n_hidden) ** 0.5)  # so that all units together vary as X does
         anchored_(model, self._exactly(X), length=length, seed=self._learned_with)
-        model.to(pick_device(self.device))
+        model.to(self._device())
         return TrainState(model, optimizer(model, recipe), seed=self._learned_with)
 
     def _find(self, X: Array, units: Units) -> Coordinates:
@@ -254,7 +255,7 @@ class FittedState:
         if is_whitened and not has_rounds(n_rows, self._coordinates().scale.n_units):
             plain["rounds"] = 0
         if not is_whitened and known is None and self.n_components == "auto":
-            plain["n_hidden"] = 256
+            plain["n_hidden"] = MOST_HIDDEN
         said = {"learning_rate": self.learning_rate, "n_chains": self.n_chains, "min_var": self.min_variance}
         said |= {"batch_size": self.batch_size, "n_moves": self.n_steps}
         changed: Any = plain | {name: x for name, x in said.items() if x is not None}
@@ -262,6 +263,12 @@ class FittedState:
 
     def _coordinates(self) -> Coordinates:
         return Coordinates.from_state(self._coordinates_)
+
+    def _device(self) -> torch.device:
+        """The same at all times, however many hidden units "auto" comes to."""
+        n_hidden = MOST_HIDDEN if self.n_components == "auto" else int(self.n_components)
+        work = self.n_features_in_ * n_hidden * (self.n_chains or Recipe(n_hidden).n_chains) * self.n_steps
+        return pick_device(self.device, work)
 
     def _threads(self) -> AbstractContextManager[None]:
         return threads(None if self.n_jobs is None else effective_n_jobs(self.n_jobs))
@@ -289,7 +296,7 @@ class FittedState:
 
     def _base_here(self) -> Base:
         """The base of tempered paths: mean and variance of the data, in the machine's units, near 1 for few rows."""
-        device, coordinates = pick_device(self.device), self._coordinates()
+        device, coordinates = self._device(), self._coordinates()
         if coordinates.whitened is not None:
             return Base(*(x.to(device) for x in coordinates.whitened.base))
         n, mean, var = self._seen
@@ -298,13 +305,13 @@ class FittedState:
         return Base(*(torch.tensor(x, dtype=torch.float32, device=device) for x in parts))
 
     def _model_here(self) -> GRBM:
-        return self.to_model().to(pick_device(self.device))
+        return self.to_model().to(self._device())
 
     def _exactly(self, X: Array) -> torch.Tensor:
         return self._coordinates().to_units(X)
 
     def _to_units(self, X: Array) -> torch.Tensor:
-        return self._exactly(X).float().to(pick_device(self.device))
+        return self._exactly(X).float().to(self._device())
 
     def _array(self, z: torch.Tensor, dtype: Any = None) -> Array:
         """Rows in the machine's units as rows of features."""

@@ -279,7 +279,7 @@ class RunConfig:
     seed: int = 0
     """Every random number of the run follows from it."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one."""
+    """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one and the machine is large enough to be faster there."""
     preset: str = ""
     about: About | None = None
     command: str = ""
@@ -289,6 +289,11 @@ class RunConfig:
     def source(self) -> Source:
         """The place of the data, as `grbm.data.loading.load` takes it."""
         return Source(self.data_dir, self.data, self.memory)
+
+    def work(self, n_visible: int) -> int:
+        """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps."""
+        n_chains = self.objective.n_chains or self.train.batch_size
+        return n_visible * self.model.n_hidden * n_chains * self.objective.n_steps
 
     def load_data(self) -> "Dataset":
         """The data set; raises UserError where it is missing or malformed."""

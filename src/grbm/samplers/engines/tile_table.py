@@ -1,4 +1,4 @@
-"""Tiles of the fused products on a CUDA device: what `python -m benchmarks.gpu` found fastest there, else a default."""
+"""Tiles of the fused products on a CUDA device: what `python -m benchmarks.gpu` found fastest, else a default."""
 
 import functools
 import json
@@ -25,6 +25,16 @@ class Product(NamedTuple):
 
 
 Tile = dict[str, int]
+NARROW: Tile = {"BM": 32, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 3}
+MEASURED: dict[str, dict[Product, Tile]] = {  # what comes with the program
+    "NVIDIA H100 80GB HBM3": {
+        Product(512, 3072, 10_000): {"BM": 128, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 3},
+        Product(512, 784, 4096): {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3},
+        Product(256, 784, 512): {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 4},
+        Product(100, 64, 256): NARROW,
+        Product(100, 2, 256): NARROW,
+    }
+}
 
 
 def path(device_name: str) -> Path:
@@ -45,12 +55,13 @@ def save(device_name: str, table: Mapping[Product, Tile]) -> Path:
 
 @functools.cache
 def read(device_name: str) -> dict[Product, Tile]:
-    """The table of a device; empty where there is none, or none that makes sense."""
+    """The table of a device: what was measured on it, before what comes with the program."""
+    known = MEASURED.get(device_name, {})
     try:
         entries = json.loads(path(device_name).read_text())
-        return {Product(*map(int, entry["product"])): _checked(entry["tile"]) for entry in entries}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+        return known | {Product(*map(int, entry["product"])): _checked(entry["tile"]) for entry in entries}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none, or none that makes sense
+        return known
 
 
 def _checked(tile: Any) -> Tile:

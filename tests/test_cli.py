@@ -3,13 +3,15 @@
 import json
 import math
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from grbm import cli, files, runs
+from grbm import GRBM, cli, files, runs
+from grbm.runs import progress
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS, without_rounds
 
@@ -365,3 +367,16 @@ def test_writes_are_whole_or_not_at_all(tmp_path):
         fail_half_way()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]
+
+
+@pytest.mark.parametrize(
+    ("is_leader", "prepares", "says"), [(True, 0.8, True), (True, 0.0, False), (False, 0.8, False)]
+)
+def test_who_waits_for_the_data_is_told(monkeypatch, capsys, is_leader, prepares, says):
+    """Once, by one of the processes, and only where it takes a while."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.4)
+    with progress.Progress(is_leader=is_leader) as shown:
+        time.sleep(prepares)
+        shown.start(torch.zeros(3, 2), GRBM(2, 4), 0, 10)
+        time.sleep(0.5)
+    assert ("Preparing the data" in capsys.readouterr().out) == says

@@ -159,7 +159,7 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
 
     group, device = distributed.join(config.device)
     try:
-        with Progress() as progress:
+        with Progress(is_leader=group.is_leader) as progress:
             learn(
                 config,
                 folder,

@@ -1,5 +1,6 @@
 """What a person sees while a run trains."""
 
+import threading
 import time
 from typing import Any
 
@@ -7,26 +8,39 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+PATIENCE = 5.0  # seconds after which a person is told that the data are still being prepared
+
 
 class Progress:
-    """A bar on a terminal, a plain line now and then elsewhere."""
+    """A bar on a terminal, a plain line now and then elsewhere; before them a word where preparing takes its time.
 
-    def __init__(self) -> None:
+    Of processes that share a run ``is_leader`` is the one that speaks.
+    """
+
+    def __init__(self, *, is_leader: bool = True) -> None:
         self.n_updates, self.seconds, self.note, self.nats = 0, 0.0, "", ""
         self.console = Console(highlight=False)
         columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Bar(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
         self.last_line, self.first = 0.0, 0
         self.task: Any = None
+        self.is_leader = is_leader
+        said = "Preparing the data; for a large table that takes a minute or two."
+        self.waiting = threading.Timer(PATIENCE, print, [said], {"flush": True})
+        self.waiting.daemon = True
 
     def __enter__(self) -> "Progress":
+        if self.is_leader:
+            self.waiting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.waiting.cancel()
         if self.bar.live.is_started:
             self.bar.stop()
 
     def start(self, data: Any, model: Any, update: int, n_updates: int) -> None:
+        self.waiting.cancel()
         (n, N), self.n_updates = data.shape, n_updates
         size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
         if model.contrasts is not None:

@@ -327,8 +327,9 @@ def test_heavy_tails_have_contrasts_by_default_and_clusters_have_none():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does():
+def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does(monkeypatch):
     """Held-out nats of 4,000 rows, paired: far more than 4 standard errors; and its samples have those tails."""
+    monkeypatch.setattr("grbm.options.LOOKS", 6)  # which would take longer than learning
     x, test = heavy(1000, 0), heavy(4000, 7)
     rbm = GaussianBernoulliRBM(32, n_iter=60, random_state=0).fit(x)
     with pytest.MonkeyPatch.context() as patch:
@@ -360,7 +361,7 @@ def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does()
     assert GaussianBernoulliRBM(8, n_contrasts=3, n_iter=2).fit(x).contrasts_.shape == (3, 2)
 
 
-def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path):
+def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path, monkeypatch):
     """Left before the rounds, and again among them."""
 
     class Left(Exception):
@@ -370,6 +371,7 @@ def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path):
         if update == at:
             raise Left
 
+    monkeypatch.setattr("grbm.options.LOOKS", 6)  # which would take longer than learning
     np.save(tmp_path / "x.npy", heavy(600, 0))
     usual = PRESETS["array"].config
     config = replace(

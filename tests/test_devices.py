@@ -6,7 +6,7 @@ import torch
 from grbm import GaussianBernoulliRBM
 from grbm.devices import WORTH_A_GPU, pick_device
 from grbm.distributed import ALONE
-from grbm.runs.preparing import prepare
+from grbm.runs.preparing import prepare, work
 from grbm.runs.presets import PRESETS
 
 
@@ -29,8 +29,8 @@ def test_small_presets_stay_on_the_cpu(gpu, tmp_path):
     """Weights x chains x steps: digits have 64 x 256 x 256 x 5, MNIST a hundred times as much."""
     digits, mnist = PRESETS["digits"].config, PRESETS["mnist-small"].config
     chains, steps = digits.objective.n_chains or digits.train.batch_size, digits.objective.n_steps
-    assert digits.work(64) == 64 * digits.model.n_hidden * chains * steps < WORTH_A_GPU
-    assert mnist.work(784) > WORTH_A_GPU
+    assert work(digits, 64) == 64 * digits.model.n_hidden * chains * steps < WORTH_A_GPU
+    assert work(mnist, 784) > WORTH_A_GPU
     assert prepare(digits, tmp_path, ALONE, None, resume=False).state.model.W.device.type == "cpu"
 
 

@@ -254,7 +254,8 @@ def test_float32_stays_float32():
     np.testing.assert_allclose(single.components_, double.components_, rtol=1e-4, atol=1e-6)
 
 
-def test_pipeline_grid_search_pandas_and_skops():
+def test_pipeline_grid_search_pandas_and_skops(monkeypatch):
+    monkeypatch.setattr("grbm.options.LOOKS", 2)  # which would take longer than learning
     pandas, skops = pytest.importorskip("pandas"), pytest.importorskip("skops.io")
     X, y = sets.load_iris(return_X_y=True, as_frame=True)
     rbm = GaussianBernoulliRBM(16, n_iter=10, random_state=0)

@@ -11,7 +11,7 @@ from grbm.randomness import Blocks, Philox
 from grbm.samplers.moves import moves_of
 from grbm.samplers.sampling import reference
 from tests.conftest import exact_chains, random_model, z_scores
-from tests.test_fused import DEVICE, KEY, TALL, small_tiles  # noqa: F401
+from tests.test_fused import DEVICE, KEY, TALL, in_minutes, small_tiles  # noqa: F401
 from tests.test_native import agree
 
 pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
@@ -39,9 +39,17 @@ def far_base(N: int) -> Base:
     return Base(torch.randn(N, generator=rng).to(DEVICE), (torch.rand(N, generator=rng) + 0.5).to(DEVICE))
 
 
+INNER = [Gibbs(), PartialGibbs(0.5), GibbsLangevin(0.2)]
+SMALL, LARGE = [(1, 1, 3, 2), (3, 70, 5, 5)], (70, 130, 7, 4)  # the last of several tiles each way
+
+
 @pytest.mark.parametrize("precision", ["highest", "fast"])
-@pytest.mark.parametrize("inner", [Gibbs(), PartialGibbs(0.5), GibbsLangevin(0.2)], ids=repr)
-@pytest.mark.parametrize(("N", "M", "C", "R"), [(1, 1, 3, 2), (3, 70, 5, 5), (70, 130, 7, 4)])
+@pytest.mark.parametrize(
+    ("N", "M", "C", "R", "inner"),
+    [(*size, inner) for inner in INNER for size in SMALL]
+    + [(*LARGE, INNER[1]), *(pytest.param(*LARGE, inner, marks=in_minutes) for inner in (INNER[0], INNER[2]))],
+    ids=repr,
+)
 def test_the_fused_ladder_is_its_definition(inner, precision, N, M, C, R):
     """From the same random numbers: every unit of every replica, the swaps, the sums of the states at β = 1."""
     model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
@@ -121,10 +129,10 @@ def test_a_fused_ladder_leaves_nothing_to_the_next_over_its_buffers():
 
 @pytest.mark.parametrize("precision", ["highest", "fast"])
 def test_a_fused_ladder_does_not_drift(precision, monkeypatch):
-    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 4,000 chains."""
+    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 2,000 chains."""
     for name in ("TILE", "TAIL"):
         monkeypatch.setattr(cuda_buffers, name, getattr(cuda_buffers, name) | TALL)
-    model, C = random_model(3, 5, 2), 4000
+    model, C = random_model(3, 5, 2), 2000
     base = Base(torch.tensor([0.5, 0.0, -0.5]).double(), torch.tensor([1.5, 2.0, 1.0]).double())
     sampler = ParallelTempering(base, 4, sampler=PartialGibbs(0.3))
     models = []

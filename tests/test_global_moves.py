@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from grbm import GRBM, PCD, Base, FitOptions, GlobalMoves, ParallelTempering, Reference, fit
+from grbm import (
+    GRBM,
+    PCD,
+    Base,
+    FitOptions,
+    GaussianBernoulliRBM,
+    GlobalMoves,
+    ParallelTempering,
+    Reference,
+    fit,
+    initialise,
+)
 from grbm.data.whitening import whiten
 from grbm.errors import DivergenceError
 from grbm.evaluate import exact
@@ -146,6 +157,45 @@ def test_a_start_that_is_as_wide_as_the_data_whatever_the_number_of_units():
         torch.testing.assert_close(back.mean(0), z.mean(0), rtol=0, atol=0.05)
         torch.testing.assert_close(model.var, torch.ones(2))
     assert float(matched_(GRBM(2, 16), z).var[0]) == pytest.approx(0.3)
+
+
+def three_of_many(n_columns: int, distance: float) -> torch.Tensor:
+    """Three round clusters so far from each other, in the plane of the first two of many columns (900, N)."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(900, n_columns, generator=rng, dtype=torch.float64)
+    corners = distance * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]], dtype=torch.float64)
+    x[:, :2] += corners[torch.randint(3, (900,), generator=rng)]
+    return x - x.mean(0)
+
+
+def test_weights_point_to_clusters_that_lie_in_few_of_many_directions():
+    """And the model is wider in the others by a tenth of a variance at most; it was many times as wide."""
+    z = three_of_many(40, 24.0)
+    aside = {}
+    for few in (0.1, 0.0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(initialise, "FEW", few)
+            model = matched_(GRBM(40, 128), z, seed=1)
+        lengths = model.W.detach().double().square().sum(1)
+        aside[few] = float(lengths[2:].mean()) / 4  # of the prior's variance, were hidden units on half of the time
+    assert aside[0.1] < 0.1
+    assert aside[0.0] > 5
+    usual = three_of_many(10, 24.0)  # whose two directions are a fifth of all: as before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(initialise, "FEW", 0.0)
+        before = matched_(GRBM(10, 128), usual, seed=1)
+    assert torch.equal(before.W, matched_(GRBM(10, 128), usual, seed=1).W)
+
+
+@pytest.mark.slow
+def test_clusters_far_apart_in_many_columns_are_found():
+    """Three clusters in 40 columns: within a nat of the truth, where a start in all directions ends at one Gaussian."""
+    x = three_of_many(40, 24.0)
+    train, test = x[:500].numpy(), x[500:].numpy()
+    rbm = GaussianBernoulliRBM(random_state=0).fit(train)
+    truth = -20 * (1 + math.log(2 * math.pi)) - math.log(3)
+    assert not rbm.is_gaussian_
+    assert rbm.score(test) > truth - 1
 
 
 def test_hidden_units_beyond_what_rows_can_teach_begin_weak() -> None:

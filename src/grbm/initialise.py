@@ -10,6 +10,7 @@ from grbm.options import sees_clusters
 from grbm.randomness import generator, seed_of
 
 WEAK = 0.01  # of the length of weights, that of units which begin weak
+FEW = 0.1  # of the directions, in which hidden units then point
 
 
 @torch.no_grad()
@@ -28,6 +29,8 @@ def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, n_at_work: int | 
     regression on v has ``slope`` times the share of the variance that σ² leaves to the hidden units. So the start
     depends little on the number of hidden units, which else is either too few for the data or far too strong. Where
     they are fewer than clusters ask for (`grbm.options.sees_clusters`), σ² = 0.3 and the unit is the whole table's.
+    Where the data are wider than σ² in few of many directions, as clusters far apart are, weights point there: others
+    would have to be so long that they widen the model in all the rest.
 
     Hidden units after the first ``n_at_work`` begin with weights of a hundredth of that length: too many strong units
     for the rows overshoot at rates at which fewer learn, and weak ones grow where they are of use. The
@@ -46,18 +49,26 @@ def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, n_at_work: int | 
     if not sees_clusters(model.n_hidden):
         length = min(0.3, 1.5 * (model.n_visible / model.n_hidden) ** 0.5)
         return anchored_(model, data, var=0.3, length=length, seed=seed)
-    data = data.to(model.W)
+    data, ways = data.to(model.W), _ways(data)
     centred = data - data.mean(0)
     total = float(centred.square().mean(0).sum())
     wanted = slope * float((centred.square().mean(0) - 1).clamp_min(0).sum()) / total
     low, high = 1e-3, 30.0
     for _ in range(25):
         length = math.sqrt(low * high)
-        anchored_(model, data, var=1.0, length=length, seed=seed)
+        anchored_(model, data, var=1.0, length=length, ways=ways, seed=seed)
         found = float((model.visible_mean(model(data)) * centred).mean(0).sum()) / total
         low, high = (length, high) if found < wanted else (low, length)
     model.mu.add_(data.mean(0) - model.visible_mean(model(data)).mean(0))
     return model
+
+
+def _ways(data: Tensor) -> Tensor | None:
+    """The root (N, N) of what the rows' covariance has above 1, where a few of many directions have most of that."""
+    values, vectors = torch.linalg.eigh(torch.cov(data.double().T).view(data.shape[1], -1))
+    above = (values - 1).clamp_min(0)
+    is_spread = above.sum() ** 2 >= FEW * len(above) * above.square().sum()  # their effective number
+    return None if is_spread else vectors * above.sqrt() @ vectors.T
 
 
 @torch.no_grad()
@@ -71,16 +82,20 @@ def gaussian_(model: GRBM, mean: Tensor, var: Tensor) -> GRBM:
 
 
 @torch.no_grad()
-def anchored_(model: GRBM, data: Tensor, *, var: float = 0.3, length: float = 0.3, seed: int = 0) -> GRBM:
+def anchored_(
+    model: GRBM, data: Tensor, *, var: float = 0.3, length: float = 0.3, ways: Tensor | None = None, seed: int = 0
+) -> GRBM:
     """Start each hidden unit's ridge ℓ_j = 0 at a random data point.
 
     w_j is a random direction of length ``length``, b_j = −w_j·x_k/σ² for a random row x_k of ``data`` (n, N), and
     μ = mean(x) − ½ Σ_j w_j, so that every unit is undecided somewhere in the data. Choose ``var`` near the narrowest
     variance in the data: the model can widen a mode by its hidden units, but not narrow it. In 2-D this start decides
-    which optimum is reached: from the paper's weights even the exact gradient ends in a poor one.
+    which optimum is reached: from the paper's weights even the exact gradient ends in a poor one. With ``ways`` (N, N)
+    directions are those of normal numbers times it, else of any kind alike.
     """
     rng = generator(seed, "anchored")
     direction = torch.randn(model.n_visible, model.n_hidden, generator=rng, dtype=torch.float64)
+    direction = direction if ways is None else ways.cpu() @ direction
     W = (length * direction / direction.norm(dim=0)).to(model.W)
     anchors = data[torch.randint(len(data), (model.n_hidden,), generator=rng)].to(model.W)
     model.W.copy_(W)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from grbm import files, runs
 from grbm.data.mixtures import MIXTURES
+from grbm.devices import threads
 from grbm.errors import UserError
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.report import plots
@@ -137,8 +138,12 @@ def reproduce(
     missing.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
     print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
     campaign.train_missing(missing, folder, at_once=jobs_at_once, threads=1)
-    with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
-        rows = list(pool.map(_score, todo, [folder / panel.name for panel in todo], [n_samples] * len(todo)))
+    jobs = [(panel, folder / panel.name, n_samples) for panel in todo]
+    if jobs_at_once == 1:
+        rows = [_score(*job) for job in jobs]
+    else:
+        with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
+            rows = list(pool.map(_score, *zip(*jobs, strict=True)))
     is_whole = len(todo) == len(every)
     files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
     text = _table(rows, n_samples)
@@ -167,8 +172,12 @@ def _is_ours(name: str, stems: set[str]) -> bool:
 
 
 def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    run, mixture = runs.read(folder), MIXTURES[panel.mixture]
+    with threads(1):
+        return _scored(panel, runs.read(folder), n_samples)
+
+
+def _scored(panel: Panel, run: runs.Run, n_samples: int) -> dict[str, Any]:
+    mixture = MIXTURES[panel.mixture]
     row: dict[str, Any] = {"mixture": panel.mixture, "rule": panel.rule, "method": panel.method}
     row |= {"seed": panel.config.seed, "updates": panel.config.train.n_updates}
     row["stopped"] = "" if run.status.ended == "finished" else str(run.status)

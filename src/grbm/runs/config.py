@@ -290,11 +290,6 @@ class RunConfig:
         """The place of the data, as `grbm.data.loading.load` takes it."""
         return Source(self.data_dir, self.data, self.memory)
 
-    def work(self, n_visible: int) -> int:
-        """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps."""
-        n_chains = self.objective.n_chains or self.train.batch_size
-        return n_visible * self.model.n_hidden * n_chains * self.objective.n_steps
-
     def load_data(self) -> "Dataset":
         """The data set; raises UserError where it is missing or malformed."""
         from grbm.data.loading import load

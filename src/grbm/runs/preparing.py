@@ -61,7 +61,7 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
     known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
     scale, base, reference, contrasts = known
-    torch_device = pick_device(device or config.device, config.work(dataset.train.shape[1]))
+    torch_device = pick_device(device or config.device, work(config, dataset.train.shape[1]))
     learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed)
     validation = scale(dataset.train[held[:10_000]]).to(torch_device)
     data = _standardised(dataset, scale, torch_device, learned_from if len(held) else None)
@@ -75,6 +75,12 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     fingerprint = measured.fingerprint
     found = (scale, base, reference, contrasts, validation, data, state, objective, fingerprint)
     return Prepared(config, dataset, *found)
+
+
+def work(config: RunConfig, n_visible: int) -> int:
+    """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps."""
+    n_chains = config.objective.n_chains or config.train.batch_size
+    return n_visible * config.model.n_hidden * n_chains * config.objective.n_steps
 
 
 def _check_contrasts(config: RunConfig) -> None:

@@ -266,7 +266,6 @@ def training(
     from benchmarks.speedrun import judge_of
 
     marks = marks or (*(mark for mark in MARKS if mark < where.learns_for), where.learns_for)
-
     if where.data_dir is None:
         yield {"not_run": "it needs --data-dir with the MNIST files"}
         return

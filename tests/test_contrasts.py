@@ -535,8 +535,9 @@ def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_gaussian_that_is_kept_is_that_of_all_rows():
+def test_the_gaussian_that_is_kept_is_that_of_all_rows(monkeypatch):
     """Its mean is theirs, to which that of the rows learned from comes no nearer than 0.001; so is its density."""
+    monkeypatch.setattr("grbm.options.LOOKS", 8)
     mix = np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 0.3], [0.0, 0.0, 0.5]])
     x = np.random.default_rng(2).normal(size=(300, 3)) @ mix + [1.0, 2.0, 3.0]
     rbm = GaussianBernoulliRBM(4, n_rounds=0, random_state=0).fit(x)

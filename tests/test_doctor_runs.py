@@ -46,9 +46,9 @@ def wrong(folder: Path, x: np.ndarray, config: RunConfig, seed: int, judged: np.
     return [f"{about}: {text}" for level, about, text in diagnose(run, run.load_data(), seed=1) if level == "wrong"]
 
 
-def quick(n_updates: int = 560) -> RunConfig:
+def quick(n_updates: int = 550) -> RunConfig:
     preset = PRESETS["array"].config
-    train = replace(preset.train, n_updates=n_updates, rounds=20)
+    train = replace(preset.train, n_updates=n_updates, rounds=10)
     return replace(preset, train=train, log=replace(preset.log, tensorboard=False))
 
 

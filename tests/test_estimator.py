@@ -394,8 +394,9 @@ def _neither_diverges_nor_warns(name: str, **settings: int) -> None:
 
 
 @pytest.mark.parametrize("name", varied())
-def test_default_training_on_varied_data(name):
-    """Defaults but for fewer hidden units and no tempering, so that it takes seconds."""
+def test_default_training_on_varied_data(name, monkeypatch):
+    """Defaults but for fewer hidden units, no tempering and fewer looks, so that it takes seconds."""
+    monkeypatch.setattr("grbm.options.LOOKS", 8)
     _neither_diverges_nor_warns(name, n_components=16, n_replicas=1)
 
 
@@ -405,9 +406,10 @@ def test_default_training_on_varied_data_with_all_defaults(name):
     _neither_diverges_nor_warns(name)
 
 
-def test_far_clusters_get_their_shares():
+def test_far_clusters_get_their_shares(monkeypatch):
     """Seven tight clusters in ten dimensions, exact nats per row: -0.04 for the mixture that they are, -14 for
     independent features, -17 or so for chains without tempering; here -1.7 to -1.0, over three seeds."""
+    monkeypatch.setattr("grbm.options.LOOKS", 15)  # which would take longer than learning
     X = sets.make_blobs(5000, 10, centers=7, random_state=0)[0]
     shares = np.bincount(sets.make_blobs(5000, 10, centers=7, random_state=0)[1]) / 5000
     centres = np.stack([X[sets.make_blobs(5000, 10, centers=7, random_state=0)[1] == k].mean(0) for k in range(7)])

@@ -198,7 +198,7 @@ def test_all_makes_what_the_time_allows_and_says_what_is_left(pictures, tmp_path
 
     assert "0 of 7 figures" in reproduce_all(0.0, options, None, 50)
     assert not (tmp_path / "runs").exists()
-    text = reproduce_all(15.0, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
+    text = reproduce_all(25.0, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
     assert re.search(r"fig2: 1 of 1 runs to train \(mnist-medium: update [\d,]+ of 1,000,000\)", text)
     assert "fig8: 1 of 1 runs to train" in text
     assert {path.name for path in (tmp_path / "long").iterdir()} == {"mnist-medium"}, "nothing else has begun"

@@ -106,8 +106,9 @@ def test_training_from_the_disk_is_training_from_memory(tmp_path, name):
         assert cli.main(["train", "array", *data, *TINY, "--out", str(out)]) == 0
         weights.append(files.read_tensors(out / runs.RAW_WEIGHTS))
         assert isinstance(runs.read(out).config.load_data().train, StoredTable) == (memory == "0")
-        assert cli.main(["evaluate", str(out), "--samples", "20"]) == 0
-        assert cli.main(["figures", str(out)]) == 0
+        if memory == "0":
+            assert cli.main(["evaluate", str(out), "--samples", "20"]) == 0
+            assert cli.main(["figures", str(out)]) == 0
     assert all(torch.equal(weights[0][k], weights[1][k]) for k in weights[0])
 
 

@@ -91,7 +91,7 @@ def anchored_(
     μ = mean(x) − ½ Σ_j w_j, so that every unit is undecided somewhere in the data. Choose ``var`` near the narrowest
     variance in the data: the model can widen a mode by its hidden units, but not narrow it. In 2-D this start decides
     which optimum is reached: from the paper's weights even the exact gradient ends in a poor one. With ``ways`` (N, N)
-    directions are those of normal numbers times it, else of any kind alike.
+    directions are those of normal numbers times it, else all alike likely.
     """
     rng = generator(seed, "anchored")
     direction = torch.randn(model.n_visible, model.n_hidden, generator=rng, dtype=torch.float64)

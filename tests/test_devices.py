@@ -1,13 +1,17 @@
 """Which device "auto" is: a GPU only where there is enough to do for one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from grbm import GaussianBernoulliRBM
 from grbm.devices import WORTH_A_GPU, pick_device
 from grbm.distributed import ALONE
-from grbm.runs.preparing import prepare, work
+from grbm.runs.config import SamplerConfig
+from grbm.runs.preparing import prepare
 from grbm.runs.presets import PRESETS
+from grbm.runs.sampling import work
 
 
 @pytest.fixture
@@ -26,17 +30,23 @@ def test_auto_is_a_gpu_where_there_is_one(gpu, monkeypatch):
 
 
 def test_small_presets_stay_on_the_cpu(gpu, tmp_path):
-    """Weights x chains x steps: digits have 64 x 256 x 256 x 5, MNIST a hundred times as much."""
+    """Weights x chains x steps x replicas; a table's exact moves have no kernels, however large it is."""
     digits, mnist = PRESETS["digits"].config, PRESETS["mnist-small"].config
     chains, steps = digits.objective.n_chains or digits.train.batch_size, digits.objective.n_steps
     assert work(digits, 64) == 64 * digits.model.n_hidden * chains * steps < WORTH_A_GPU
     assert work(mnist, 784) > WORTH_A_GPU
+    tempered = replace(digits, sampler=SamplerConfig("parallel-tempering"))
+    assert work(tempered, 64) == 14 * work(digits, 64)
+    assert work(PRESETS["array"].config, 300_000) == 0
     assert prepare(digits, tmp_path, ALONE, None, resume=False).state.model.W.device.type == "cpu"
 
 
 @pytest.mark.parametrize(("n_features", "n_components", "device"), [(4, "auto", "cpu"), (784, 4000, "cuda")])
-def test_the_estimator_chooses_by_its_size(gpu, n_features, n_components, device):
+def test_the_estimator_chooses_by_its_size(gpu, monkeypatch, n_features, n_components, device):
     machine = GaussianBernoulliRBM(n_components)
-    machine.n_features_in_ = n_features
+    machine.n_features_in_, machine._coordinates_ = n_features, {}
+    monkeypatch.setattr(machine, "_reference", lambda: None)
     assert machine._device().type == device
     assert machine.set_params(device="cpu")._device().type == "cpu"
+    monkeypatch.setattr(machine, "_reference", lambda: "of whitened features")
+    assert machine.set_params(device="auto")._device().type == "cpu"

@@ -409,7 +409,7 @@ def test_default_training_on_varied_data_with_all_defaults(name):
 def test_far_clusters_get_their_shares(monkeypatch):
     """Seven tight clusters in ten dimensions, exact nats per row: -0.04 for the mixture that they are, -14 for
     independent features, -17 or so for chains without tempering; here -1.7 to -1.0, over three seeds."""
-    monkeypatch.setattr("grbm.options.LOOKS", 15)  # which would take longer than learning
+    monkeypatch.setattr("grbm.options.LOOKS", 8)  # which would take longer than learning
     X = sets.make_blobs(5000, 10, centers=7, random_state=0)[0]
     shares = np.bincount(sets.make_blobs(5000, 10, centers=7, random_state=0)[1]) / 5000
     centres = np.stack([X[sets.make_blobs(5000, 10, centers=7, random_state=0)[1] == k].mean(0) for k in range(7)])

@@ -34,7 +34,7 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 TALL = {"BM": 128 if DEVICE.type == "cuda" else 512}  # the interpreter takes its time by tiles
 KEY = 0xFEDCBA9876543210  # above 2^63: the kernels see it as a negative number
 PRECISIONS = ("highest", "high", "fast")
-SOME = [("highest", 2, 5, 3, 11), *((x, 70, 70, 17, 5) for x in ("highest", "fast"))]  # several tiles each way
+SOME = [("highest", 2, 5, 3, 6), *((x, 70, 70, 17, 5) for x in ("highest", "fast"))]  # several tiles each way
 MORE = [("high", 70, 70, 17, 5)]  # which without a GPU is "highest"
 MORE += [("high", 2, 5, 3, 11), ("fast", 2, 5, 3, 11), *((x, 70, 130, 17, 11) for x in PRECISIONS)]
 in_minutes = [] if CUDA else [pytest.mark.slow]  # about ten for MORE in the interpreter

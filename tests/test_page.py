@@ -25,16 +25,15 @@ def trained(tmp_path_factory):
     """A run of images with scores beside it, one of the plane, one of an array."""
     folder = tmp_path_factory.mktemp("runs")
     np.save(folder / "array.npy", np.random.default_rng(0).normal(size=(200, 5)))
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr("grbm.options.LOOKS", 5)  # which would take longer than learning
-    for name, options in (
-        ("digits", ["--train.learning-rate", "0.04"]),
-        ("isotropic", []),
-        ("array", ["--data", str(folder / "array.npy")]),
-    ):
-        assert cli.main(["train", name, *options, *QUIET, "--out", str(folder / name)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grbm.options.LOOKS", 5)  # which would take longer than learning
+        for name, options in (
+            ("digits", ["--train.learning-rate", "0.04"]),
+            ("isotropic", []),
+            ("array", ["--data", str(folder / "array.npy")]),
+        ):
+            assert cli.main(["train", name, *options, *QUIET, "--out", str(folder / name)]) == 0
     assert cli.main(["train", "digits", *QUIET, "--out", str(folder / "other"), "--model.n-hidden", "32"]) == 0
-    monkeypatch.undo()
     scores = {"log_likelihood_test": -12.3456, "log_likelihood_test_error": 0.25, "log_z": 1.5, "log_z_error": 0.0}
     model = {"model": runs.model_digest(runs.read(folder / "digits").model)}
     (folder / "digits" / runs.EVALUATION).write_text(json.dumps(scores | model))

@@ -265,10 +265,10 @@ class FittedState:
         return Coordinates.from_state(self._coordinates_)
 
     def _device(self) -> torch.device:
-        """The same at all times, however many hidden units "auto" comes to."""
+        """The same at all times, however many hidden units "auto" comes to; global moves have no kernels on a GPU."""
         n_hidden = MOST_HIDDEN if self.n_components == "auto" else int(self.n_components)
-        work = self.n_features_in_ * n_hidden * (self.n_chains or Recipe(n_hidden).n_chains) * self.n_steps
-        return pick_device(self.device, work)
+        n_chains = 0 if self._reference() is not None else self._recipe(1).n_chains * self._replicas
+        return pick_device(self.device, self.n_features_in_ * n_hidden * n_chains * self.n_steps)
 
     def _threads(self) -> AbstractContextManager[None]:
         return threads(None if self.n_jobs is None else effective_n_jobs(self.n_jobs))

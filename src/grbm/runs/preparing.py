@@ -29,6 +29,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
 from grbm.runs.presets import for_wide, without_rounds
+from grbm.runs.sampling import work
 from grbm.training import TrainState
 
 WHITENED_ROWS = 20_000  # that coordinates are found from
@@ -75,12 +76,6 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     fingerprint = measured.fingerprint
     found = (scale, base, reference, contrasts, validation, data, state, objective, fingerprint)
     return Prepared(config, dataset, *found)
-
-
-def work(config: RunConfig, n_visible: int) -> int:
-    """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps."""
-    n_chains = config.objective.n_chains or config.train.batch_size
-    return n_visible * config.model.n_hidden * n_chains * config.objective.n_steps
 
 
 def _check_contrasts(config: RunConfig) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 from grbm.devices import pick_device, require_memory
 from grbm.errors import UserError
 from grbm.model import GRBM, Base
-from grbm.runs.config import SamplerConfig, SamplingConfig
+from grbm.runs.config import RunConfig, SamplerConfig, SamplingConfig
 from grbm.runs.folder import Run, read_trajectory
-from grbm.samplers import Chains, Sampler, TrajectoryTempering, sample, tuned
+from grbm.samplers import Chains, ParallelTempering, Sampler, TrajectoryTempering, sample, tuned
 
 
 def generate(
@@ -40,9 +40,23 @@ def trajectory(
     return run.standardizer.inverse(states.cpu()), steps
 
 
+def work(config: RunConfig, n_visible: int) -> int:
+    """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps.
+
+    None by global moves, which go hidden unit by hidden unit: there is no kernel for them.
+    """
+    if config.sampler.name == "global-moves":
+        return 0
+    is_tempered = config.sampler.name == "parallel-tempering"
+    n_replicas = (config.sampler.n_replicas or ParallelTempering.n_replicas) if is_tempered else 1
+    n_chains = (config.objective.n_chains or config.train.batch_size) * n_replicas
+    return n_visible * config.model.n_hidden * n_chains * config.objective.n_steps
+
+
 def on_device(run: Run) -> GRBM:
-    """A copy of the model on a GPU if there is one: the run itself stays on the CPU."""
-    return copy.deepcopy(run.model).to(pick_device("auto"))
+    """A copy of the model on a GPU if there is one for its moves: the run itself stays on the CPU."""
+    has_kernels = work(run.config, run.model.n_visible) > 0
+    return copy.deepcopy(run.model).to(pick_device("auto" if has_kernels else "cpu"))
 
 
 @torch.no_grad()

@@ -27,6 +27,12 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # CUDA kernels on the CPU; read when Triton is imported
 
 
+@pytest.fixture
+def few_looks(monkeypatch):
+    """At held-out rows: 40, as in any fit, would take longer than the short fits of tests themselves."""
+    monkeypatch.setattr("grbm.options.LOOKS", 8)
+
+
 def random_model(n_visible: int, n_hidden: int, seed: int, *, strength: float = 1.0, dtype=torch.float64) -> GRBM:
     """A model with unequal variances whose hidden units matter: nothing is zero, nothing symmetric."""
     model = GRBM(n_visible, n_hidden, dtype=dtype)

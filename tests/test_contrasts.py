@@ -327,9 +327,9 @@ def test_heavy_tails_have_contrasts_by_default_and_clusters_have_none():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does(monkeypatch):
+@pytest.mark.usefixtures("few_looks")
+def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does():
     """Held-out nats of 4,000 rows, paired: far more than 4 standard errors; and its samples have those tails."""
-    monkeypatch.setattr("grbm.options.LOOKS", 6)  # which would take longer than learning
     x, test = heavy(1000, 0), heavy(4000, 7)
     rbm = GaussianBernoulliRBM(32, n_iter=60, random_state=0).fit(x)
     with pytest.MonkeyPatch.context() as patch:
@@ -361,7 +361,8 @@ def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does(m
     assert GaussianBernoulliRBM(8, n_contrasts=3, n_iter=2).fit(x).contrasts_.shape == (3, 2)
 
 
-def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("few_looks")
+def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path):
     """Left before the rounds, and again among them."""
 
     class Left(Exception):
@@ -371,7 +372,6 @@ def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path, monke
         if update == at:
             raise Left
 
-    monkeypatch.setattr("grbm.options.LOOKS", 6)  # which would take longer than learning
     np.save(tmp_path / "x.npy", heavy(600, 0))
     usual = PRESETS["array"].config
     config = replace(
@@ -535,9 +535,9 @@ def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_gaussian_that_is_kept_is_that_of_all_rows(monkeypatch):
+@pytest.mark.usefixtures("few_looks")
+def test_the_gaussian_that_is_kept_is_that_of_all_rows():
     """Its mean is theirs, to which that of the rows learned from comes no nearer than 0.001; so is its density."""
-    monkeypatch.setattr("grbm.options.LOOKS", 8)
     mix = np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 0.3], [0.0, 0.0, 0.5]])
     x = np.random.default_rng(2).normal(size=(300, 3)) @ mix + [1.0, 2.0, 3.0]
     rbm = GaussianBernoulliRBM(4, n_rounds=0, random_state=0).fit(x)

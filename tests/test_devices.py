@@ -41,8 +41,12 @@ def test_small_presets_stay_on_the_cpu(gpu, tmp_path):
     assert prepare(digits, tmp_path, ALONE, None, resume=False).state.model.W.device.type == "cpu"
 
 
-@pytest.mark.parametrize(("n_features", "n_components", "device"), [(4, "auto", "cpu"), (784, 4000, "cuda")])
+@pytest.mark.parametrize(
+    ("n_features", "n_components", "device"),
+    [(100, 390, "cpu"), (100, 391, "cuda"), (152, "auto", "cpu"), (153, "auto", "cuda")],
+)
 def test_the_estimator_chooses_by_its_size(gpu, monkeypatch, n_features, n_components, device):
+    """Features x hidden units x 64 chains x 8 replicas x 5 steps, of which 10⁸ are enough; "auto" has 256 units."""
     machine = GaussianBernoulliRBM(n_components)
     machine.n_features_in_, machine._coordinates_ = n_features, {}
     monkeypatch.setattr(machine, "_reference", lambda: None)

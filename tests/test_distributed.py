@@ -49,8 +49,9 @@ objectives = {
 }
 for name, objective in objectives.items():
     model = GRBM(N, M, seed=1, n_contrasts=3 if name == "contrasts" else 1)
-    state = TrainState(model, PlainSGD(model.parameters(), lr=0.01), seed=2)
-    chosen = replace(options, spectral_norm=0.5 if name == "spectral" else None)
+    state = TrainState(model, {optimizer}(model.parameters(), lr=0.01), seed=2)
+    is_spectral = name == "spectral" and isinstance(state.optimizer, torch.optim.SGD)
+    chosen = replace(options, spectral_norm=0.5 if is_spectral else None)
     for metrics in fit(state, data, objective, chosen, group=group):
         pass
     everything = {k: v.clone() for k, v in model.state_dict().items()}
@@ -66,10 +67,11 @@ leave()
 """
 
 
-def test_any_number_of_processes_learns_the_same(tmp_path, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["PlainSGD", pytest.param("torch.optim.Adam", marks=pytest.mark.slow)])
+def test_any_number_of_processes_learns_the_same(optimizer, tmp_path, monkeypatch):
     """The bar is 1e-5; blocks summed apart and added exactly give the same bits, chains included."""
     script = tmp_path / "learn.py"
-    script.write_text(LEARN)
+    script.write_text(LEARN.replace("{optimizer}", optimizer))
     monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
     runpy.run_path(str(script))
     for world in (2, 4):

@@ -6,20 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grbm import options, runs
+from grbm import runs
 from grbm.data.config import DatasetConfig
 from grbm.report.doctor import diagnose
 from grbm.runs.config import ModelConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 
+pytestmark = pytest.mark.usefixtures("few_looks")
 SEEDS = [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 10))]
-
-
-@pytest.fixture(autouse=True)
-def fewer_looks(monkeypatch):
-    """Before the rounds: they take longer than these short runs themselves."""
-    monkeypatch.setattr(options, "LOOKS", 8)
 
 
 def clusters(n: int, seed: int, masses: tuple[float, ...] = (0.4, 0.35, 0.25)) -> np.ndarray:

@@ -254,8 +254,8 @@ def test_float32_stays_float32():
     np.testing.assert_allclose(single.components_, double.components_, rtol=1e-4, atol=1e-6)
 
 
-def test_pipeline_grid_search_pandas_and_skops(monkeypatch):
-    monkeypatch.setattr("grbm.options.LOOKS", 2)  # which would take longer than learning
+@pytest.mark.usefixtures("few_looks")
+def test_pipeline_grid_search_pandas_and_skops():
     pandas, skops = pytest.importorskip("pandas"), pytest.importorskip("skops.io")
     X, y = sets.load_iris(return_X_y=True, as_frame=True)
     rbm = GaussianBernoulliRBM(16, n_iter=10, random_state=0)
@@ -393,10 +393,10 @@ def _neither_diverges_nor_warns(name: str, **settings: int) -> None:
         assert rbm.score(Z) > independent + constant - 0.5  # independent normal features, of nine tenths of the rows
 
 
+@pytest.mark.usefixtures("few_looks")
 @pytest.mark.parametrize("name", varied())
-def test_default_training_on_varied_data(name, monkeypatch):
+def test_default_training_on_varied_data(name):
     """Defaults but for fewer hidden units, no tempering and fewer looks, so that it takes seconds."""
-    monkeypatch.setattr("grbm.options.LOOKS", 8)
     _neither_diverges_nor_warns(name, n_components=16, n_replicas=1)
 
 
@@ -406,10 +406,10 @@ def test_default_training_on_varied_data_with_all_defaults(name):
     _neither_diverges_nor_warns(name)
 
 
-def test_far_clusters_get_their_shares(monkeypatch):
+@pytest.mark.usefixtures("few_looks")
+def test_far_clusters_get_their_shares():
     """Seven tight clusters in ten dimensions, exact nats per row: -0.04 for the mixture that they are, -14 for
     independent features, -17 or so for chains without tempering; here -1.7 to -1.0, over three seeds."""
-    monkeypatch.setattr("grbm.options.LOOKS", 8)  # which would take longer than learning
     X = sets.make_blobs(5000, 10, centers=7, random_state=0)[0]
     shares = np.bincount(sets.make_blobs(5000, 10, centers=7, random_state=0)[1]) / 5000
     centres = np.stack([X[sets.make_blobs(5000, 10, centers=7, random_state=0)[1] == k].mean(0) for k in range(7)])

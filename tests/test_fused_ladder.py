@@ -128,11 +128,12 @@ def test_a_fused_ladder_leaves_nothing_to_the_next_over_its_buffers():
 
 
 @pytest.mark.parametrize("precision", ["highest", "fast"])
-def test_a_fused_ladder_does_not_drift(precision, monkeypatch):
-    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors, 2,000 chains."""
+@pytest.mark.parametrize("C", [2000, pytest.param(8000, marks=in_minutes)])
+def test_a_fused_ladder_does_not_drift(C, precision, monkeypatch):
+    """Replicas that start at the exact distribution of each rung stay there: 4 standard errors of C chains."""
     for name in ("TILE", "TAIL"):
         monkeypatch.setattr(cuda_buffers, name, getattr(cuda_buffers, name) | TALL)
-    model, C = random_model(3, 5, 2), 2000
+    model = random_model(3, 5, 2)
     base = Base(torch.tensor([0.5, 0.0, -0.5]).double(), torch.tensor([1.5, 2.0, 1.0]).double())
     sampler = ParallelTempering(base, 4, sampler=PartialGibbs(0.3))
     models = []

@@ -238,6 +238,7 @@ def test_online_log_z_follows_the_exact_one_while_learning():
     assert scores.max() < 5
 
 
+@pytest.mark.usefixtures("few_looks")
 def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monkeypatch):
     monkeypatch.setattr("grbm.options.LOOKS", 10)
     rows = clusters(600, 0)

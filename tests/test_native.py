@@ -204,6 +204,7 @@ def half_products(request, monkeypatch):
     """Native code with products of bfloat16: this processor's own where it chooses them, else as far as it has them."""
     if (own := compiled.library()) is not None and own.grbm_half() == request.param:
         return
+    # the emulation is for tests alone: what the optimizer makes of it says nothing of the products that users have
     monkeypatch.setattr(compiled, "FLAGS", ["-O1", *compiled.FLAGS[1:], "-DEMULATED", f"-DCHOSEN={request.param}"])
     emulating = compiled.library.__wrapped__()
     assert emulating.grbm_half() == request.param

@@ -21,11 +21,11 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PAGES = [page for page in TEXTS if python_blocks(page)]
 
 
+@pytest.mark.usefixtures("few_looks")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """One after another, as a reader would: what a block defines the next ones know."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("grbm.options.LOOKS", 8)  # at which short fits spend half of their time
     known: dict[str, object] = {"__name__": "__main__"}
     for block in python_blocks(page):
         exec(compile(block, page.name, "exec"), known)

@@ -126,7 +126,7 @@ print("rise", peak() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
 @pytest.mark.parametrize(
-    ("gigabytes", "most"), [(0.35, 250), pytest.param(4, 1000, marks=pytest.mark.slow)], ids=["a third", "four"]
+    ("gigabytes", "most"), [(0.35, 200), pytest.param(4, 1000, marks=pytest.mark.slow)], ids=["a third", "four"]
 )
 def test_resident_memory_stays_small(tmp_path, gigabytes, most):
     """Peak resident memory in MB, over that of a small run. The file is mostly a hole, but read all the same."""

@@ -140,9 +140,11 @@ def reproduce(
     campaign.train_missing(missing, folder, at_once=jobs_at_once, threads=1)
     jobs = [(panel, folder / panel.name, n_samples) for panel in todo]
     if jobs_at_once == 1:
-        rows = [_score(*job) for job in jobs]
+        with threads(1):
+            rows = [_score(*job) for job in jobs]
     else:
-        with ProcessPoolExecutor(jobs_at_once, mp_context=get_context("spawn")) as pool:
+        spawn = get_context("spawn")
+        with ProcessPoolExecutor(jobs_at_once, spawn, torch.set_num_threads, (1,)) as pool:
             rows = list(pool.map(_score, *zip(*jobs, strict=True)))
     is_whole = len(todo) == len(every)
     files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
@@ -172,12 +174,7 @@ def _is_ours(name: str, stems: set[str]) -> bool:
 
 
 def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
-    with threads(1):
-        return _scored(panel, runs.read(folder), n_samples)
-
-
-def _scored(panel: Panel, run: runs.Run, n_samples: int) -> dict[str, Any]:
-    mixture = MIXTURES[panel.mixture]
+    run, mixture = runs.read(folder), MIXTURES[panel.mixture]
     row: dict[str, Any] = {"mixture": panel.mixture, "rule": panel.rule, "method": panel.method}
     row |= {"seed": panel.config.seed, "updates": panel.config.train.n_updates}
     row["stopped"] = "" if run.status.ended == "finished" else str(run.status)

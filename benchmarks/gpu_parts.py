@@ -265,7 +265,7 @@ def training(
     """
     from benchmarks.speedrun import judge_of
 
-    marks = marks or (*(mark for mark in MARKS if mark < where.learns_for), where.learns_for)
+    marks = marks or marks_until(where.learns_for)
     if where.data_dir is None:
         yield {"not_run": "it needs --data-dir with the MNIST files"}
         return
@@ -312,6 +312,11 @@ def training(
         checkpoint.save(folder, state, run="gpu", notes=notes)
         checkpoint.prune(folder, 1, state.update, "gpu")
         yield notes | {"seconds_an_epoch": notes["seconds"] / look["epochs"], "done": done}
+
+
+def marks_until(seconds: float) -> tuple[float, ...]:
+    """The marks before so many seconds of training, and its end."""
+    return (*(mark for mark in MARKS if mark < seconds), seconds)
 
 
 def update_time(run: Prepared, device: torch.device) -> float:

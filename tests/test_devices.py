@@ -1,17 +1,18 @@
 """Which device "auto" is: a GPU only where there is enough to do for one."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from grbm import GaussianBernoulliRBM
+from grbm import GRBM, GaussianBernoulliRBM
 from grbm.devices import WORTH_A_GPU, pick_device
 from grbm.distributed import ALONE
 from grbm.runs.config import SamplerConfig
 from grbm.runs.preparing import prepare
 from grbm.runs.presets import PRESETS
-from grbm.runs.sampling import work
+from grbm.runs.sampling import on_device, work
 
 
 @pytest.fixture
@@ -39,6 +40,14 @@ def test_small_presets_stay_on_the_cpu(gpu, tmp_path):
     assert work(tempered, 64) == 14 * work(digits, 64)
     assert work(PRESETS["array"].config, 300_000) == 0
     assert prepare(digits, tmp_path, ALONE, None, resume=False).state.model.W.device.type == "cpu"
+
+
+def test_runs_by_exact_moves_are_looked_at_on_the_cpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr("grbm.runs.sampling.pick_device", lambda name: asked.append(name) or torch.device("cpu"))
+    for preset in ("array", "digits"):
+        on_device(SimpleNamespace(config=PRESETS[preset].config, model=GRBM(3, 4)))
+    assert asked == ["cpu", "auto"]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,9 @@ def test_tiles_that_come_with_the_program_can_be_used_and_give_way_to_measured_o
     assert [tile_table._checked(tile) for tile in known] == known
     assert tile_table.read(name) == tile_table.MEASURED[name]
     product, usual = next(iter(tile_table.MEASURED[name].items()))
-    tile_table.save(name, {product: TILE})
+    one = [{"product": list(product), "tile": TILE}]
+    tile_table.save(name, {}).write_text(json.dumps(one))
+    tile_table.read.cache_clear()
     assert tile_table.read(name)[product] == TILE != usual
     assert len(tile_table.read(name)) == len(known)
 
@@ -161,6 +163,7 @@ def test_training_is_judged_at_its_marks_and_goes_on_where_it_was_cut_off(monkey
     tiny = {"n_hidden": 6, "batch_size": 16, "n_images": 4}
     here = where(tmp_path, 1000.0)._replace(data_dir=tmp_path)
     marks = (1e-4, 0.6)
+    assert gpu_parts.marks_until(150.0) == (30, 60, 120, 150)
     assert list(gpu_parts.training(here._replace(until=time.time()), marks, **tiny)) == []  # no time left
     run = gpu_parts.training(here, marks, **tiny)
     one = next(run)

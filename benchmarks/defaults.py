@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from benchmarks import wide_tables
 from grbm import GaussianBernoulliRBM
 from grbm.evaluate.baselines import baselines
 from grbm.evaluate.watching import log_z_of
@@ -137,6 +138,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     **{name: (lambda name=name: shape(name)) for name in SHAPES},
     **{name: (lambda name=name: real(name)) for name in REAL},
     "patches": patches,
+    **{name: (lambda name=name: Table(*wide_tables.wide(name))) for name in wide_tables.NAMES},
 }
 
 
@@ -156,7 +158,7 @@ def preset(table: Table, seed: int) -> dict[str, Any]:
     from dataclasses import replace
 
     from grbm import runs
-    from grbm.evaluate import exact
+    from grbm.evaluate import ais, exact
     from grbm.runs.presets import PRESETS
     from grbm.runs.training import train
 
@@ -171,6 +173,9 @@ def preset(table: Table, seed: int) -> dict[str, Any]:
     z = run.standardizer(torch.from_numpy(table.test))
     if run.model.n_hidden <= exact.MAX_HIDDEN:
         log_z, error = exact.log_z(run.model), 0.0
+    elif run.reference is None:
+        annealed = ais.log_z(run.model, run.standardizer(torch.from_numpy(table.train)), seed=seed)
+        log_z, error = annealed.log_z, annealed.error
     else:
         found = log_z_of(run.model, GlobalMoves(run.reference.widened(run.base)), n_states=100, n_draws=20_000)
         log_z, error = found.log_z, found.error
@@ -287,8 +292,9 @@ def measure(name: str, seed: int, *, whole: bool) -> dict[str, Any]:
         found["mass_error"] = float(np.abs(drawn - held_out).max())
     if whole:
         found["preset"] = preset(table, seed)
-        found["before"] = before(table, seed)
         found["anomalies"] = anomalies(table, rbm)
+    if whole or name in wide_tables.NAMES:
+        found["before"] = before(table, seed)
     if whole or name in IMPUTED:
         pairs = [(fold, machine) for fold, (_, machine, _) in zip(folds, fits, strict=True)]
         found["imputation"] = imputation(pairs, table.train.shape[1] if name in IMPUTED else 8)

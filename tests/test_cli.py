@@ -156,7 +156,7 @@ def test_any_array_trains(tmp_path):
 
 def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
     """Settings follow the table, but for those that were named, even by the value that they have for other tables."""
-    np.save(tmp_path / "wide.npy", np.random.default_rng(0).normal(size=(300, 60)))
+    np.save(tmp_path / "wide.npy", np.sign(np.random.default_rng(0).normal(size=(300, 60))))
 
     def trained(out, *args):
         assert cli.main(["train", *args, "--no-figures", "--out", str(tmp_path / out)]) == 0

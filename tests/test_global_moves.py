@@ -63,6 +63,23 @@ def test_the_reference_is_its_mixture():
     torch.testing.assert_close(wide.log_prob(v[:9]), expected)
 
 
+@pytest.mark.parametrize("n_visible", [1, 5, 70])
+def test_independent_units_are_drawn_and_scored_by_the_same_numbers(n_visible):
+    """Without the products with all zeros of the factors; one number off the diagonal, and there is no such way."""
+    rng = generator(0, "factors")
+    widths = torch.rand(3, n_visible, generator=rng) + 0.1
+    parts = torch.tensor([0.2, 0.5, 0.3]), torch.randn(3, n_visible, generator=rng), widths.diag_embed()
+    quick, whole = Reference(*parts), Reference(*parts)
+    vars(whole)["_widths"] = None
+    assert quick._widths is not None
+    v = quick.sample(300, Blocks(3, 1))
+    assert torch.equal(v, whole.sample(300, Blocks(3, 1)))
+    assert torch.equal(quick.log_prob(v), whole.log_prob(v))
+    if n_visible > 1:
+        parts[2][1, 1, 0] = 1e-3
+        assert Reference(*parts)._widths is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["pytorch", "native"])
 def test_global_moves_do_not_drift(dtype):
     """40,000 chains at the exact distribution stay there: 4 standard errors, with a reference that is far off."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 Precision = Literal["highest", "high", "fast"]
 LOOKS = 40  # at held-out rows, while stochastic gradients are followed
+APART = 10  # updates at least from look to look, since a look takes as long as several of them
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,11 @@ class FitOptions:
         return self.n_updates - self.rounds
 
     def is_look(self, update: int) -> bool:
-        """Whether held-out rows are looked at after this many updates: after every round, and 40 times before."""
-        return update >= self.first_round or update % max(1, self.first_round // LOOKS) == 0
+        """Whether held-out rows are looked at after this many updates.
+
+        After the last and after every round, and 40 times before, but not oftener than every ten updates.
+        """
+        return update >= self.first_round or update % max(APART, self.first_round // LOOKS) == 0
 
     def before_rounds(self, update: int) -> bool:
         """Whether rounds follow: nothing is stopped early before, since they find what stochastic gradients do not."""

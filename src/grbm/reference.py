@@ -59,12 +59,20 @@ class Reference:
         )
 
     @functools.cached_property
+    def _widths(self) -> Tensor | None:
+        """The deviations (K, N), where all components are of independent units: N times less work, the same numbers."""
+        widths = self.factors.diagonal(dim1=1, dim2=2)
+        return widths.contiguous() if int((self.factors != 0).sum()) == widths.numel() else None
+
+    @functools.cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
-        """The inverses of the factors, transposed, and the log of each component's mass and peak."""
+        """The inverses of the factors, transposed, or of the widths; and the log of each component's mass and peak."""
+        widths = self.factors.double().diagonal(dim1=1, dim2=2)
+        peak = self.weights.double().log() - widths.log().sum(1) - 0.5 * self.n_visible * math.log(2 * math.pi)
+        if self._widths is not None:
+            return (1 / widths).to(self.means), peak.to(self.means)
         identity = torch.eye(self.n_visible, dtype=torch.float64, device=self.means.device)
         inverse = torch.linalg.solve_triangular(self.factors.double(), identity.expand_as(self.factors), upper=False)
-        log_det = self.factors.double().diagonal(dim1=1, dim2=2).log().sum(1)
-        peak = self.weights.double().log() - log_det - 0.5 * self.n_visible * math.log(2 * math.pi)
         return inverse.mT.contiguous().to(self.means), peak.to(self.means)
 
     def log_prob(self, v: Tensor) -> Tensor:
@@ -73,7 +81,8 @@ class Reference:
         K, N = self.means.shape
         parts = []
         for rows in torch.split(v, max(1, CHUNK // (K * N))):
-            z = (rows - self.means[:, None]) @ inverse  # (K, C, N)
+            apart = rows - self.means[:, None]  # (K, C, N)
+            z = apart @ inverse if self._widths is None else apart * inverse[:, None]
             parts.append((peak[:, None] - 0.5 * z.square().sum(-1)).logsumexp(0))
         return torch.cat(parts)
 
@@ -83,6 +92,8 @@ class Reference:
         edges = self.weights.cumsum(0)[:-1].contiguous()
         which = torch.searchsorted(edges, u[:, 0].contiguous(), right=True)
         noise = normal((n, self.n_visible), self.means, rng)
+        if self._widths is not None:
+            return self.means[which] + self._widths[which] * noise
         N = self.n_visible
         rows = max(1, CHUNK // (N * N))  # each by a product of its own: the same numbers whatever its neighbours
         parts = [

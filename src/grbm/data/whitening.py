@@ -28,10 +28,13 @@ FIT_ROWS = 4000  # rows that mixtures are fitted to
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
 WIDEST = 40  # units that are whitened by default whatever they are
-CORRELATED = 0.6  # nats that correlation is worth to each of more units, above which they are whitened as well
-WIDEST_CORRELATED = 300  # units, of those: more take too long
-WIDEST_TABLE = 500  # columns in which linear functions of one another are looked for by default
+WIDEST_TABLE = 500  # columns that are whitened by default: more take too long
+COARSE = 0.25  # share of rows with one value, from which a column is coarse
+MANY = 0.25  # share of more columns than `WIDEST`, from which coarse ones decide
+CORRELATED = 0.6  # nats that correlation is worth to each of them, above which they are whitened all the same
 ROWS_A_COLUMN = 10  # below which a table is short
+ROWS_A_UNIT = 100  # the same for more units than `WIDEST`, whose covariance has that many more numbers
+FOLDS = 10  # of cross-validation, where it is
 NARROWEST = 5e-3  # width of a cluster, of a variance of 1 in all
 FEWEST, SMALLEST = 30, 0.03  # rows, and share of them, of a cluster whose widths count
 
@@ -60,20 +63,28 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     if not kept.any() or len(x) < 2:
         raise ValueError("Whitening needs two rows or more, and a column that varies.")
     inside = standard[:, kept]
-    values, vectors = np.linalg.eigh(_shrunk(inside))
+    is_wide = inside.shape[1] > WIDEST
+    is_short = len(x) < (ROWS_A_UNIT if is_wide else ROWS_A_COLUMN) * inside.shape[1]
+    values, vectors = np.linalg.eigh(cross_validated(inside) if is_short else _shrunk(inside))
     coordinates = vectors / np.sqrt(np.maximum(values, 1e-12))
     some = np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)
     white = inside @ coordinates
-    is_short = len(x) < ROWS_A_COLUMN * white.shape[1]
     least = 1 / len(x) if is_short else 1e-6  # of few rows, two alone would be a cluster of no width
     mixture_of = partial(best_mixture, seed=seed, least=least)
-    contrasts, change, white, tied = _contrasts(white, some, mixture_of, n_contrasts, seed)
+    seen = inside[some] if is_wide else None
+    contrasts, change, white, tied = _contrasts(white, some, partial(mixture_of, seen=seen), n_contrasts, seed)
     coordinates = coordinates @ change
-    turn = np.eye(len(values)) if tied.n_components == 1 else np.linalg.eigh(tied.covariances_)[1]
+    # rows that are few look narrower than they are in some directions, and wider in others
+    is_sure = contrasts is not None or not is_short
+    if tied.n_components == 1:
+        within, turn = np.ones(len(values)), np.eye(len(values))
+    elif is_sure:
+        within, turn = np.linalg.eigh(tied.covariances_)
+    else:
+        inner = (white[some] - tied.predict_proba(white[some]) @ tied.means_) @ np.linalg.inv(coordinates)
+        within, turn = np.linalg.eigh(coordinates.T @ cross_validated(inner) @ coordinates)
     if fine:
-        clusters = mixture_of(white[some] @ turn, ("diag",))
-        whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / len(some), SMALLEST))
-        narrow = clusters.covariances_[whole].min(0)
+        narrow = _narrowest(mixture_of(white[some] @ turn, ("diag",)), len(some)) if is_sure else within
         turn = turn / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
     coordinates = coordinates @ turn
 
@@ -86,8 +97,12 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
         weights = np.linalg.solve(covariance[np.ix_(kept, kept)], covariance[np.ix_(kept, follows)])
         to_x[:, follows] = to_x[:, kept] @ weights
     z = white @ turn
-    # of few rows some direction hardly varies, and a Gaussian as narrow as it would be far too sure
-    widths = z.var(0) if len(z) > 2 * z.shape[1] else np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
+    if not is_sure:
+        widths = np.square(turn).sum(0)
+    elif len(z) > 2 * z.shape[1]:
+        widths = z.var(0)
+    else:  # some direction hardly varies, and a Gaussian as narrow as it would be far too sure
+        widths = np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
     types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
     mixture = mixture_of(z[some], types)
     if contrasts is not None:
@@ -133,8 +148,9 @@ def _contrasts(
 def suits_whitening(x: Array) -> bool:
     """Whether a table (n, N) is whitened by default, by its columns that are no linear functions of others.
 
-    These are at most 40, or at most 300 whose correlation is worth more than 0.6 nats to each. A standardised
-    machine ends far below one Gaussian there; with less correlation its hidden units see single columns better.
+    These are at most 40, or at most 500 and most of them not coarse, or their correlation is worth more than 0.6 nats
+    to each. A standardised machine ends far below one Gaussian there; where many columns are coarse, such as those of
+    two values, its hidden units see them better.
     """
     if x.shape[1] <= WIDEST:
         return True
@@ -142,7 +158,15 @@ def suits_whitening(x: Array) -> bool:
         return False
     kept = independent(x)
     n_units = int(kept.sum())
-    return n_units <= WIDEST or (n_units <= WIDEST_CORRELATED and correlation(x[:, kept]) > CORRELATED * n_units)
+    few_are_coarse = coarse(x[:, kept]).mean() < MANY
+    return n_units <= WIDEST or few_are_coarse or correlation(x[:, kept]) > CORRELATED * n_units
+
+
+def coarse(x: Array) -> Array:
+    """(N,) bool: columns of which a quarter of the rows or more have one and the same value."""
+    some = x[np.linspace(0, len(x) - 1, min(FIT_ROWS, len(x))).astype(int)]
+    found: Array = np.array([np.unique(column, return_counts=True)[1].max() >= COARSE * len(some) for column in some.T])
+    return found
 
 
 def correlation(x: Array) -> float:
@@ -185,10 +209,41 @@ def _shrunk(rows: Array) -> Array:
     return np.asarray(ledoit_wolf(rows)[0])
 
 
-def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0, *, least: float = 1e-6) -> Any:
+def cross_validated(x: Array) -> Array:
+    """The covariance (N, N) of rows x (n, N), whose eigenvectors are theirs and whose eigenvalues those of other rows.
+
+    Along the eigenvectors of nine tenths of the rows the other tenth vary as any unseen rows do; the tenths' means, in
+    order, are the eigenvalues (Bartz 2016, "Cross-validation based nonlinear shrinkage"). The columns' means are 0.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    n, N = x.shape
+    squares, tenth = np.zeros(N), np.arange(n) % FOLDS
+    for fold in range(min(n, FOLDS)):
+        rest, unseen = x[tenth != fold], x[tenth == fold]
+        mean = rest.mean(0)
+        vectors = np.linalg.eigh((rest - mean).T @ (rest - mean))[1]
+        squares += np.square((unseen - mean) @ vectors).sum(0)
+    values = IsotonicRegression().fit_transform(np.arange(N), squares / n).clip(EXACT)
+    vectors = np.linalg.eigh(x.T @ x)[1]
+    found: Array = vectors * values @ vectors.T
+    return found
+
+
+def _narrowest(clusters: Any, n_rows: int) -> Array:
+    """The narrowest variance of each coordinate, in those of a mixture's clusters that have rows enough to tell."""
+    whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / n_rows, SMALLEST))
+    narrow: Array = clusters.covariances_[whole].min(0)
+    return narrow
+
+
+def best_mixture(
+    x: Array, types: tuple[str, ...], seed: int = 0, *, least: float = 1e-6, seen: Array | None = None
+) -> Any:
     """The `sklearn.mixture.GaussianMixture` of rows x with the lowest Bayesian information criterion (BIC).
 
-    ``least`` is added to every variance.
+    ``least`` is added to every variance. Components with one covariance also begin at the clusters that k-means finds
+    in the same rows as ``seen`` in other coordinates: among many directions it may see in one what is hidden in others.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
@@ -201,14 +256,32 @@ def best_mixture(x: Array, types: tuple[str, ...], seed: int = 0, *, least: floa
             for k in COMPONENTS:
                 if 3 * k > len(x) or worse == 4:
                     break
-                mixture = GaussianMixture(k, covariance_type=kind, reg_covar=least, random_state=seed % 2**32).fit(x)
-                found = mixture.bic(x)
+                starts: list[dict[str, Any]] = [{}]
+                if seen is not None and kind == "tied" and k > 1:
+                    starts += _clustered(x, seen, k, seed, least)
+                settings: dict[str, Any] = {"covariance_type": kind, "reg_covar": least, "random_state": seed % 2**32}
+                mixtures = [GaussianMixture(k, **settings, **start).fit(x) for start in starts]
+                found, mixture = min(((m.bic(x), m) for m in mixtures), key=lambda pair: pair[0])
                 worse = 0 if found < lowest else worse + 1
                 if found < lowest:
                     best, lowest = mixture, found
     if best is None:
         best = GaussianMixture(1, covariance_type=types[0], reg_covar=1e-6).fit(x)
     return best
+
+
+def _clustered(x: Array, seen: Array, k: int, seed: int, least: float) -> list[dict[str, Array]]:
+    """Where a mixture of rows x with one covariance begins: at the clusters of the rows ``seen`` elsewhere, if any."""
+    from sklearn.cluster import KMeans
+
+    label = KMeans(k, n_init=1, random_state=seed % 2**32).fit_predict(seen)
+    share = np.bincount(label, minlength=k) / len(x)
+    if not share.all():  # of fewer rows that differ than that
+        return []
+    means = np.stack([x[label == j].mean(0) for j in range(k)])
+    apart = x - means[label]
+    precision = np.linalg.inv(apart.T @ apart / len(x) + least * np.eye(x.shape[1]))
+    return [{"weights_init": share, "means_init": means, "precisions_init": (precision + precision.T) / 2}]
 
 
 def as_reference(mixture: Any) -> Reference:

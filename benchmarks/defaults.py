@@ -171,7 +171,7 @@ def preset(table: Table, seed: int) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         run = runs.read(Path(folder) / "run")
     z = run.standardizer(torch.from_numpy(table.test))
-    if run.model.n_hidden <= exact.MAX_HIDDEN:
+    if exact.is_enumerable(run.model):
         log_z, error = exact.log_z(run.model), 0.0
     elif run.reference is None:
         annealed = ais.log_z(run.model, run.standardizer(torch.from_numpy(table.train)), seed=seed)

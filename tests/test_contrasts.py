@@ -540,8 +540,9 @@ def test_the_gaussian_that_is_kept_is_that_of_all_rows():
     """Its mean is theirs, to which that of the rows learned from comes no nearer than 0.001; so is its density."""
     mix = np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 0.3], [0.0, 0.0, 0.5]])
     x = np.random.default_rng(2).normal(size=(300, 3)) @ mix + [1.0, 2.0, 3.0]
-    rbm = GaussianBernoulliRBM(4, n_rounds=0, random_state=0).fit(x)
+    rbm = GaussianBernoulliRBM(24, n_rounds=0, random_state=0).fit(x)
     assert rbm.is_gaussian_
+    assert rbm.log_partition().method == "exact", "none of the 24 is at work"
     np.testing.assert_allclose(rbm.intercept_visible_, x.mean(0), atol=1e-5)
     np.testing.assert_allclose(rbm.variances_, x.var(0), rtol=1e-4)
     likeliest = -0.5 * np.linalg.slogdet(2 * np.pi * np.e * np.cov(x.T, bias=True))[1]

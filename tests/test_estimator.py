@@ -280,6 +280,13 @@ def test_pipeline_grid_search_pandas_and_skops():
     again.partial_fit(Z)
 
 
+@pytest.mark.parametrize(("n_iter", "looks"), [(3, 1), (30, 3), (35, 4), (800, 40)])
+def test_looks_at_held_out_rows_are_ten_updates_apart_at_least(n_iter, looks):
+    """And forty of them before the last at most; one update is a pass over these rows."""
+    rbm = GaussianBernoulliRBM(4, n_iter=n_iter, random_state=0).fit(clusters(100, 0))
+    assert len(rbm.validation_scores_) == looks
+
+
 def test_verbose_prints_progress(capsys):
     GaussianBernoulliRBM(4, n_iter=100, batch_size=50, verbose=1, random_state=0).fit(clusters(100, 0))
     lines = capsys.readouterr().out.splitlines()

@@ -35,6 +35,29 @@ def test_log_z_without_coupling_is_known():
     assert exact.log_z(model) == pytest.approx(by_hand.item(), abs=1e-12)
 
 
+def test_units_without_weights_take_no_part_in_enumeration():
+    """Of 40 units three are at work: each of the others makes a factor of its own."""
+    small = random_model(4, 3, 0)
+    model = GRBM(4, 40, dtype=torch.float64)
+    at_work = torch.tensor([7, 20, 39])
+    with torch.no_grad():
+        model.load_state_dict(model.state_dict() | {"mu": small.mu, "log_var": small.log_var})
+        model.W.zero_()
+        model.W[:, at_work] = small.W
+        model.b.copy_(torch.linspace(-3, 3, 40))
+        model.b[at_work] = small.b
+    idle = torch.ones(40, dtype=bool)
+    idle[at_work] = False
+    expected = exact.log_z(small) + float((1 + model.b.detach()[idle].exp()).log().sum())
+    assert exact.is_enumerable(model)
+    assert exact.log_z(model) == pytest.approx(expected, abs=1e-12)
+    with torch.no_grad():
+        model.W[0] = 1
+    assert not exact.is_enumerable(model)
+    with pytest.raises(ValueError, match="got 40"):
+        exact.log_z(model)
+
+
 def test_log_prob_integrates_to_one():
     model = random_model(2, 5, 4)
     grid = exact.quadrature(model, max_spacing=0.1)

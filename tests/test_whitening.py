@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 from sklearn.covariance import LedoitWolf, ledoit_wolf
+from sklearn.mixture import GaussianMixture
 
-from grbm import GaussianBernoulliRBM
+from grbm import Base, GaussianBernoulliRBM
 from grbm.data.standardise import Standardizer
 from grbm.data.whitening import (
     best_mixture,
@@ -190,6 +191,8 @@ def test_wide_tables_are_whitened_where_columns_hang_together(tmp_path):
     assert not suits_whitening(in_two(in_a_row(2000, 60, 0.5), 15))
     assert suits_whitening(in_two(in_a_row(2000, 60, 1.5), 15)), "correlation enough"
     assert suits_whitening(np.repeat(in_two(in_a_row(200, 40, 0.0), 40), 3, axis=1)), "copies do not count"
+    few = in_two(in_a_row(600, 60, 0.5), 2)
+    assert suits_whitening(np.hstack([few, np.repeat(few[:, :2], 20, axis=1)])), "nor those of coarse ones"
     assert suits_whitening(in_a_row(600, 500, 0.5))
     assert not suits_whitening(in_a_row(600, 501, 0.5))
     usual = PRESETS["array"].config
@@ -202,7 +205,7 @@ def test_wide_tables_are_whitened_where_columns_hang_together(tmp_path):
         assert config.objective.restart == 0
 
 
-@pytest.mark.parametrize(("n_columns", "n_rows"), [(60, 500), (12, 100), (45, 60)])
+@pytest.mark.parametrize(("n_columns", "n_rows"), [(60, 500), (60, 1200), (12, 100), (45, 60)])
 def test_the_gaussian_of_a_short_table_is_that_of_its_cross_validated_covariance(n_columns, n_rows):
     """On unseen rows it is above the shrunk one by nats: half of the directions vary little."""
     rng = np.random.default_rng(0)
@@ -218,6 +221,25 @@ def test_the_gaussian_of_a_short_table_is_that_of_its_cross_validated_covariance
     assert ours == pytest.approx(multivariate_normal(mean, covariance).logpdf(test).mean(), abs=0.02)
     shrunk = next(b for b in baselines(train, test) if b.name == "one Gaussian")
     assert ours > shrunk.log_p.mean() + 0.05 * n_columns
+    in_its_rows = gaussian_nats(Base(z.mean(0), z.var(0)), z) - gaussian_nats(found.base, z)
+    assert in_its_rows < 0.05 * n_columns, "hardly anything is to be gained by the true widths of its directions"
+
+
+def test_unseen_rows_of_a_cluster_are_as_wide_as_the_unit_of_a_short_table():
+    """By the plain covariance within clusters a hundred rows would make them a quarter wider than they seem."""
+    rng = np.random.default_rng(0)
+    centres, mix = 6 * rng.normal(size=(2, 20)), rng.normal(size=(20, 20))
+    which = rng.integers(0, 2, 4100)
+    x = (centres[which] + rng.normal(size=(4100, 20))) @ mix
+    found = whiten(x[:100])
+    assert len(found.reference.weights) == 2
+    z = found.scale.exactly(torch.from_numpy(x[100:]))
+    widths = torch.stack([z[which[100:] == k].var(0) for k in range(2)]).mean(0)
+    assert float(widths.mean()) == pytest.approx(1, abs=0.1)
+    mean, std = x[:100].mean(0), x[:100].std(0)
+    covariance = cross_validated((x[:100] - mean) / std) * std * std[:, None]
+    expected = multivariate_normal(mean, covariance).logpdf(x[100:]).mean()
+    assert gaussian_nats(found.base, z) + found.scale.log_det == pytest.approx(expected, abs=1.0)
 
 
 def test_a_wide_table_is_not_below_one_gaussian():
@@ -289,6 +311,20 @@ def test_clusters_hidden_among_many_directions_are_found_where_columns_show_them
     assert len(whiten(x).reference.weights) == 4
     few = np.repeat(x[:2], 30, 0)
     assert best_mixture(few, ("tied",), least=0.1, seen=few).n_components <= 2, "no cluster without a row"
+
+
+def test_steps_that_share_what_components_share_end_where_those_of_sklearn_do():
+    """From the same clusters, with overlaps: the same weights, means, covariance and likelihood."""
+    rng = np.random.default_rng(1)
+    x = (0.8 * rng.normal(size=(4, 12)))[rng.integers(4, size=800)] + rng.normal(size=(800, 12))
+    x = (x - x.mean(0)) @ rng.normal(size=(12, 12))
+    ours = best_mixture(x, ("tied",), seed=3, seen=x, components=(4,))
+    theirs = GaussianMixture(4, covariance_type="tied", random_state=3, max_iter=200).fit(x)
+    order, same = np.argsort(ours.weights_), np.argsort(theirs.weights_)
+    assert ours.bic(x) == pytest.approx(theirs.bic(x), abs=2.0)
+    np.testing.assert_allclose(ours.weights_[order], theirs.weights_[same], atol=0.01)
+    np.testing.assert_allclose(ours.means_[order], theirs.means_[same], atol=0.1)
+    np.testing.assert_allclose(ours.covariances_, theirs.covariances_, rtol=0.02, atol=0.02)
 
 
 def test_a_short_table_keeps_its_clusters():

@@ -67,7 +67,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Replicas of parallel tempering for each chain, without whitening; None is 8, and 1 is none.
     whiten : bool or "auto", default="auto"
         Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose features,
-        but for collinear ones, are at most 40, or 300 of close correlation (`grbm.data.whitening`); those of others
+        but for collinear ones, are at most 40, or 500 not many of which have few values (`grbm.data.whitening`); others
         are standardised. False leaves them as they are. What is reported is in the units of X in any case.
     n_contrasts : int or "auto", default="auto"
         Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 12 where X asks
@@ -460,8 +460,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         known = self._log_z is not None and len(self._log_z) == len(LogPartition._fields)  # fewer in version 0.1
         if not known or asked not in (self._log_z_settings, [1000, 500]):
             self._log_z_settings = asked
-            if len(self.components_) <= exact.MAX_HIDDEN:
-                self._log_z = [exact.log_z(self.to_model(np.float64)), 0.0, "exact", "Exact.", True]
+            if exact.is_enumerable(model := self.to_model(np.float64)):
+                self._log_z = [exact.log_z(model), 0.0, "exact", "Exact.", True]
             else:
                 model, reference = self._model_here(), self._reference()
                 with self._threads():

@@ -238,12 +238,19 @@ def _narrowest(clusters: Any, n_rows: int) -> Array:
 
 
 def best_mixture(
-    x: Array, types: tuple[str, ...], seed: int = 0, *, least: float = 1e-6, seen: Array | None = None
+    x: Array,
+    types: tuple[str, ...],
+    seed: int = 0,
+    *,
+    least: float = 1e-6,
+    seen: Array | None = None,
+    components: tuple[int, ...] = COMPONENTS,
 ) -> Any:
     """The `sklearn.mixture.GaussianMixture` of rows x with the lowest Bayesian information criterion (BIC).
 
-    ``least`` is added to every variance. Components with one covariance also begin at the clusters that k-means finds
-    in the same rows as ``seen`` in other coordinates: among many directions it may see in one what is hidden in others.
+    ``least`` is added to every variance. Where the same rows are ``seen`` in other coordinates, components with one
+    covariance begin at the clusters that k-means finds there as well: among many directions it may see in one what is
+    hidden in others.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
@@ -253,13 +260,13 @@ def best_mixture(
         warnings.simplefilter("ignore", ConvergenceWarning)
         for kind in types:
             worse = 0
-            for k in COMPONENTS:
+            for k in components:
                 if 3 * k > len(x) or worse == 4:
                     break
+                settings: dict[str, Any] = {"covariance_type": kind, "reg_covar": least, "random_state": seed % 2**32}
                 starts: list[dict[str, Any]] = [{}]
                 if seen is not None and kind == "tied" and k > 1:
-                    starts += _clustered(x, seen, k, seed, least)
-                settings: dict[str, Any] = {"covariance_type": kind, "reg_covar": least, "random_state": seed % 2**32}
+                    starts = [_clustered(x, where, k, seed, least) for where in (x, seen)]
                 mixtures = [GaussianMixture(k, **settings, **start).fit(x) for start in starts]
                 found, mixture = min(((m.bic(x), m) for m in mixtures), key=lambda pair: pair[0])
                 worse = 0 if found < lowest else worse + 1
@@ -270,18 +277,34 @@ def best_mixture(
     return best
 
 
-def _clustered(x: Array, seen: Array, k: int, seed: int, least: float) -> list[dict[str, Array]]:
-    """Where a mixture of rows x with one covariance begins: at the clusters of the rows ``seen`` elsewhere, if any."""
+def _clustered(x: Array, seen: Array, k: int, seed: int, least: float) -> dict[str, Any]:
+    """Where a mixture of rows x (n, N) with one covariance ends that begins at the clusters of the rows ``seen``.
+
+    For the last step of `sklearn.mixture.GaussianMixture`, each of which takes k N² operations a row. Here they are k N
+    and what all components share: the rows' squared lengths, and the scatter of all rows, of which that within is left.
+    """
+    from scipy.special import logsumexp  # type: ignore[import-untyped]
     from sklearn.cluster import KMeans
 
-    label = KMeans(k, n_init=1, random_state=seed % 2**32).fit_predict(seen)
-    share = np.bincount(label, minlength=k) / len(x)
-    if not share.all():  # of fewer rows that differ than that
-        return []
-    means = np.stack([x[label == j].mean(0) for j in range(k)])
-    apart = x - means[label]
-    precision = np.linalg.inv(apart.T @ apart / len(x) + least * np.eye(x.shape[1]))
-    return [{"weights_init": share, "means_init": means, "precisions_init": (precision + precision.T) / 2}]
+    n, N = x.shape
+    shares = np.eye(k)[KMeans(k, n_init=1, random_state=seed % 2**32).fit_predict(seen)]
+    scatter, bound = x.T @ x / n + least * np.eye(N), -math.inf
+    for _ in range(100):
+        weights = shares.mean(0) + 1e-15
+        means = shares.T @ x / (n * weights)[:, None]
+        within = scatter - (means.T * weights) @ means
+        drawn = np.linalg.solve(within, means.T)  # (N, k)
+        squares = (means.T * drawn).sum(0)
+        logits = x @ drawn - 0.5 * squares + np.log(weights)
+        total = logsumexp(logits, axis=1, keepdims=True)
+        shares = np.exp(logits - total)
+        last, bound = bound, float(total.mean() - 0.5 * (np.linalg.slogdet(within)[1] + weights @ squares))
+        if bound - last < 1e-3:
+            break
+    precision = np.linalg.inv(within)
+    precision = (precision + precision.T) / 2
+    found = {"weights_init": weights / weights.sum(), "means_init": means, "precisions_init": precision}
+    return found | {"max_iter": 1}
 
 
 def as_reference(mixture: Any) -> Reference:

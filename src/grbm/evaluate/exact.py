@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from grbm.model import GRBM, Energy
 from grbm.moments import Moments, gradient
@@ -36,12 +37,20 @@ def _log_weights(energy: Energy, h: Tensor) -> Tensor:
     return h @ energy.b + 0.5 * ((mean.square() - energy.mu.square()) / energy.var).sum(-1)
 
 
+def is_enumerable(model: GRBM) -> bool:
+    """Whether `log_z` can enumerate: units without weights, such as all of one Gaussian's, have no part in it."""
+    return int((model.W != 0).any(0).sum()) <= MAX_HIDDEN
+
+
 @torch.no_grad()
 def log_z(model: GRBM) -> float:
-    """log Z = ½ Σ log 2πσ² + log Σ_h weight(h), by enumeration."""
-    energy = _energy(model)
-    parts = [_log_weights(energy, h).logsumexp(0) for h in _hidden_states(model.n_hidden, energy.W)]
-    return float(torch.stack(parts).logsumexp(0) + 0.5 * (2 * math.pi * energy.var).log().sum())
+    """log Z = ½ Σ log 2πσ² + log Σ_h weight(h), by enumeration; a unit without weights makes a factor 1 + exp(b_j)."""
+    whole = _energy(model)
+    at_work = (whole.W != 0).any(0)
+    energy = Energy(whole.W[:, at_work], whole.b[at_work], whole.mu, whole.var)
+    parts = [_log_weights(energy, h).logsumexp(0) for h in _hidden_states(int(at_work.sum()), energy.W)]
+    idle = functional.softplus(whole.b[~at_work]).sum()
+    return float(torch.stack(parts).logsumexp(0) + 0.5 * (2 * math.pi * energy.var).log().sum() + idle)
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int 
     grid = plane_grid(model, dataset.mixture)
     if grid is not None:
         return Known(grid.log_z, 0.0, "quadrature")
-    if model.n_hidden <= exact.MAX_HIDDEN:
+    if exact.is_enumerable(model):
         return Known(exact.log_z(model), 0.0, "enumeration")
     here = on_device(run)
     if run.reference is not None:

@@ -1,6 +1,6 @@
 """Defaults alone, no option set, on a family of tables: held-out nats, masses, imputation, anomalies, seconds.
 
-    python -m benchmarks.defaults                      # everything, one seed: some 40 minutes on two cores
+    python -m benchmarks.defaults                      # everything, one seed: an hour on two cores
     python -m benchmarks.defaults --only iris,equal-3 --seeds 3
     python -m benchmarks.defaults --table              # what has been measured so far
 
@@ -357,7 +357,7 @@ def main() -> None:
     parser.add_argument("--only", help="names, separated by commas: " + ", ".join(TABLES))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/defaults.jsonl"))
-    parser.add_argument("--quick", action="store_true", help="the estimator and the simpler models alone")
+    parser.add_argument("--quick", action="store_true", help="estimator and simpler models; 0.1 if wide")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if options.table:

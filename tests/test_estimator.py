@@ -282,9 +282,12 @@ def test_pipeline_grid_search_pandas_and_skops():
 
 @pytest.mark.parametrize(("n_iter", "looks"), [(3, 1), (30, 3), (35, 4), (800, 40)])
 def test_looks_at_held_out_rows_are_ten_updates_apart_at_least(n_iter, looks):
-    """And forty of them before the last at most; one update is a pass over these rows."""
+    """And some forty of them; one update is a pass over these rows. Where nothing is held out a look costs nothing."""
     rbm = GaussianBernoulliRBM(4, n_iter=n_iter, random_state=0).fit(clusters(100, 0))
     assert len(rbm.validation_scores_) == looks
+    told = []
+    rbm.set_params(whiten=False, n_iter=3).fit(clusters(100, 0), callback=told.append)
+    assert [progress.update for progress in told] == list(range(1, 1 + rbm.n_updates_))
 
 
 def test_verbose_prints_progress(capsys):

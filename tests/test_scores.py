@@ -18,14 +18,17 @@ from grbm.runs import Run, Status
 from grbm.runs.config import ModelConfig, RunConfig, SamplerConfig, SamplingConfig
 
 
-@pytest.mark.parametrize(("n_hidden", "method"), [(3, "enumeration"), (21, "annealing from both ends")])
-def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_hidden, method):
-    """A Gaussian as a GRBM without coupling, on data that were scaled: its log-density is known in closed form."""
+@pytest.mark.parametrize(
+    ("n_hidden", "coupling", "method"),
+    [(3, 1e-6, "enumeration"), (21, 0.0, "enumeration"), (21, 1e-6, "annealing from both ends")],
+)
+def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_hidden, coupling, method):
+    """A Gaussian as a GRBM of hardly any coupling, on data that were scaled: its log-density is known."""
     mean, scale = torch.tensor([100.0, -3.0, 0.2]).double(), torch.tensor([50.0, 0.1, 1.0]).double()
     rows = mean + scale * torch.randn(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = GRBM(3, n_hidden)
     with torch.no_grad():
-        model.W.zero_()
+        model.W.fill_(coupling)
         model.b.fill_(0.5)
     base = Base(torch.full((3,), 0.1), torch.full((3,), 1.5))
     sampling = SamplingConfig(SamplerConfig("gibbs"), n_steps=2)

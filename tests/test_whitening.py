@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
+from sklearn import config_context
 from sklearn.covariance import LedoitWolf, ledoit_wolf
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from grbm import Base, GaussianBernoulliRBM
 from grbm.data.standardise import Standardizer
 from grbm.data.whitening import (
+    _clustered,
+    _within,
     best_mixture,
     coarse,
     correlation,
@@ -180,19 +184,20 @@ def nats(covariance: np.ndarray, true: np.ndarray) -> float:
     return 0.5 * (np.linalg.slogdet(share)[1] + len(true) - np.trace(share))
 
 
-def test_wide_tables_are_whitened_where_columns_hang_together(tmp_path):
+def test_wide_tables_are_whitened_where_few_columns_are_coarse(tmp_path):
     """Up to 500 columns, without rounds beyond 40, but not where many are coarse and hang together loosely.
 
     Others are standardised, with chains that go on from data.
     """
     assert suits_whitening(in_two(in_a_row(200, 40, 0.0), 40))
-    for nats in (0.0, 0.5, 0.8):
-        assert suits_whitening(in_two(in_a_row(2000, 60, nats), 14))
+    for worth in (0.0, 0.5, 0.8):
+        assert suits_whitening(in_two(in_a_row(2000, 60, worth), 14))
     assert not suits_whitening(in_two(in_a_row(2000, 60, 0.5), 15))
     assert suits_whitening(in_two(in_a_row(2000, 60, 1.5), 15)), "correlation enough"
     assert suits_whitening(np.repeat(in_two(in_a_row(200, 40, 0.0), 40), 3, axis=1)), "copies do not count"
     few = in_two(in_a_row(600, 60, 0.5), 2)
     assert suits_whitening(np.hstack([few, np.repeat(few[:, :2], 20, axis=1)])), "nor those of coarse ones"
+    assert suits_whitening(np.zeros((600, 60))), "no column at all; others refuse it"
     assert suits_whitening(in_a_row(600, 500, 0.5))
     assert not suits_whitening(in_a_row(600, 501, 0.5))
     usual = PRESETS["array"].config
@@ -225,21 +230,64 @@ def test_the_gaussian_of_a_short_table_is_that_of_its_cross_validated_covariance
     assert in_its_rows < 0.05 * n_columns, "hardly anything is to be gained by the true widths of its directions"
 
 
-def test_unseen_rows_of_a_cluster_are_as_wide_as_the_unit_of_a_short_table():
-    """By the plain covariance within clusters a hundred rows would make them a quarter wider than they seem."""
+@pytest.mark.parametrize("groups", [2, 10])
+def test_rows_in_turns_have_the_covariance_of_rows_in_any_order(groups):
+    """Conditions one after another: a tenth of the rows must not be one of them."""
     rng = np.random.default_rng(0)
-    centres, mix = 6 * rng.normal(size=(2, 20)), rng.normal(size=(20, 20))
+    x = np.tile(5 * rng.normal(size=(groups, 6)), (60 // groups, 1)) + rng.normal(size=(60, 6))
+    x -= x.mean(0)
+    found, other = (cross_validated(rows) for rows in (x, x[rng.permutation(60)]))
+    assert np.abs(np.linalg.slogdet(np.linalg.solve(found, other))[1]) < 0.3
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 1), (15, 4), (13, 30)])
+def test_a_covariance_of_very_few_rows_is_positive(shape):
+    x = np.random.default_rng(0).normal(size=shape)
+    with config_context(transform_output="pandas"):
+        assert np.linalg.eigvalsh(cross_validated(x - x.mean(0)))[0] > 0
+        assert bool(whiten(x).scale.to_z.isfinite().all())
+
+
+def test_copies_are_found_in_short_tables_too():
+    """30 rows of 18 columns and two that are one of them: no chance, as it would be from 29 columns on."""
+    x = np.random.default_rng(0).normal(size=(30, 18))
+    assert independent(np.hstack([x, x[:, :1], 3 - x[:, 1:2]])).tolist() == [True] * 18 + [False] * 2
+
+
+def test_clusters_that_overlap_are_as_wide_as_their_mixture_says():
+    """Two deviations apart it is not sure whose a row is: rows less their expected means would vary half as much."""
+    rng = np.random.default_rng(0)
+    which = rng.integers(0, 2, 2000)
+    x = rng.normal(size=(2000, 5)) + np.c_[2.0 * which, np.zeros((2000, 4))]
+    x -= x.mean(0)
+    tied = GaussianMixture(2, covariance_type="tied", means_init=[[-1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]).fit(x)
+    turn = np.linalg.qr(rng.normal(size=(5, 5)))[0] * [1, 2, 3, 4, 5]
+    moved = GaussianMixture(2, covariance_type="tied", means_init=tied.means_ @ turn).fit(x @ turn)
+    for mixture, coordinates in ((tied, np.eye(5)), (moved, turn)):
+        found = _within(x @ coordinates, mixture, coordinates)
+        unit = np.sqrt(np.diag(mixture.covariances_))
+        np.testing.assert_allclose(found / unit / unit[:, None], mixture.covariances_ / unit / unit[:, None], atol=0.06)
+
+
+def test_unseen_rows_of_a_cluster_are_as_wide_as_the_unit_of_a_short_table():
+    """By the plain covariance within clusters two hundred rows would make them a quarter wider than they seem."""
+    rng = np.random.default_rng(0)
+    centres, mix = 2 * rng.normal(size=(2, 45)), rng.normal(size=(45, 45))
     which = rng.integers(0, 2, 4100)
-    x = (centres[which] + rng.normal(size=(4100, 20))) @ mix
-    found = whiten(x[:100])
-    assert len(found.reference.weights) == 2
-    z = found.scale.exactly(torch.from_numpy(x[100:]))
-    widths = torch.stack([z[which[100:] == k].var(0) for k in range(2)]).mean(0)
+    x = (centres[which] + rng.normal(size=(4100, 45))) @ mix
+    train = x[:200]
+    found = whiten(train)
+    n_clusters = len(found.reference.weights)
+    assert n_clusters in (2, 3)
+    z = found.scale.exactly(torch.from_numpy(x[200:]))
+    widths = torch.stack([z[which[200:] == k].var(0) for k in range(2)]).mean(0)
     assert float(widths.mean()) == pytest.approx(1, abs=0.1)
-    mean, std = x[:100].mean(0), x[:100].std(0)
-    covariance = cross_validated((x[:100] - mean) / std) * std * std[:, None]
-    expected = multivariate_normal(mean, covariance).logpdf(x[100:]).mean()
-    assert gaussian_nats(found.base, z) + found.scale.log_det == pytest.approx(expected, abs=1.0)
+    torch.testing.assert_close(found.reference.factors, torch.eye(45).expand(n_clusters, -1, -1), rtol=0, atol=0.02)
+    assert float(found.reference.log_prob(z.float()).mean()) > gaussian_nats(found.base, z)
+    mean, std = train.mean(0), train.std(0)
+    covariance = cross_validated((train - mean) / std) * std * std[:, None]
+    expected = multivariate_normal(mean, covariance).logpdf(x[200:]).mean()
+    assert gaussian_nats(found.base, z) + found.scale.log_det == pytest.approx(expected, abs=2.0)
 
 
 def test_a_wide_table_is_not_below_one_gaussian():
@@ -310,7 +358,10 @@ def test_clusters_hidden_among_many_directions_are_found_where_columns_show_them
     assert sorted(found.weights_) == pytest.approx(sorted(np.bincount(which) / 500), abs=0.02)
     assert len(whiten(x).reference.weights) == 4
     few = np.repeat(x[:2], 30, 0)
-    assert best_mixture(few, ("tied",), least=0.1, seen=few).n_components <= 2, "no cluster without a row"
+    with pytest.warns(ConvergenceWarning, match="distinct clusters"):
+        start = _clustered(few, few, 4, 0, 0.1)
+    assert start["weights_init"].sum() == pytest.approx(1), "clusters without a row do no harm"
+    assert np.isfinite(start["means_init"]).all()
 
 
 def test_steps_that_share_what_components_share_end_where_those_of_sklearn_do():

@@ -67,7 +67,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Replicas of parallel tempering for each chain, without whitening; None is 8, and 1 is none.
     whiten : bool or "auto", default="auto"
         Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose features,
-        but for collinear ones, are at most 40, or 500 not many of which have few values (`grbm.data.whitening`); others
+        but for collinear ones, are at most 40, or 500 few of which repeat one value (`grbm.data.whitening`); others
         are standardised. False leaves them as they are. What is reported is in the units of X in any case.
     n_contrasts : int or "auto", default="auto"
         Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 12 where X asks
@@ -83,13 +83,13 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     validation_fraction : float, default=0.1
         Share of the rows that `fit` holds out to choose the best model by; none where it would be fewer than ten.
     n_iter_no_change : int, default=10
-        Looks at held-out rows (40, and one after each round) without a rise by ``tol`` before learning stops.
+        Looks at held-out rows (40 or fewer, and one after each round) without a rise by ``tol`` before learning stops.
     tol : float, default=0.003
         Nats per row.
     warm_start : bool, default=False
         `fit` goes on from what was learned before, in the same coordinates.
     verbose : int, default=0
-        1 prints ten lines of progress.
+        1 prints ten lines of progress at most.
     random_state : int, RandomState instance or None, default=None
         An int makes everything reproducible, whatever the number of threads.
     device : str, default="auto"
@@ -220,8 +220,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     def fit(self, X: Any, y: Any = None, *, callback: Callable[[Progress], object] | None = None) -> Self:
         """Learn the density of X (n_samples, n_features).
 
-        Some 40 times on the way ``callback`` is called with a `grbm.recipe.Progress`; learning stops where it returns
-        something true.
+        Some 40 times on the way, after ten updates or more, ``callback`` is called with a `grbm.recipe.Progress`;
+        learning stops where it returns something true.
 
         Raises
         ------
@@ -448,7 +448,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         return float(self.score_samples(X).mean())
 
     def log_partition(self, *, n_steps: int = 1000, n_chains: int = 500) -> LogPartition:
-        """log Z of the machine: by enumeration up to 20 components, else bridged from the mixture that fits the data.
+        """log Z of the machine: exact up to 20 components with weights, else bridged from the mixture that fits X.
 
         The bridge (`grbm.evaluate.bridging`) has 20 draws of the mixture for each of ``n_chains`` and a tenth of
         ``n_steps`` states of chains that jump by such draws. Without whitening it is AIS from both ends, with

@@ -61,12 +61,12 @@ class FitOptions:
         """Updates before the first round; all of them where there is none."""
         return self.n_updates - self.rounds
 
-    def is_look(self, update: int) -> bool:
+    def is_look(self, update: int, apart: int = APART) -> bool:
         """Whether held-out rows are looked at after this many updates.
 
-        After the last and after every round, and 40 times before, but not oftener than every ten updates.
+        After the last and after every round, and some 40 times before, ``apart`` updates from one another at least.
         """
-        return update >= self.first_round or update % max(APART, self.first_round // LOOKS) == 0
+        return update >= self.first_round or update % max(apart, self.first_round // LOOKS) == 0
 
     def before_rounds(self, update: int) -> bool:
         """Whether rounds follow: nothing is stopped early before, since they find what stochastic gradients do not."""

@@ -21,7 +21,7 @@ from grbm.guard import Guard
 from grbm.initialise import gaussian_, matched_
 from grbm.model import GRBM
 from grbm.objectives import PCD
-from grbm.options import Recipe
+from grbm.options import APART, Recipe
 from grbm.randomness import generator
 from grbm.samplers import GlobalMoves
 from grbm.sgd import PlainSGD
@@ -129,7 +129,7 @@ def learn(
     while ended == "finished" and state.update < options.n_updates:
         try:
             for metrics in fit(state, rows, goal, options):
-                if not options.is_look(state.update):
+                if not options.is_look(state.update, 1 if watch is None else APART):
                     continue
                 nats = None if watch is None else watch.look(state)
                 if nats is not None:

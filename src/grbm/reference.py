@@ -61,8 +61,8 @@ class Reference:
     @functools.cached_property
     def _widths(self) -> Tensor | None:
         """The deviations (K, N), where all components are of independent units: N times less work, the same numbers."""
-        widths = self.factors.diagonal(dim1=1, dim2=2)
-        return widths.contiguous() if int((self.factors != 0).sum()) == widths.numel() else None
+        off = self.factors.tril(-1).any() or self.factors.triu(1).any()
+        return None if off else self.factors.diagonal(dim1=1, dim2=2).contiguous()
 
     @functools.cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ def evaluate(args: list[str]) -> None:
     if options.fid:
         require("--fid-samples", options.fid_samples, 100)
     from grbm import files, runs
-    from grbm.evaluate.exact import MAX_HIDDEN
+    from grbm.evaluate.exact import is_enumerable
     from grbm.report import words
     from grbm.report.scores import dearer, evaluate
 
@@ -38,7 +38,7 @@ def evaluate(args: list[str]) -> None:
             print("\n".join(table.lines()))
             print(f"Written to {options.run / runs.FID}.")
     if not options.fid or options.log_likelihood:
-        if run.model.n_hidden > MAX_HIDDEN and run.model.n_visible > 2 and run.reference is None:
+        if not is_enumerable(run.model) and run.model.n_visible > 2 and run.reference is None:
             what = f"{options.ais_chains:,} chains over {options.ais_steps:,} temperatures, both ways"
             print(f"  log Z by annealing: {what} ...", file=sys.stderr, flush=True)
         scores = evaluate(

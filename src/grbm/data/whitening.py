@@ -65,27 +65,32 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     inside = standard[:, kept]
     is_wide = inside.shape[1] > WIDEST
     is_short = len(x) < (ROWS_A_UNIT if is_wide else ROWS_A_COLUMN) * inside.shape[1]
-    values, vectors = np.linalg.eigh(cross_validated(inside) if is_short else _shrunk(inside))
-    coordinates = vectors / np.sqrt(np.maximum(values, 1e-12))
+    coordinates = _root(cross_validated(inside) if is_short and is_wide else _shrunk(inside))
     some = np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)
     white = inside @ coordinates
     least = 1 / len(x) if is_short else 1e-6  # of few rows, two alone would be a cluster of no width
     mixture_of = partial(best_mixture, seed=seed, least=least)
     seen = inside[some] if is_wide else None
-    contrasts, change, white, tied = _contrasts(white, some, partial(mixture_of, seen=seen), n_contrasts, seed)
+    contrasts, change, white, tied = _contrasts(white, some, mixture_of, seen, n_contrasts, seed)
     coordinates = coordinates @ change
-    # rows that are few look narrower than they are in some directions, and wider in others
-    is_sure = contrasts is not None or not is_short
+    is_one = contrasts is None and tied.n_components == 1
+    if is_one and is_short and not is_wide:
+        coordinates = _root(cross_validated(inside))
+        white = inside @ coordinates
+    # few rows look narrower than others would in some directions, and wider in others; they are taken as they are at
+    # several contrasts, which are of all rows together, and for clusters in few columns, which have widths of their own
+    is_sure = not is_short or contrasts is not None or not (is_wide or is_one)
     if tied.n_components == 1:
-        within, turn = np.ones(len(values)), np.eye(len(values))
+        within, turn = np.ones(white.shape[1]), np.eye(white.shape[1])
     elif is_sure:
         within, turn = np.linalg.eigh(tied.covariances_)
     else:
-        inner = (white[some] - tied.predict_proba(white[some]) @ tied.means_) @ np.linalg.inv(coordinates)
-        within, turn = np.linalg.eigh(coordinates.T @ cross_validated(inner) @ coordinates)
+        within, turn = np.linalg.eigh(_within(white[some], tied, coordinates))
+        within = within.clip(max=1.0)  # what all rows have
     if fine:
         narrow = _narrowest(mixture_of(white[some] @ turn, ("diag",)), len(some)) if is_sure else within
-        turn = turn / np.sqrt(np.clip(narrow, NARROWEST, 1.0))
+        unit = np.sqrt(np.clip(narrow, NARROWEST, 1.0))
+        turn, within = turn / unit, within / unit**2
     coordinates = coordinates @ turn
 
     to_z = np.zeros((x.shape[1], coordinates.shape[1]))
@@ -99,18 +104,20 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     z = white @ turn
     if not is_sure:
         widths = np.square(turn).sum(0)
-    elif len(z) > 2 * z.shape[1]:
-        widths = z.var(0)
-    else:  # some direction hardly varies, and a Gaussian as narrow as it would be far too sure
-        widths = np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
-    types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
-    mixture = mixture_of(z[some], types)
+        means, factors = tied.means_ @ turn, np.repeat(np.diag(np.sqrt(within))[None], tied.n_components, 0)
+        reference = Reference(*(torch.from_numpy(a).float() for a in (tied.weights_, means, factors)))
+    else:
+        # of rows that are not many, some direction hardly varies: a Gaussian as narrow would be far too sure
+        is_plain = len(z) > 2 * z.shape[1]
+        widths = z.var(0) if is_plain else np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
+        types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
+        reference = as_reference(mixture_of(z[some], types))
     if contrasts is not None:
         contrasts = contrasts._replace(centre=contrasts.centre @ torch.from_numpy(turn)).to(torch.zeros(1))
     return Whitened(
         Standardizer(*(torch.from_numpy(a) for a in (mean, scale, to_z, to_x))),
         Base(*(torch.from_numpy(a).float() for a in (z.mean(0), np.maximum(widths, 1e-9)))),
-        as_reference(mixture),
+        reference,
         tuple(np.flatnonzero(~varies).tolist()),
         tuple(np.flatnonzero(follows).tolist()),
         contrasts,
@@ -118,14 +125,14 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
 
 
 def _contrasts(
-    white: Array, some: Array, mixture_of: Callable[[Array, tuple[str, ...]], Any], n_contrasts: int | None, seed: int
+    white: Array, some: Array, mixture_of: Callable[..., Any], seen: Array | None, n_contrasts: int | None, seed: int
 ) -> tuple[Contrasts | None, Array, Array, Any]:
     """The contrasts that whitened rows (n, K) ask for, and coordinates (K, K) in which rows of one contrast are white.
 
     And the rows at one contrast, there, and their mixture with one covariance. Contrasts are asked for where this
     mixture is better with them: a GRBM is one with one covariance.
     """
-    rows, tied = torch.from_numpy(white), mixture_of(white[some], ("tied",))
+    rows, tied = torch.from_numpy(white), mixture_of(white[some], ("tied",), seen=seen)
 
     def energy(z: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(-tied.score_samples(z.numpy()))
@@ -148,9 +155,9 @@ def _contrasts(
 def suits_whitening(x: Array) -> bool:
     """Whether a table (n, N) is whitened by default, by its columns that are no linear functions of others.
 
-    These are at most 40, or at most 500 and most of them not coarse, or their correlation is worth more than 0.6 nats
+    These are at most 40; or fewer than a quarter of them are coarse, or their correlation is worth more than 0.6 nats
     to each. A standardised machine ends far below one Gaussian there; where many columns are coarse, such as those of
-    two values, its hidden units see them better.
+    two values, its hidden units see them better. Tables of more than 500 columns are not whitened.
     """
     if x.shape[1] <= WIDEST:
         return True
@@ -158,8 +165,9 @@ def suits_whitening(x: Array) -> bool:
         return False
     kept = independent(x)
     n_units = int(kept.sum())
-    few_are_coarse = coarse(x[:, kept]).mean() < MANY
-    return n_units <= WIDEST or few_are_coarse or correlation(x[:, kept]) > CORRELATED * n_units
+    if n_units <= WIDEST or coarse(x[:, kept]).mean() < MANY:
+        return True
+    return correlation(x[:, kept]) > CORRELATED * n_units
 
 
 def coarse(x: Array) -> Array:
@@ -187,8 +195,8 @@ def _standard(x: Array) -> tuple[Array, Array, Array, Array]:
 def independent(x: Array) -> Array:
     """(N,) bool: columns of x (n, N) that vary and are no linear functions of those before them.
 
-    By Cholesky's algorithm, which finds nothing left of the others. From half as many columns as rows on, all further
-    ones are kept, since so many would fit whatever they are.
+    By Cholesky's algorithm, which finds nothing left of the others. Once there is a column less than rows all further
+    ones are kept, since so many fit whatever they are.
     """
     _, varies, _, standard = _standard(x.astype(np.float64))
     left, kept = standard.T @ standard / len(x), varies.copy()
@@ -196,7 +204,7 @@ def independent(x: Array) -> Array:
         if not varies[j]:
             continue
         if left[j, j] < EXACT:
-            kept[j] = 2 * kept[:j].sum() >= len(x)
+            kept[j] = kept[:j].sum() >= len(x) - 1
             continue
         left[j + 1 :, j + 1 :] -= np.outer(left[j + 1 :, j], left[j, j + 1 :]) / left[j, j]
     return kept
@@ -215,18 +223,41 @@ def cross_validated(x: Array) -> Array:
     Along the eigenvectors of nine tenths of the rows the other tenth vary as any unseen rows do; the tenths' means, in
     order, are the eigenvalues (Bartz 2016, "Cross-validation based nonlinear shrinkage"). The columns' means are 0.
     """
-    from sklearn.isotonic import IsotonicRegression
+    from sklearn.isotonic import isotonic_regression
 
     n, N = x.shape
-    squares, tenth = np.zeros(N), np.arange(n) % FOLDS
+    squares, tenth = np.zeros(N), np.random.default_rng(0).permutation(n) % FOLDS  # rows may come in turns
     for fold in range(min(n, FOLDS)):
         rest, unseen = x[tenth != fold], x[tenth == fold]
         mean = rest.mean(0)
         vectors = np.linalg.eigh((rest - mean).T @ (rest - mean))[1]
         squares += np.square((unseen - mean) @ vectors).sum(0)
-    values = IsotonicRegression().fit_transform(np.arange(N), squares / n).clip(EXACT)
+    values = np.maximum(isotonic_regression(squares / n), EXACT)
     vectors = np.linalg.eigh(x.T @ x)[1]
     found: Array = vectors * values @ vectors.T
+    return found
+
+
+def _root(covariance: Array) -> Array:
+    """Coordinates (N, N) in which it is the identity, by its eigenvectors."""
+    values, vectors = np.linalg.eigh(covariance)
+    found: Array = vectors / np.sqrt(np.maximum(values, 1e-12))
+    return found
+
+
+def _within(white: Array, tied: Any, coordinates: Array) -> Array:
+    """The covariance (N, N) within the clusters of whitened rows, cross-validated where columns are coordinates.
+
+    Rows less the means that they are expected to have vary too little where clusters overlap, by how uncertain those
+    means are; and by as many rows as there are means.
+    """
+    shares, back = tied.predict_proba(white), np.linalg.inv(coordinates)
+    means = tied.means_ @ back
+    expected = shares @ means
+    rest = white @ back - expected
+    uncertain = (means.T * shares.mean(0)) @ means - expected.T @ expected / len(white)
+    within = (cross_validated(rest - rest.mean(0)) + uncertain) * len(white) / (len(white) - len(means))
+    found: Array = coordinates.T @ within @ coordinates
     return found
 
 
@@ -273,7 +304,7 @@ def best_mixture(
                 if found < lowest:
                     best, lowest = mixture, found
     if best is None:
-        best = GaussianMixture(1, covariance_type=types[0], reg_covar=1e-6).fit(x)
+        best = GaussianMixture(1, covariance_type=types[0], reg_covar=least).fit(x)
     return best
 
 

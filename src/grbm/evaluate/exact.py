@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from grbm.model import GRBM, Energy
 from grbm.moments import Moments, gradient
@@ -24,7 +23,10 @@ def _energy(model: GRBM) -> Energy:
 def _hidden_states(n_hidden: int, like: Tensor, block: int = 1 << 14) -> Iterator[Tensor]:
     """All 2^M hidden states in blocks (≤ block, M)."""
     if n_hidden > MAX_HIDDEN:
-        raise ValueError(f"Enumeration needs n_hidden <= {MAX_HIDDEN}, got {n_hidden}; use quadrature or AIS.")
+        raise ValueError(
+            f"Enumeration needs n_hidden <= {MAX_HIDDEN}, units without weights not counted, got {n_hidden}; "
+            "use quadrature or AIS."
+        )
     bits = torch.arange(n_hidden, device=like.device)
     for first in range(0, 2**n_hidden, block):
         index = torch.arange(first, min(first + block, 2**n_hidden), device=like.device)
@@ -49,7 +51,7 @@ def log_z(model: GRBM) -> float:
     at_work = (whole.W != 0).any(0)
     energy = Energy(whole.W[:, at_work], whole.b[at_work], whole.mu, whole.var)
     parts = [_log_weights(energy, h).logsumexp(0) for h in _hidden_states(int(at_work.sum()), energy.W)]
-    idle = functional.softplus(whole.b[~at_work]).sum()
+    idle = torch.logaddexp(whole.b[~at_work], torch.zeros_like(whole.b[~at_work])).sum()
     return float(torch.stack(parts).logsumexp(0) + 0.5 * (2 * math.pi * energy.var).log().sum() + idle)
 
 

@@ -176,7 +176,7 @@ class TrainConfig(FitOptions):
     keep_best: bool = False
     """Keep the model that scored best on those rows, one Gaussian among them, in place of the last."""
     patience: int | None = None
-    """Stop after so many looks at those rows without a better score: of 40, or of those after each of ``rounds``."""
+    """Stop after so many looks at those rows without a better score: of up to 40, or of those after ``rounds``."""
     variance_rate: float = 1.0
     """Factor on the learning rate of log σ²."""
 

@@ -26,6 +26,7 @@ from benchmarks import (
     patch_models,
     patches,
     scores,
+    wide_tables,
 )
 from grbm import GRBM
 from grbm.data.images import load_digits
@@ -195,6 +196,17 @@ def test_an_autoregressive_flow_is_a_density_in_which_no_number_sees_itself():
     seen = torch.autograd.functional.jacobian(lambda x: wide(x[None])[0][0], x)
     assert (seen.triu() == 0).all()
     assert (seen.tril(-1) != 0).sum() > 15  # of 21
+
+
+@pytest.mark.parametrize("name", wide_tables.NAMES)
+def test_made_tables_are_as_wide_as_their_names_say(name):
+    train, test = wide_tables.wide(name)
+    assert train.shape[1] == test.shape[1] == int(name.rpartition("-")[2]) > 40
+    assert len(test) == 2000
+    assert np.isfinite(np.vstack([train, test])).all()
+    assert np.array_equal(train, wide_tables.wide(name)[0])
+    few = [len(np.unique(column)) == 2 for column in train.T]
+    assert sum(few) == (15 if name == "two-valued-60" else 0)
 
 
 def test_a_flow_learns_and_keeps_what_was_best_on_unseen_rows(monkeypatch):

@@ -269,6 +269,21 @@ def test_clusters_that_overlap_are_as_wide_as_their_mixture_says():
         np.testing.assert_allclose(found / unit / unit[:, None], mixture.covariances_ / unit / unit[:, None], atol=0.06)
 
 
+def test_means_that_are_learned_take_their_share_of_what_rows_vary():
+    """Five rows for each of eight clusters: about their own means they vary by four fifths of the truth.
+
+    The mean of twenty tables is within 0.1 of it, three standard errors.
+    """
+    found = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        centres = 50 * rng.normal(size=(8, 3))
+        x = np.repeat(centres, 5, 0) + rng.normal(size=(40, 3))
+        tied = GaussianMixture(8, covariance_type="tied", means_init=centres).fit(x)
+        found.append(np.trace(_within(x, tied, np.eye(3))) / 3)
+    assert np.mean(found) == pytest.approx(1, abs=0.1)
+
+
 def test_unseen_rows_of_a_cluster_are_as_wide_as_the_unit_of_a_short_table():
     """By the plain covariance within clusters two hundred rows would make them a quarter wider than they seem."""
     rng = np.random.default_rng(0)
@@ -418,4 +433,4 @@ def test_the_base_of_a_short_table_varies_about_its_own_mean():
     unit = contrasts.removed(z, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(0, "contrasts"))
     torch.testing.assert_close(found.base.mean, unit.mean(0), rtol=0, atol=1e-3)
     assert float(found.base.var.sum()) == pytest.approx(float(unit.var(0, correction=0).sum()), rel=1e-3)
-    assert float(unit.square().mean(0).sum()) > 1.01 * float(found.base.var.sum())
+    assert float(unit.square().mean(0).sum()) > 1.02 * float(found.base.var.sum())

@@ -1,10 +1,11 @@
-"""Small random models, exact chains and the shared data folder."""
+"""Fixtures of all tests, and where they keep what is made once: compiled code, classifiers, trained runs."""
 
 import atexit
-import gzip
+import fcntl
+import hashlib
+import importlib
 import os
 import shutil
-import struct
 import tempfile
 from pathlib import Path
 
@@ -13,78 +14,88 @@ import pytest
 import torch
 from PIL import Image
 
-from grbm import GRBM
-from grbm.evaluate import exact
-from grbm.moments import Moments
-from grbm.randomness import generator
+from tests.helpers import mnist_folder
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # and in the processes that tests start
-if "GRBM_CACHE_DIR" not in os.environ:  # what other versions of the program left in the user's cache must not be found
-    os.environ["GRBM_CACHE_DIR"] = tempfile.mkdtemp(prefix="grbm-tests-")
-    atexit.register(shutil.rmtree, os.environ["GRBM_CACHE_DIR"], ignore_errors=True)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # CUDA kernels on the CPU; read when Triton is imported
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what is costly to make beside pytest's own cache, from session to session.
+
+    Compiled code lies there under the digest of its sources, compiler and processor, and classifiers under that of
+    their program and data, so nothing of another version is found. Tests of the cache itself use a fresh one.
+    """
+    if "GRBM_CACHE_DIR" in os.environ:
+        return
+    if config.getoption("cacheclear", False) or getattr(config, "cache", None) is None:
+        os.environ["GRBM_CACHE_DIR"] = tempfile.mkdtemp(prefix="grbm-tests-")
+        atexit.register(shutil.rmtree, os.environ["GRBM_CACHE_DIR"], ignore_errors=True)
+    else:
+        os.environ["GRBM_CACHE_DIR"] = str(config.cache.mkdir("grbm"))
+
+
 @pytest.fixture
 def few_looks(monkeypatch):
-    """At held-out rows: 40, as in any fit, would take longer than the short fits of tests themselves."""
+    """Validate 8 times in place of 40: validations take longer than the short fits of tests themselves."""
     monkeypatch.setattr("grbm.options.LOOKS", 8)
 
 
-def random_model(n_visible: int, n_hidden: int, seed: int, *, strength: float = 1.0, dtype=torch.float64) -> GRBM:
-    """A model with unequal variances whose hidden units matter: nothing is zero, nothing symmetric."""
-    model = GRBM(n_visible, n_hidden, dtype=dtype)
-    rng = generator(seed, "test model")
-    with torch.no_grad():
-        model.W.copy_(strength * torch.randn(n_visible, n_hidden, generator=rng, dtype=torch.float64))
-        model.mu.copy_(torch.randn(n_visible, generator=rng, dtype=torch.float64))
-        model.log_var.copy_(0.5 * torch.randn(n_visible, generator=rng, dtype=torch.float64) - 0.3)
-        # log p(e_j)/p(0) moderate for every unit j, so that no state is too rare for a standard error to mean anything
-        shifted = ((model.mu[:, None] + model.W) ** 2 - model.mu[:, None] ** 2) / model.var[:, None]
-        model.b.copy_(0.7 * torch.randn(n_hidden, generator=rng, dtype=torch.float64) - 0.5 * shifted.sum(0))
-    return model
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Let several tiles be needed by small walks, so that the interpreter has not too much to do."""
+    if not torch.cuda.is_available():
+        fused = importlib.import_module("grbm.samplers.engines.cuda")
+        buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
+        monkeypatch.setattr(buffers, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
+        fused.walker.cache_clear()
 
 
-def exact_chains(model: GRBM, n: int, seed: int):
-    """Independent exact draws (v, h)."""
-    return exact.sample(model, n, seed=seed)
+class Runs:
+    """Runs of the command line, each trained once a session whatever the number of processes that test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def shared(self, preset: str, *options: str, **patches: object) -> Path:
+        """The folder of a run of ``preset`` with ``options``, which all tests share: read it, change nothing in it.
+
+        ``patches`` are attributes of ``grbm.options`` while it trains.
+        """
+        from grbm import cli
+
+        digest = hashlib.blake2b(repr((preset, options, patches)).encode(), digest_size=8).hexdigest()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        out = self.folder / digest / preset
+        with (self.folder / f"{digest}.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (out / "status.json").is_file():
+                for name, value in patches.items():
+                    patch.setattr(f"grbm.options.{name}", value)
+                assert cli.main(["train", preset, *options, "--out", str(out)]) == 0
+        return out
+
+    def copy(self, to: Path, preset: str, *options: str, **patches: object) -> Path:
+        """A copy of that run at ``to``, to be changed at will."""
+        return Path(shutil.copytree(self.shared(preset, *options, **patches), to))
 
 
-def z_scores(v: torch.Tensor, h: torch.Tensor, moments: Moments) -> torch.Tensor:
-    """Deviations of the sample moments of v, v², h and v hᵀ from the exact ones, in standard errors."""
-    vh = torch.einsum("ci,cj->cij", v, h).flatten(1)
-    columns = torch.cat([v, v.square(), h, vh], 1).double()
-    truth = torch.cat([moments.v, moments.v2, moments.h, moments.vh.flatten()])
-    return (columns.mean(0) - truth) / (columns.std(0) / len(v) ** 0.5)
-
-
-def shared_data() -> Path:
-    """The folder with MNIST, or a skip with the reason."""
-    here = Path(__file__).resolve().parent.parent
-    candidates = [os.environ.get("GRBM_DATA_DIR"), here.parent / "shared" / "data", here / "data"]
-    for folder in candidates:
-        if folder and (Path(folder) / "MNIST" / "raw").is_dir():
-            return Path(folder)
-    pytest.skip("no MNIST folder: set GRBM_DATA_DIR to one that holds MNIST/raw/*-ubyte[.gz]")
+@pytest.fixture(scope="session")
+def trained_runs(tmp_path_factory) -> Runs:
+    """Trained runs by preset and options, shared by all processes of a session."""
+    base = tmp_path_factory.getbasetemp()
+    return Runs((base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "trained")
 
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
     """Folders laid out as the real ones: 60 images each of MNIST, Fashion-MNIST and CelebA."""
     folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
     for name in ("MNIST", "FashionMNIST"):
-        raw = folder / name / "raw"
-        raw.mkdir(parents=True)
-        for kind in ("train", "t10k"):
-            images, labels = rng.integers(0, 256, (60, 28, 28), np.uint8), rng.integers(0, 10, 60).astype(np.uint8)
-            head = struct.pack(">IIII", 0x803, 60, 28, 28)
-            (raw / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + images.tobytes()))
-            (raw / f"{kind}-labels-idx1-ubyte.gz").write_bytes(
-                gzip.compress(struct.pack(">II", 0x801, 60) + labels.tobytes())
-            )
+        mnist_folder(folder, True, name, 60, 60)
+    rng = np.random.default_rng(0)
     faces = folder / "celeba" / "img_align_celeba"
     faces.mkdir(parents=True)
     for k in range(60):

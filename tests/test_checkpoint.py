@@ -32,23 +32,10 @@ from grbm.distributed import ProcessGroup
 from grbm.runs import checkpoint
 from grbm.samplers.engines import compiled
 from grbm.sgd import PlainSGD
+from tests.helpers import learn, new_state
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--checkpoint.updates", "5"]
-
-
-def new_state(n_hidden=6, optimizer=torch.optim.Adam) -> TrainState:
-    model = GRBM(4, n_hidden, seed=1)
-    return TrainState(model, optimizer(model.parameters(), lr=0.01), seed=2)
-
-
-def learn(state: TrainState, until: int, total: int = 30, objective=None) -> TrainState:
-    data = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
-    objective = objective or PCD(Gibbs(), 2, n_chains=20, restart=0.1)
-    for _ in fit(state, data, objective, FitOptions(n_updates=total, batch_size=20, average_decay=0.9, blocks=4)):
-        if state.update == until:
-            break
-    return state
 
 
 def numbers(state: TrainState) -> dict:
@@ -72,10 +59,18 @@ def momentum(parameters, lr):
 TRAJECTORIES = (TrajectoryTempering(save_below=0.8), TrajectoryTempering(save_below=0.97, most=3))
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, momentum, PlainSGD])
+OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, momentum, PlainSGD)
+OBJECTIVES = [None, *(PCD(s, 2, n_chains=8) for s in (ParallelTempering(n_replicas=3), *TRAJECTORIES))]
+USUAL = [(optimizer, OBJECTIVES[0]) for optimizer in OPTIMIZERS] + [(PlainSGD, other) for other in OBJECTIVES[1:]]
+
+
 @pytest.mark.parametrize(
-    "objective",
-    [None, *(PCD(s, 2, n_chains=8) for s in (ParallelTempering(n_replicas=3), *TRAJECTORIES))],
+    ("optimizer", "objective"),
+    [
+        pytest.param(one, other, marks=() if (one, other) in USUAL else pytest.mark.whole)
+        for one in OPTIMIZERS
+        for other in OBJECTIVES
+    ],
 )
 def test_saved_and_restored_is_never_interrupted(tmp_path, optimizer, objective):
     whole = learn(new_state(optimizer=optimizer), 30, objective=objective)
@@ -247,6 +242,7 @@ def test_other_settings_and_other_data_are_refused(whole, tmp_path, capsys):
     assert cli.main(["resume", str(tmp_path / "nothing")]) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_finishes_the_update_and_says_how_to_go_on(tmp_path, capsys, number, code):
     out = tmp_path / "run"
@@ -334,6 +330,7 @@ def test_a_state_comes_back_to_the_gpu(tmp_path):
     assert same(numbers(whole), numbers(go(again, 30)))
 
 
+@pytest.mark.whole
 def test_kills_at_random_moments(tmp_path):
     """A few of the 50 of `python -m benchmarks.kill_and_resume`."""
     from benchmarks.kill_and_resume import finish, start
@@ -354,6 +351,7 @@ sys.exit(cli.main(sys.argv[2:]))
 """
 
 
+@pytest.mark.whole
 def test_a_quota_during_a_checkpoint_leaves_the_one_before(tmp_path):
     """The system refuses to write files of more than so many bytes."""
     out = tmp_path / "run"
@@ -380,6 +378,7 @@ def test_a_quota_during_a_checkpoint_leaves_the_one_before(tmp_path):
     assert cli.main(["resume", str(out), "--no-figures"]) == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("log", ["--log.no-tensorboard", "--log.tensorboard"])
 def test_a_full_disk_says_so_and_the_run_goes_on_later(tmp_path, whole, log):
     """A file system of its own, small enough to fill. The sentence is all that is printed as an error."""

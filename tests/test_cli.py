@@ -14,30 +14,15 @@ from grbm import GRBM, cli, files, runs
 from grbm.runs import progress
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS, without_rounds
+from tests.helpers import refused
 
 TINY = ["--train.n-updates", "6", "--model.n-hidden", "12", "--objective.n-steps", "3"]
+QUIET = ["--no-figures", "--log.no-tensorboard"]
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "digits"
-    assert cli.main(["train", "digits", *TINY, "--out", str(folder)]) == 0
-    return folder
-
-
-def refused(args, capsys, *words):
-    """Exit code 2 and one sentence on standard error that holds ``words``."""
-    try:
-        code = cli.main([str(a) for a in args])
-    except SystemExit as stop:
-        code = stop.code
-    error = capsys.readouterr().err
-    assert code == 2, error
-    for word in words:
-        assert word in error
-    if error.startswith("grbm: "):
-        assert error.count("\n") == 1, error
-    assert "Traceback" not in error
+def digits(tmp_path_factory, trained_runs):
+    return trained_runs.copy(tmp_path_factory.mktemp("runs") / "digits", "digits", *TINY)
 
 
 def test_train_writes_a_whole_run(digits):
@@ -116,7 +101,7 @@ def test_the_log_likelihood_is_printed_with_its_digits_and_what_it_means(digits,
 
 
 def test_overwriting_a_run_leaves_nothing_of_its_trajectory(tmp_path, capsys):
-    command = ["train", "digits", *TINY, "--out", str(tmp_path / "run")]
+    command = ["train", "digits", *TINY, *QUIET, "--out", str(tmp_path / "run")]
     assert cli.main([*command, "--checkpoint.trajectory", "0.9"]) == 0
     assert list((tmp_path / "run" / "trajectory").iterdir())
     assert cli.main(["sample", str(tmp_path / "run"), "--n", "3", "--sampler", "trajectory-tempering"]) == 0
@@ -132,8 +117,8 @@ def test_overwriting_a_run_leaves_nothing_of_its_trajectory(tmp_path, capsys):
 
 def test_a_mixture_run_has_exact_scores(tmp_path):
     folder = tmp_path / "mixture"
-    assert cli.main(["train", "isotropic", *TINY, "--objective.n-chains", "10", "--out", str(folder)]) == 0
-    assert (folder / "figures" / "density.png").is_file()
+    few = ["--objective.n-chains", "10", *QUIET]
+    assert cli.main(["train", "isotropic", *TINY, *few, "--out", str(folder)]) == 0
     assert (folder / "model_raw.safetensors").is_file()  # the average is the model, the last parameters beside it
     assert cli.main(["evaluate", str(folder), "--samples", "100"]) == 0
     scores = json.loads((folder / "evaluation.json").read_text())
@@ -142,11 +127,20 @@ def test_a_mixture_run_has_exact_scores(tmp_path):
     assert scores["kl_data_model"] > 0
 
 
+@pytest.mark.whole
+def test_a_mixture_run_has_figures_of_its_density(trained_runs):
+    folder = trained_runs.shared("isotropic", *TINY, "--objective.n-chains", "10", "--log.no-tensorboard")
+    assert {"density.png", "samples.png", "learning.png"} <= {path.name for path in (folder / "figures").iterdir()}
+
+
 def test_any_array_trains(tmp_path):
     x = np.random.default_rng(0).normal(size=(60, 2, 3)) * [1, 100, 1e-3] + 7
     x[:, 0, 0] = 5.0  # a constant column is no obstacle
     np.save(tmp_path / "x.npy", x)
-    assert cli.main(["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--out", str(tmp_path / "run")]) == 0
+    assert (
+        cli.main(["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, *QUIET, "--out", str(tmp_path / "run")])
+        == 0
+    )
     assert cli.main(["evaluate", str(tmp_path / "run"), "--samples", "20"]) == 0
     assert cli.main(["sample", str(tmp_path / "run"), "--n", "500"]) == 0
     drawn = np.load(tmp_path / "run" / "samples" / "samples.npy")
@@ -253,7 +247,7 @@ def test_nothing_existing_is_overwritten(digits, tmp_path, capsys):
     refused(["train", "digits", *TINY, "--out", copy, "--overwrite"], capsys, "notes.txt is not what", "nothing was")
     assert (copy / "model.safetensors").read_bytes() == before
     (copy / "notes.txt").unlink()
-    assert cli.main(["train", "digits", *TINY, "--seed", "9", "--out", str(copy), "--overwrite"]) == 0
+    assert cli.main(["train", "digits", *TINY, *QUIET, "--seed", "9", "--out", str(copy), "--overwrite"]) == 0
     assert (copy / "model.safetensors").read_bytes() != before
 
 

@@ -10,7 +10,7 @@ from grbm import GRBM, UserError
 from grbm.evaluate import exact
 from grbm.interchange.conventions import from_natural, from_pydeep, from_scaled, load_published, load_rbms
 from grbm.randomness import generator
-from tests.conftest import random_model
+from tests.helpers import random_model
 
 
 def test_a_published_checkpoint_loads(tmp_path):

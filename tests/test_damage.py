@@ -34,19 +34,7 @@ from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.training import train
 from grbm.typed import is_kind
-
-TINY = ["--train.n-updates", "3", "--model.n-hidden", "6", "--log.no-tensorboard", "--no-figures"]
-
-
-def refused(args, capsys, *words):
-    """The command exits with 2 and prints a single sentence, with these words."""
-    capsys.readouterr()
-    assert cli.main([str(a) for a in args]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("grbm: ")
-    assert said.count("\n") == 1, said
-    for word in words:
-        assert word in said, said
+from tests.helpers import TINY, new_state, refused
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +219,6 @@ def test_a_run_whose_folder_is_gone_is_not_reported_as_done(tmp_path, what):
 
 
 def test_checkpoints_beyond_ten_to_the_eighth_sort_by_number(tmp_path):
-    from tests.test_checkpoint import new_state
-
     state = new_state()
     for update in (99_999_998, 99_999_999, 100_000_000, 100_000_001):
         state.update = update
@@ -245,8 +231,6 @@ def test_checkpoints_beyond_ten_to_the_eighth_sort_by_number(tmp_path):
 
 def test_checkpoints_of_others_behind_a_link_stay(tmp_path):
     """Another run's, another program's, and one of the number that is to be written."""
-    from tests.test_checkpoint import new_state
-
     shared = tmp_path / "shared"
     state = new_state()
     for update in (1, 2):

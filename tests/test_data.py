@@ -1,8 +1,5 @@
 """Data in, standardised and back; what is malformed is refused with one sentence."""
 
-import gzip
-import struct
-
 import numpy as np
 import pytest
 import sklearn.datasets
@@ -15,7 +12,7 @@ from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import standardizer, statistics
 from grbm.errors import UserError
 from grbm.runs.config import RunConfig
-from tests.conftest import shared_data
+from tests.helpers import mnist_folder, shared_data
 
 
 @pytest.mark.parametrize("mode", ["pixel", "channel", "scalar", "none"])
@@ -64,23 +61,6 @@ def test_digits_are_there(monkeypatch):
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     dataset = RunConfig(DatasetConfig("digits")).load_data()
     assert (len(dataset.train), len(dataset.test)) == (1618, 179)
-
-
-def write_idx(path, array, compress):
-    header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
-    raw = header + array.astype(np.uint8).tobytes()
-    path.write_bytes(gzip.compress(raw) if compress else raw)
-
-
-def mnist_folder(tmp_path, compress):
-    raw = tmp_path / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for kind, n in (("train", 20), ("t10k", 6)):
-        suffix = ".gz" if compress else ""
-        write_idx(raw / f"{kind}-images-idx3-ubyte{suffix}", rng.integers(0, 256, (n, 28, 28)), compress)
-        write_idx(raw / f"{kind}-labels-idx1-ubyte{suffix}", rng.integers(0, 10, (n,)), compress)
-    return raw
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -67,6 +67,7 @@ leave()
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("optimizer", ["PlainSGD", pytest.param("torch.optim.Adam", marks=pytest.mark.slow)])
 def test_any_number_of_processes_learns_the_same(optimizer, tmp_path, monkeypatch):
     """The bar is 1e-5; blocks summed apart and added exactly give the same bits, chains included."""
@@ -113,6 +114,7 @@ def test_parts_cover_everything_once():
         assert [i for rank in range(3) for i in range(n)[ProcessGroup(rank, 3).part(n)]] == list(range(n))
 
 
+@pytest.mark.whole
 def test_what_cannot_be_shared_is_refused_in_one_sentence(tmp_path):
     command = [
         *TORCHRUN,
@@ -134,6 +136,7 @@ def test_what_cannot_be_shared_is_refused_in_one_sentence(tmp_path):
     assert "cli.py" not in done.stderr  # the only traceback is torchrun's own
 
 
+@pytest.mark.whole
 def test_a_killed_worker_is_restarted_and_ends_where_it_would_have(tmp_path):
     settings = ["--train.n-updates", "120", "--model.n-hidden", "64", "--no-figures", "--log.no-tensorboard"]
     settings += ["--checkpoint.updates", "10"]
@@ -180,6 +183,7 @@ def test_machines_restart_together(tmp_path):
     assert runs.read(folder).status.ended == "finished"
 
 
+@pytest.mark.whole
 def test_a_refusal_stays_one_through_restarts(tmp_path):
     """An old run is not taken for this job's own, and `--overwrite` is not turned into success with old weights."""
     settings = ["--train.n-updates", "3", "--model.n-hidden", "8", "--no-figures", "--log.no-tensorboard"]
@@ -193,6 +197,7 @@ def test_a_refusal_stays_one_through_restarts(tmp_path):
     assert done.stderr.count("already holds a run") == 2
 
 
+@pytest.mark.whole
 def test_a_signal_to_the_job_stops_all_after_the_same_update(tmp_path):
     settings = ["--train.n-updates", "100000", "--model.n-hidden", "64", "--no-figures", "--log.no-tensorboard"]
     folder = tmp_path / "run"

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_run(path, tmp_path):
     """As they are, at full length, with warnings of the library's own as errors."""
@@ -52,6 +53,7 @@ class Links(html.parser.HTMLParser):
                 self.ids.add(value)
 
 
+@pytest.mark.whole
 def test_the_site_builds_and_its_links_resolve(tmp_path):
     """Without running the tutorials, which are run above. Nothing on the pages is fetched from elsewhere."""
     for package in ("sphinx_gallery", "myst_parser", "furo", "latex2mathml"):

@@ -17,7 +17,7 @@ from grbm.report.doctor import Finding, diagnose
 from grbm.runs import CHECKPOINTS, MIXING, Run, Status, checkpoint, model_digest
 from grbm.runs.config import ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
 from grbm.samplers import Gibbs, sample
-from tests.conftest import exact_chains, random_model
+from tests.helpers import exact_chains, random_model
 
 N, M = 3, 4
 

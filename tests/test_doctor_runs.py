@@ -13,7 +13,7 @@ from grbm.runs.config import ModelConfig, ObjectiveConfig, RunConfig, SamplerCon
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 
-pytestmark = pytest.mark.usefixtures("few_looks")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("few_looks")]
 SEEDS = [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 10))]
 
 

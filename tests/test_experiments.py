@@ -56,7 +56,9 @@ def _no_pages(monkeypatch):
     monkeypatch.setattr(experiments, "report", lambda run: run.folder / runs.REPORT)
 
 
-@pytest.mark.parametrize("what", TABLES)
+@pytest.mark.parametrize(
+    "what", ["table1", *(pytest.param(x, marks=pytest.mark.whole) for x in TABLES if x != "table1")]
+)
 def test_a_table_puts_the_papers_number_beside_ours(what, options, capsys):
     text = reproduce(what, options, lambda dataset: None, 50)
     table = json.loads((options.folder / f"{what}.json").read_text())
@@ -120,6 +122,7 @@ def test_the_precision_of_the_runs_is_chosen_and_named(pictures, tmp_path):
     assert " --precision fast " in config.command
 
 
+@pytest.mark.whole
 def test_a_run_that_leaves_the_finite_numbers_is_a_row_without_any(pictures, tmp_path, monkeypatch, capsys):
     """As unadjusted steps sometimes do; the table and its other rows are there all the same."""
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
@@ -153,6 +156,7 @@ def test_every_figure_is_drawn(what, options):
     assert "at scale 0.0002" in " ".join(text.split())
 
 
+@pytest.mark.whole
 def test_a_table_of_several_seeds_has_means_and_errors_over_seeds(options):
     """Seed 0 is the run that the other tables have; the error is the seeds' deviation over the root of their number."""
     text = reproduce("table2", options._replace(n_seeds=3), lambda dataset: None, 50)
@@ -188,6 +192,7 @@ def test_figures_by_our_recipe_have_presets_in_place_of_the_papers_runs(pictures
         reproduce("fig5", options, None, 50)
 
 
+@pytest.mark.whole
 def test_all_makes_what_the_time_allows_and_says_what_is_left(pictures, tmp_path, monkeypatch, capsys):
     """Six figures by our recipe, of tiny runs: in no time none of them; then the first of long runs is left under way;
     then all of them, from where that ended."""
@@ -244,6 +249,7 @@ def _cut_at_2(update, record):
         raise RuntimeError("power cut")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_campaign_that_is_stopped_leaves_checkpoints_and_no_process(number, tmp_path):
     """Two runs side by side and a third that waits: the two are written, the third never begins."""
@@ -279,6 +285,7 @@ if __name__ == "__main__":
             pass
 
 
+@pytest.mark.whole
 def test_runs_side_by_side_and_what_becomes_of_them(tmp_path, capsys, monkeypatch):
     """Some that end and one that diverges: all are results. Two processes train five, and as each alone."""
     from grbm.runs.presets import PRESETS
@@ -306,6 +313,7 @@ def test_runs_side_by_side_and_what_becomes_of_them(tmp_path, capsys, monkeypatc
         assert runs.model_digest(alone.model) == runs.model_digest(aside.model)
 
 
+@pytest.mark.whole
 def test_a_process_that_died_while_it_waited_is_replaced(tmp_path):
     from grbm.runs.presets import PRESETS
 

@@ -9,6 +9,7 @@ from grbm.reproduce.figure1 import panels, reproduce
 from grbm.runs.presets import PAPER_SAMPLERS
 
 
+@pytest.mark.whole
 def test_figure_1_runs_and_draws(tmp_path, capsys):
     table = reproduce(tmp_path, n_updates=2, n_samples=100)
     assert (tmp_path / "figure1.png").stat().st_size > 10_000
@@ -45,6 +46,7 @@ def test_the_papers_five_samplers_have_the_papers_settings():
             assert sampler.accept_temperature == (1 if name == "gibbs-langevin-adjusted" else None)
 
 
+@pytest.mark.whole
 def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsys):
     table = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)
     rows = json.loads((tmp_path / "table-of-some.json").read_text())

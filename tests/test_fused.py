@@ -23,30 +23,49 @@ from grbm.moments import Moments
 from grbm.randomness import Blocks, Philox
 from grbm.samplers.engines import pick_engine
 from grbm.samplers.sampling import reference
-from tests.conftest import exact_chains, random_model, z_scores
-from tests.test_native import agree, own_moments
+from tests.helpers import (
+    CUDA,
+    DEVICE,
+    KERNEL_KEY,
+    TALL,
+    agree,
+    assert_standard,
+    exact_chains,
+    in_minutes,
+    interpreted,
+    own_moments,
+    random_model,
+    z_scores,
+)
 
 fused = pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
 cuda_buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
-TALL = {"BM": 128 if DEVICE.type == "cuda" else 512}  # the interpreter takes its time by tiles
-KEY = 0xFEDCBA9876543210  # above 2^63: the kernels see it as a negative number
+KEY = KERNEL_KEY
 PRECISIONS = ("highest", "high", "fast")
-SOME = [("highest", 2, 5, 3, 6), *((x, 70, 70, 17, 5) for x in ("highest", "fast"))]  # several tiles each way
+SAMPLERS = [
+    Gibbs(),
+    GibbsLangevin(0.05),
+    Langevin(0.05, per_unit=True),
+    GibbsLangevin(0.3, adjust_from=0),
+    Langevin(0.5, adjust_from=1, temperature=2.0),
+    GibbsLangevin(0.3, adjust_from=1, temperature=3.0, joint=True),
+]
+SMALL, SEVERAL = ("highest", 2, 5, 3, 6), [(x, 70, 70, 17, 5) for x in ("highest", "fast")]  # several tiles each way
 MORE = [("high", 70, 70, 17, 5)]  # which without a GPU is "highest"
 MORE += [("high", 2, 5, 3, 11), ("fast", 2, 5, 3, 11), *((x, 70, 130, 17, 11) for x in PRECISIONS)]
-in_minutes = [] if CUDA else [pytest.mark.slow]  # about ten for MORE in the interpreter
+WALKS = [(sampler, *SMALL) for sampler in SAMPLERS] + [(SAMPLERS[3], *SEVERAL[1])]
+WALKS += [
+    pytest.param(sampler, *case, marks=interpreted)
+    for sampler in SAMPLERS
+    for case in SEVERAL
+    if (sampler, *case) not in WALKS
+]
+WALKS += [pytest.param(sampler, *case, marks=in_minutes) for sampler in SAMPLERS for case in MORE]
 needs_gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """So that several tiles are needed, and the interpreter has not too much to do."""
-    if not CUDA:
-        monkeypatch.setattr(cuda_buffers, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
-        fused.walker.cache_clear()
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
 def walk(sampler, energy, v, n_steps, rng, burn_in, marginal, **given):
@@ -74,21 +93,7 @@ def moments_in_stretches(energy, moves, v, n_steps: int, burn_in: int, marginal:
     return Moments.of(*(torch.cat(x) for x in zip(*states, strict=True)))
 
 
-@pytest.mark.parametrize(
-    ("precision", "N", "M", "C", "n_long"), [*SOME, *(pytest.param(*case, marks=in_minutes) for case in MORE)]
-)
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        Gibbs(),
-        GibbsLangevin(0.05),
-        Langevin(0.05, per_unit=True),
-        GibbsLangevin(0.3, adjust_from=0),
-        Langevin(0.5, adjust_from=1, temperature=2.0),
-        GibbsLangevin(0.3, adjust_from=1, temperature=3.0, joint=True),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("sampler", "precision", "N", "M", "C", "n_long"), WALKS, ids=repr)
 def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C, n_long):
     """From the same random numbers: every unit of every chain and all sums; half precision within its rounding."""
     model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
@@ -138,10 +143,17 @@ def test_blocks_draw_the_same_wherever_they_are():
     torch.testing.assert_close(part, whole[4:8])
 
 
-@pytest.mark.parametrize("precision", ["highest", "fast"])
-@pytest.mark.parametrize("sampler", [Gibbs(), PartialGibbs(0.8), GibbsLangevin(0.5, adjust_from=0)], ids=repr)
+@pytest.mark.parametrize("precision", ["highest", pytest.param("fast", marks=interpreted)])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        GibbsLangevin(0.5, adjust_from=0),
+        *(pytest.param(other, marks=interpreted) for other in (Gibbs(), PartialGibbs(0.8))),
+    ],
+    ids=repr,
+)
 def test_the_fused_walk_does_not_drift(sampler, precision, monkeypatch):
-    """4,000 chains from the exact distribution, on the kernels' own draws: all moments within 4 standard errors."""
+    """4,000 chains from the exact distribution, on the kernels' own draws: all moments stay there."""
     model = random_model(3, 6, 2)
     truth = exact.moments(model)
     v, _ = exact_chains(model, 4000, seed=2)
@@ -151,7 +163,7 @@ def test_the_fused_walk_does_not_drift(sampler, precision, monkeypatch):
     walked = walk(sampler, energy, v.float().to(DEVICE), 4, Philox(KEY), None, False)
     chains = walked.chains
     assert walked.accept_rate is None or 0.3 < float(walked.accept_rate) < 0.95
-    assert z_scores(chains.v.double().cpu(), chains.h.double().cpu(), truth).abs().max() < 4
+    assert_standard(z_scores(chains.v, chains.h, truth), n_cases=6)
 
 
 def test_operands_beyond_half_precision_do_no_harm():

@@ -16,8 +16,7 @@ from benchmarks import gpu, gpu_parts, speedrun
 from benchmarks.cd_step import Size
 from grbm.samplers.engines import cuda, cuda_buffers, cuda_ladder, tile_table
 from grbm.samplers.engines.tile_table import Product
-from tests.test_data import mnist_folder
-from tests.test_fused import small_tiles  # noqa: F401
+from tests.helpers import mnist_folder
 
 CPU = torch.device("cpu")
 TINY = Size(3, 5, 4, 2, 3)
@@ -25,7 +24,7 @@ TILE = {"BM": 16, "BN": 64, "BK": 16, "num_warps": 4, "num_stages": 1}
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path, small_tiles):  # noqa: F811
+def own_cache(monkeypatch, tmp_path, small_tiles):
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
     tile_table.read.cache_clear()
     yield
@@ -36,6 +35,7 @@ def where(tmp_path, seconds: float = 100.0) -> gpu_parts.Where:
     return gpu_parts.Where(tmp_path, None, time.time() + seconds, CPU)
 
 
+@pytest.mark.whole
 def test_without_a_gpu_it_says_so(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "out")]
     if torch.cuda.is_available():
@@ -45,6 +45,7 @@ def test_without_a_gpu_it_says_so(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.whole
 def test_every_part_finds_what_the_page_shows(tmp_path):
     found = {"device": "interpreter", "torch": torch.__version__}
     found["tests"] = gpu_parts.tests_seen(

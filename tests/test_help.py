@@ -24,40 +24,9 @@ from grbm.report.plots import curve, together
 from grbm.report.table_plots import correlations, farthest, marginals
 from grbm.runs.claiming import locked
 from grbm.runs.presets import PRESETS
+from tests.helpers import refused
 
 TINY = ["--updates", "4", "--n-hidden", "6", "--log.no-tensorboard", "--no-figures"]
-
-
-def refused(args, capsys, *said):
-    capsys.readouterr()
-    assert cli.main([str(a) for a in args]) == 2
-    text = capsys.readouterr().err
-    assert text.startswith("grbm: ")
-    assert text.count("\n") == 1
-    for word in said:
-        assert word in text
-
-
-# Before PyTorch is loaded
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        *(["--help"], ["--version"], ["train"], ["train", "digits", "--help"], ["evaluate", "--help"]),
-        *(["reproduce", "--help"], ["completion", "zsh"], ["trian"], ["train", "digit"], ["doctor", "nowhere"]),
-        *(["train", "digits", "--updates", "-5"], ["train", "array"], ["train", "array", "--data", "nowhere.npy"]),
-        *(["train", "digits", "--epochs", "3"], ["sample", "x", "--stpes", "3"], ["compare", "x"], ["list", "nowhere"]),
-        ["train", "table1-gibbs", "--dynamics", "nothing"],
-    ],
-    ids=" ".join,
-)
-def test_help_and_errors_of_the_command_line_load_nothing_heavy(args):
-    """Which is what makes them quick: 0.4 s, where PyTorch alone takes 3."""
-    code = "import sys; from grbm import cli\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: pass\n"
-    code += "print([m for m in ('torch', 'numpy', 'matplotlib', 'sklearn') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +54,7 @@ cli.main(["doctor", "--machine"])
     assert done.stdout.splitlines()[0] == f"at import: {found}"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("after", [0.3, 0.7, 1.2, 2.0])
 def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path, after):
     command = [sys.executable, "-m", "grbm", "train", "digits", "--out", str(tmp_path / "run"), "--no-figures"]
@@ -255,6 +225,7 @@ def test_resuming_a_finished_run_does_nothing_but_say_so(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+@pytest.mark.whole
 def test_a_unit_far_broader_than_the_data_is_remarked_on_while_it_trains(tmp_path, capsys):
     out = ["--out", str(tmp_path / "run")]
     wild = ["--lr", "0.5", "--train.variance-rate", "40", "--updates", "60", "--n-hidden", "16", "--no-figures"]

@@ -17,6 +17,7 @@ def shares_off(shares, mixture) -> float:
     return max(abs(a - b) for a, b in zip(shares, mixture.weights.tolist(), strict=True))
 
 
+@pytest.mark.whole
 def test_the_recommended_recipe_is_on_its_way_after_a_tenth_of_its_budget(tmp_path):
     config = PRESETS["anisotropic"].config
     config = replace(config, train=replace(config.train, n_updates=800, average_decay=0.98))

@@ -8,6 +8,7 @@ import torch
 from grbm import GRBM
 from grbm.data import MIXTURES, Mixture
 from grbm.evaluate.mixtures import density_score, sample_score
+from tests.helpers import assert_standard, share_z, z_bound
 
 GRID_STEP = 0.05
 
@@ -29,9 +30,9 @@ def test_samples_follow_the_density(stratified):
     mixture = MIXTURES["anisotropic"]
     v = mixture.sample(100_000, seed=1, stratified=stratified)
     score = sample_score(v, mixture)
-    assert score.within == pytest.approx(1 - math.exp(-4.5), abs=4 * (0.989 * 0.011 / 1e5) ** 0.5)
-    assert score.mode_share == pytest.approx([0.33, 0.33, 0.34], abs=1e-3 if stratified else 4 * 0.0015)
-    assert sample_score(v[:300], mixture).mode_share == pytest.approx([0.33, 0.33, 0.34], abs=4 * 0.027)
+    assert_standard(share_z(score.within, 1 - math.exp(-4.5), 100_000), n_cases=2)
+    assert score.mode_share == pytest.approx([0.33, 0.33, 0.34], abs=1e-3 if stratified else z_bound(3) * 0.0015)
+    assert sample_score(v[:300], mixture).mode_share == pytest.approx([0.33, 0.33, 0.34], abs=z_bound(2 * 3) * 0.027)
     for k in range(3):
         mode = v[mixture.modes(v) == k]
         # 33,000 draws: the standard error of a deviation is 0.4 %

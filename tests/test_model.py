@@ -9,7 +9,7 @@ import torch
 from grbm import GRBM, Base
 from grbm.model import softplus
 from grbm.randomness import generator
-from tests.conftest import random_model
+from tests.helpers import random_model
 
 SIZES = [(1, 1, 0), (2, 3, 1), (4, 5, 2)]
 

@@ -8,7 +8,7 @@ from grbm.moments import Moments
 from grbm.objectives import positive
 from grbm.randomness import generator
 from grbm.samplers.chains import Sampler, StepInfo
-from tests.conftest import exact_chains, random_model
+from tests.helpers import assert_standard, exact_chains, random_model, share_z
 
 OBJECTIVES = [
     ModifiedCD(PartialGibbs(0.5), n_steps=4),
@@ -70,7 +70,7 @@ def test_chains_restart_with_the_stated_probability():
     negative = objective.negative(energy, old, old, generator(0))
     fresh = (negative.v[:, 0] == 1001).double()
     assert torch.equal(negative.v[:, 0], 1 + 1000 * fresh)
-    assert float(fresh.mean()) == pytest.approx(0.3, abs=4 * (0.21 / 10_000) ** 0.5)
+    assert_standard(share_z(fresh.mean(), 0.3, 10_000))
     with pytest.raises(ValueError, match="probability"):
         PCD(Gibbs(), restart=1.5)
 
@@ -106,8 +106,9 @@ def test_the_positive_phase_draws_h_or_keeps_its_probabilities():
     mean = positive(model.freeze(), data, generator(0), probabilities=True).mean()
     torch.testing.assert_close(mean.h, model(data).detach().mean(0))
     assert not torch.equal(drawn.h, mean.h)
-    # a Bernoulli mean over 50,000 rows has a standard error of at most 0.0022
-    assert (drawn.h - mean.h).abs().max() < 4 * 0.5 / 50_000**0.5
+    p = model(data).detach()
+    error = (p * (1 - p)).sum(0).sqrt() / 50_000  # of the mean of independent Bernoulli draws
+    assert_standard((drawn.h - mean.h) / error)
 
 
 def test_annealed_paths_count_by_their_last_state_alone():

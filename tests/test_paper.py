@@ -14,10 +14,16 @@ TINY = ["--train.n-updates", "4", "--train.batch-size", "20", "--objective.n-ste
 TINY += ["--sampling.n-steps", "3", "--log.no-tensorboard", "--no-figures"]
 
 
+CASES = [(name, dynamics) for name in EXPERIMENTS for dynamics in ("paper", "paper-time-program")]
+CASES += [("table1-gibbs-langevin-adjusted", "last-public-program")]
+
+
 @pytest.mark.parametrize(
     ("name", "dynamics"),
-    [(name, dynamics) for name in EXPERIMENTS for dynamics in ("paper", "paper-time-program")]
-    + [("table1-gibbs-langevin-adjusted", "last-public-program")],
+    [
+        pytest.param(*case, marks=() if k % 5 == 0 or case is CASES[-1] else pytest.mark.whole)
+        for k, case in enumerate(CASES)
+    ],
 )
 def test_every_experiment_starts_trains_and_resumes(name, dynamics, pictures, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))

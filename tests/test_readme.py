@@ -19,10 +19,14 @@ def python_blocks(page: Path) -> list[str]:
 
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in TEXTS if python_blocks(page)]
+QUICK = ("README.md", "CONTRIBUTING.md")
 
 
 @pytest.mark.usefixtures("few_looks")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.name, marks=() if page.name in QUICK else pytest.mark.whole) for page in PAGES],
+)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """One after another, as a reader would: what a block defines the next ones know."""
     monkeypatch.chdir(tmp_path)

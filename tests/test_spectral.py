@@ -14,7 +14,7 @@ from grbm.moments import Pooled
 from grbm.objectives import positive
 from grbm.randomness import generator
 from grbm.spectral import N_ITERATIONS, equalise, orthogonalised
-from tests.conftest import exact_chains, random_model
+from tests.helpers import exact_chains, random_model
 
 
 def with_singular_values(shape: tuple[int, int], values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,5 @@
 """Ladders and trajectories: they leave the exact distribution alone, adapt to equal swap rates, and find all modes."""
 
-import math
 import statistics
 from dataclasses import replace
 from itertools import pairwise
@@ -34,10 +33,9 @@ from grbm.runs.training import train as train_run
 from grbm.samplers import run_chains
 from grbm.samplers.tempering import even_out
 from grbm.samplers.trajectory import swap_rate
-from tests.conftest import exact_chains, random_model, z_scores
+from tests.helpers import WIDE, assert_standard, exact_chains, random_model, share_z, two_modes, z_bound, z_scores
 
 N_CHAINS = 40_000
-WIDE = Base(torch.zeros(1).double(), torch.full((1,), 30.0).double())
 
 
 def tempered_mixture():
@@ -51,22 +49,12 @@ def tempered_mixture():
     )
 
 
-def two_modes(distance: float = 12.0) -> GRBM:
-    """Modes ``distance`` deviations apart, with masses 0.2 (h = 0) and 0.8 (h = 1)."""
-    model = GRBM(1, 1, dtype=torch.float64)
-    with torch.no_grad():
-        model.W.fill_(distance)
-        model.mu.fill_(-distance / 2)
-        model.b.fill_(math.log(4))
-    return model
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["pytorch", "native"])
 @pytest.mark.parametrize("sampler", [Gibbs(), PartialGibbs(0.6)], ids=["gibbs", "partial"])
 def test_trajectory_tempering_does_not_drift(sampler, dtype):
     """Each replica starts at its own model's exact distribution, and stays there; swaps happen between all of them.
 
-    4 standard errors; in float32 the native implementation runs the chains, with other random numbers.
+    In float32 the native implementation runs the chains, with other random numbers.
     """
     models = [random_model(2, 4, 1, strength=strength) for strength in (0.3, 0.7, 1.0)]
     base = Base(torch.zeros(2).double(), torch.full((2,), 2.0).double())
@@ -80,9 +68,9 @@ def test_trajectory_tempering_does_not_drift(sampler, dtype):
         assert (info.swap_prob.mean(1) > 0.1).all()
     for model, energy, v in zip(models, energies, chains.state[1:], strict=True):
         h = Gibbs().start(energy, v, rng).h  # hidden units follow from v
-        assert z_scores(v.double(), h.double(), exact.moments(model.double())).abs().max() < 4
+        assert_standard(z_scores(v, h, exact.moments(model.double())), n_cases=3 * 4)  # models, cases
     assert torch.equal(chains.v, chains.state[-1])
-    scale = 4 * 2**0.5 / N_CHAINS**0.5  # of means and, relatively, of variances of the base
+    scale = z_bound(4 * 4) * 2**0.5 / N_CHAINS**0.5  # of means and, relatively, of variances of the base
     assert (chains.state[0].double().mean(0).abs() < scale).all()
     assert ((chains.state[0].double().var(0) / 2 - 1).abs() < scale).all()
 
@@ -106,7 +94,7 @@ def test_swaps_along_a_trajectory_use_the_stated_ratio():
     torch.testing.assert_close(info.swap_prob[0], even.expand(4000))
     swapped = (info.swap_prob[1] - odd[1]).abs() < 1e-12
     assert ((info.swap_prob[1] - odd[0]).abs() < 1e-12).logical_or(swapped).all()
-    assert float(swapped.double().mean()) == pytest.approx(float(even), abs=4 * 0.5 / 4000**0.5)
+    assert_standard(share_z(swapped.double().mean(), float(even), 4000))
     assert 0.05 < even < 0.95
 
 
@@ -186,6 +174,7 @@ def test_learning_evens_out_the_ladder_and_remembers_it():
     assert ladder.shape == (10,)
 
 
+@pytest.mark.whole
 def test_a_trajectory_grows_where_swaps_become_rare_and_reaches_the_other_mode():
     """Learned from two modes 12 deviations apart: the models saved let chains from one mode alone find both.
 
@@ -213,6 +202,7 @@ def test_a_trajectory_grows_where_swaps_become_rare_and_reaches_the_other_mode()
     assert float((stuck.v > 0).double().mean()) < 0.1
 
 
+@pytest.mark.whole
 def test_a_trajectory_needs_no_more_models_than_swaps_ask_for():
     """Of 40 models from W = 0 on, few are kept, and neighbours among those swap as often as was asked."""
     model = random_model(6, 6, 2, strength=1.5).float()

@@ -22,6 +22,7 @@ from grbm.evaluate.features import Features
 from grbm.randomness import generator
 
 
+@pytest.mark.whole
 def test_the_bench_keeps_what_it_measured_and_takes_the_best_rate(tmp_path, monkeypatch, capsys):
     command = ["trainers", "--only", "isotropic", "random-0", "--methods", "PCD", "score matching", "--seeds", "2"]
     monkeypatch.setattr("sys.argv", [*command, "--shrink", "400", "--out", str(tmp_path)])

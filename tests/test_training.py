@@ -27,7 +27,7 @@ from grbm import (
 from grbm.evaluate import exact
 from grbm.runs.config import TrainConfig
 from grbm.sgd import PlainSGD
-from tests.conftest import exact_chains, random_model
+from tests.helpers import exact_chains, random_model
 
 CDS = [ModifiedCD(PartialGibbs(0.5), 5), CD(Gibbs(), 2), PCD(Gibbs(), 2, n_chains=20)]
 

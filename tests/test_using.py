@@ -11,7 +11,7 @@ from grbm import GRBM, UserError, cli, impute, runs
 from grbm.data.images import load_digits
 from grbm.interchange.programs import Encoder, write_onnx, write_program
 from grbm.randomness import generator
-from tests.conftest import random_model
+from tests.helpers import random_model
 
 
 @pytest.fixture(scope="module")

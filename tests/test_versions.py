@@ -26,6 +26,7 @@ def old(tmp_path):
     return Path(shutil.copytree(DATA / "run_0.1", tmp_path / "run"))
 
 
+@pytest.mark.whole
 def test_a_run_is_read_and_scores_the_same(old, capsys):
     run = runs.read(old)
     assert (run.status.ended, run.status.update) == ("finished", 30)

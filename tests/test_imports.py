@@ -1,0 +1,119 @@
+"""Imports: the command line loads nothing heavy, the core stands alone, learning loads PyTorch and nothing beside it.
+
+One process makes all the observations, in an order in which each still means something: a module that was loaded stays.
+"""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+import grbm
+
+COMMANDS = [
+    *(["--help"], ["--version"], ["train"], ["train", "digits", "--help"], ["evaluate", "--help"]),
+    *(["reproduce", "--help"], ["completion", "zsh"], ["trian"], ["train", "digit"], ["doctor", "nowhere"]),
+    *(["train", "digits", "--updates", "-5"], ["train", "array"], ["train", "array", "--data", "nowhere.npy"]),
+    *(["train", "digits", "--epochs", "3"], ["sample", "x", "--stpes", "3"], ["compare", "x"], ["list", "nowhere"]),
+    ["train", "table1-gibbs", "--dynamics", "nothing"],
+]
+
+OBSERVE = """
+import contextlib, io, json, sys, warnings
+
+seen = {}
+
+def loaded(*names):
+    return [name for name in names if name in sys.modules]
+
+# 1. The command line, until something has to be computed.
+from grbm import cli
+commands, folder = json.loads(sys.argv[1]), sys.argv[2]
+for command in commands:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            cli.main(command)
+        except SystemExit:
+            pass
+    seen[" ".join(command)] = loaded("torch", "numpy", "matplotlib", "sklearn")
+
+# 2. Training on the command line: PyTorch's compiler takes seconds to load, and so does scikit-learn, whose digits
+# these are.
+with contextlib.redirect_stdout(io.StringIO()):
+    quick = ["--train.n-updates", "2", "--no-figures", "--log.no-tensorboard"]
+    assert cli.main(["train", "digits", *quick, "--out", folder]) == 0
+seen["training"] = loaded("torch._dynamo", "sklearn", "scipy", "matplotlib", "tensorboard")
+
+# 3. The core, where every import of another package fails.
+others = ("tyro", "rich", "matplotlib", "PIL", "sklearn", "scipy", "torchvision", "pandas", "tensorboard", "arviz")
+kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] in others}
+for name in kept:
+    del sys.modules[name]
+for name in others:
+    sys.modules[name] = None
+import torch
+state = torch.get_rng_state()
+import grbm, grbm.samplers, grbm.objectives, grbm.training, grbm.evaluate.exact, grbm.interchange.conventions
+import grbm.runs.training, grbm.runs.presets  # a bare machine can train
+model = grbm.GRBM(3, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in grbm.fit(grbm.TrainState(model, optimizer), torch.zeros(20, 3), grbm.ModifiedCD(grbm.Gibbs(), 2),
+                  grbm.FitOptions(n_updates=2)):
+    pass
+seen["global random state"] = torch.equal(state, torch.get_rng_state())
+for name in others:
+    del sys.modules[name]
+sys.modules.update(kept)
+
+# 4. Names of version 0.1, in whatever way they are imported.
+warnings.simplefilter("error", DeprecationWarning)
+seen["old names"] = []
+for line in ("from grbm import compat", "import grbm.compat", "from grbm.config import RunConfig"):
+    try:
+        exec(line)
+    except DeprecationWarning as warning:
+        seen["old names"].append(str(warning))
+warnings.simplefilter("ignore")
+from grbm.compat import load_published
+from grbm import compat, checkpoint
+from grbm.interchange import conventions
+from grbm.config import RunConfig
+assert compat is conventions and conventions.__spec__.name == "grbm.interchange.conventions"
+assert checkpoint.__name__ == "grbm.runs.checkpoint"
+assert RunConfig is grbm.runs.RunConfig
+json.dump(seen, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """Observations of a fresh process."""
+    command = [sys.executable, "-c", OBSERVE, json.dumps(COMMANDS), str(tmp_path_factory.mktemp("imports") / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_help_and_errors_of_the_command_line_load_nothing_heavy(seen):
+    """They then answer in 0.4 s, where loading PyTorch alone takes 3."""
+    assert {command: seen[command] for command in map(" ".join, COMMANDS)} == {" ".join(c): [] for c in COMMANDS}
+
+
+def test_the_core_needs_torch_numpy_and_safetensors_alone(seen):
+    """The process would have ended otherwise; nor does the core touch PyTorch's global random state."""
+    assert seen["global random state"]
+
+
+def test_learning_loads_nothing_that_takes_longer_than_learning(seen):
+    assert seen["training"] == []
+
+
+def test_names_of_version_0_1_still_lead_there(seen):
+    assert len(seen["old names"]) == 3
+    assert all(" now." in told for told in seen["old names"])
+    with pytest.raises(AttributeError):
+        grbm.nothing_of_the_kind  # noqa: B018
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("grbm.nothing_of_the_kind")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from tests.helpers import mnist_folder
@@ -51,6 +52,19 @@ def small_tiles(monkeypatch):
         buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
         monkeypatch.setattr(buffers, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
         fused.walker.cache_clear()
+
+
+@pytest.fixture
+def figures_drawn(monkeypatch):
+    """Figures that are saved during a test, as matplotlib has them, in the order of saving."""
+    figures, save = [], Figure.savefig
+
+    def savefig(figure, *args, **options):
+        figures.append(figure)
+        return save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return figures
 
 
 class Runs:

@@ -519,6 +519,7 @@ def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters
         assert is_gaussian_enough(model, plain + above, rows, base, reference) == expected
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("few_looks")
 def test_the_gaussian_that_is_kept_is_that_of_all_rows():

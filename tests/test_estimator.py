@@ -441,7 +441,7 @@ def _neither_diverges_nor_warns(name: str, **settings: int) -> None:
 
 
 TABLES = tuple(varied())
-QUICK = ("linnerud, 20 rows", "digits, constant columns", "wine", "rare counts")
+QUICK = ("linnerud, 20 rows", "digits, constant columns")
 
 
 @pytest.mark.usefixtures("few_looks")

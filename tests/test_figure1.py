@@ -2,17 +2,60 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from grbm import UserError
-from grbm.reproduce.figure1 import panels, reproduce
+from grbm.data import MIXTURES
+from grbm.reproduce import figure1
+from grbm.reproduce.figure1 import RULES, TITLES, panels, reproduce
 from grbm.runs.presets import PAPER_SAMPLERS
 
 
+def assert_is_figure_1(figure, methods: set[str], rules: set[str]) -> None:
+    """Truth and data in the first column of each block, and a titled density over samples for each run."""
+    table = np.array(figure.axes).reshape(8, len(TITLES) + 1)
+    for k, (name, mixture) in enumerate(MIXTURES.items()):
+        for above, rule in ((4 * k, "program"), (4 * k + 2, "printed")):
+            (mesh,), (points,) = table[above, 0].collections, table[above + 1, 0].collections
+            axis = torch.linspace(-10, 10, 200, dtype=torch.float64)
+            truth = mixture.log_prob(torch.cartesian_prod(axis, axis))
+            np.testing.assert_allclose(np.asarray(mesh.get_array()).ravel(), truth)
+            assert table[above, 0].get_title() == f"{name}: true density"
+            data = next(p for p in panels("short", 0) if p.mixture == name).config.load_data().train[:]
+            np.testing.assert_allclose(points.get_offsets(), data)
+            assert len(table[above + 1, 0].patches) == 3  # the modes
+            for column, method in enumerate(TITLES, start=1):
+                here = "ours" if method == "recommended" else rule
+                is_there = method in methods and here in rules and (rule, method) != ("printed", "recommended")
+                for axes in table[above : above + 2, column]:
+                    assert axes.has_data() == is_there, (name, rule, method)
+                if is_there:
+                    title = TITLES[method] if here == "ours" else f"{TITLES[method]}\n{RULES[rule]}"
+                    assert table[above, column].get_title().startswith(title)
+                    assert len(table[above + 1, column].collections[0].get_offsets()) == 1000
+                    shown = "conditional means" if here == "program" else "samples"
+                    assert table[above + 1, column].get_title() == f"{shown} from noise"
+
+
+def test_a_row_of_figure_1_is_trained_scored_and_drawn(tmp_path, capsys):
+    options = {"n_updates": 2, "n_samples": 100, "only": ("gibbs",), "rules": ("printed",), "jobs_at_once": 1}
+    table = reproduce(tmp_path, **options)
+    assert "2 to train" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "table-of-some.json").read_text())
+    assert [(row["mixture"], row["method"]) for row in rows] == [(mixture, "gibbs") for mixture in MIXTURES]
+    for row in rows:
+        assert f"{row['kl']:.3f}" in table
+    chosen = [p for p in panels("short", 0, 2) if (p.method, p.rule) == ("gibbs", "printed")]
+    assert_is_figure_1(figure1._draw(chosen, tmp_path), {"gibbs"}, {"printed"})
+
+
 @pytest.mark.whole
-def test_figure_1_runs_and_draws(tmp_path, capsys):
+def test_figure_1_runs_and_draws(tmp_path, capsys, figures_drawn):
     table = reproduce(tmp_path, n_updates=2, n_samples=100)
-    assert (tmp_path / "figure1.png").stat().st_size > 10_000
+    assert (tmp_path / "figure1.png").is_file()
+    assert_is_figure_1(figures_drawn[-1], set(TITLES), set(RULES))
     rows = json.loads((tmp_path / "table.json").read_text())
     assert len(rows) == 22
     assert {row["method"] for row in rows} == {*PAPER_SAMPLERS, "recommended"}
@@ -47,7 +90,7 @@ def test_the_papers_five_samplers_have_the_papers_settings():
 
 
 @pytest.mark.whole
-def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsys):
+def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsys, figures_drawn):
     table = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)
     rows = json.loads((tmp_path / "table-of-some.json").read_text())
     assert sorted((row["mixture"], row["rule"], row["seed"]) for row in rows) == [
@@ -55,7 +98,10 @@ def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsy
     ]
     assert len({row["kl"] for row in rows}) == 8
     assert not (tmp_path / "figure1.png").exists()
-    assert (tmp_path / "plateaus.png").stat().st_size > 10_000
+    assert (tmp_path / "plateaus.png").is_file()
+    plateaus = figures_drawn[0].axes
+    assert [axes.get_title() for axes in plateaus] == [f"{m}, {RULES['program']}:\nGibbs" for m in MIXTURES]
+    assert [[line.get_label() for line in axes.lines] for axes in plateaus] == [["seed 0", "seed 1"]] * 2
     assert "plateaus.png" in table
     assert "8 to train" in capsys.readouterr().out
     again = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)

@@ -147,6 +147,7 @@ def test_a_fused_ladder_leaves_nothing_to_the_next_over_its_buffers():
     assert torch.equal(first.swaps.n_accepted, second.swaps.n_accepted)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("precision", ["highest", pytest.param("fast", marks=interpreted)])
 @pytest.mark.parametrize("C", [2000, pytest.param(8000, marks=in_minutes)])
 def test_a_fused_ladder_does_not_drift(C, precision, monkeypatch):

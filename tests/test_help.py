@@ -153,11 +153,6 @@ def test_json_alone_on_standard_output(tmp_path, capsys):
         found = json.loads(capsys.readouterr().out)
         name = {"evaluate": "evaluation.json", "mixing": "mixing.json"}.get(args[0])
         assert name is None or found == json.loads((tmp_path / "run" / name).read_text())
-    assert cli.main(["evaluate", run, "--samples", "10"]) == 0
-    said = capsys.readouterr().out
-    assert "log-likelihood, nats per sample" in said
-    assert "KL(data || model), nats" in said
-    assert "log_likelihood_test" not in said
 
 
 def test_the_list_of_runs(tmp_path, capsys):

@@ -13,6 +13,8 @@ from grbm.evaluate import mixing
 from grbm.report.plots import mixing as draw
 from tests.helpers import WIDE, two_modes, z_bound
 
+QUIET = ["--no-figures", "--log.no-tensorboard"]
+
 NONE = torch.empty(0, 1)
 
 
@@ -159,9 +161,8 @@ def test_what_is_no_chain_is_refused():
         mixing.record(uncoupled(), Langevin(5.0), NONE, every=1)
 
 
-def test_the_command_writes_what_it_says(tmp_path, capsys):
-    run = str(tmp_path / "run")
-    assert cli.main(["train", "digits", "--out", run, "--train.n-updates", "3", "--no-figures"]) == 0
+def test_the_command_writes_what_it_says(tmp_path, capsys, trained_runs, figures_drawn):
+    run = str(trained_runs.copy(tmp_path / "run", "digits", "--train.n-updates", "3", *QUIET))
     arguments = ["mixing", run, "--draws", "20", "--burn-in", "5", "--sampler", "parallel-tempering", "--netcdf"]
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out
@@ -171,7 +172,13 @@ def test_the_command_writes_what_it_says(tmp_path, capsys):
     assert len(scores["swap_rate"]) >= 1
     assert all(x is None or not isinstance(x, float) or math.isfinite(x) for x in scores.values())
     assert scores["verdict"] in " ".join(printed.split())
-    assert (tmp_path / "run" / "figures" / "mixing.png").stat().st_size > 10_000
+    assert (tmp_path / "run" / "figures" / "mixing.png").is_file()
+    energies, autocorrelation, rhat, swaps = figures_drawn[0].axes
+    assert [line.get_label() for line in energies.lines if line.get_label()[0] != "_"] == ["from data", "from noise"]
+    assert all(len(line.get_ydata()) == 20 for line in energies.lines)
+    assert [line.get_ydata()[0] for line in autocorrelation.lines[1:]] == pytest.approx([1, 1])
+    assert sum(bar.get_height() for bar in rhat.patches) == 64
+    assert [bar.get_height() for bar in swaps.patches] == pytest.approx(scores["swap_rate"], abs=1e-4)
     assert (tmp_path / "run" / "mixing.nc").is_file()
     for wrong, sentence in (
         (["--chains", "1"], "--chains must be at least 4"),

@@ -248,6 +248,7 @@ def test_every_other_model_goes_where_more_are_saved_than_allowed():
     assert which(grown) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.whole
 def test_trajectory_tempering_keeps_swapping_after_it_has_thinned():
     """A machine that moves with each update saves more than eight models, and its last pair still swaps."""
     data = exact.sample(random_model(2, 6, 1), 500, seed=0)[0].float()

@@ -93,6 +93,7 @@ def test_whitening_needs_rows_and_not_their_statistics():
         Standardizer.fit(torch.zeros(3, 2), "whiten")
 
 
+@pytest.mark.whole
 def test_simpler_models_are_scored_in_the_units_of_the_data():
     """Of a correlated Gaussian: its entropy, within the error over rows; independent features miss the correlation."""
     rng = np.random.default_rng(0)

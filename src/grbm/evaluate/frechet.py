@@ -121,7 +121,7 @@ def neighbours(real: Tensor, generated: Tensor, k: int = 5) -> Neighbours:
     """
     if len(real) != len(generated) or len(real) <= k:
         raise ValueError(f"Need equally many images, more than {k}, got {len(real)} and {len(generated)}.")
-    real, generated = real.float(), generated.float()
+    real, generated = real.double(), generated.double()
     real_radius, generated_radius = _radius(real, k), _radius(generated, k)
     held = torch.zeros(len(generated))  # real balls that hold each generated image
     near_generated = torch.zeros(len(real), dtype=torch.bool)

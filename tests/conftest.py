@@ -29,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Compiled code lies there under the digest of its sources, compiler and processor, and classifiers under that of
     their program and data, so nothing of another version is found. Tests of the cache itself use a fresh one.
     """
+    if config.option.markexpr == "whole":
+        config.option.markexpr = "whole and not slow"  # what takes minutes is slow, whatever else it is
     if "GRBM_CACHE_DIR" in os.environ:
         return
     if config.getoption("cacheclear", False) or getattr(config, "cache", None) is None:

@@ -228,7 +228,7 @@ def test_files_units_and_encoders_know_the_contrasts(tmp_path, units):
     torch.testing.assert_close(exact.log_prob(moved, x), expected)
     torch.testing.assert_close(Encoder(model)(v.float()), model(v).detach().float(), atol=1e-5, rtol=1e-4)
     known = dict(model.state_dict())
-    with pytest.raises(UserError, match="contrasts that are not whole"):
+    with pytest.raises(UserError, match="contrasts"):
         GRBM.from_parameters(known | {"contrast_centre": torch.zeros(5)})
     with pytest.raises(ValueError, match="no mixture"):
         exact.mixture(model)
@@ -340,7 +340,7 @@ def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does()
     assert again.contrasts_[:, 1].sum() == pytest.approx(1, abs=1e-5)
     with pytest.raises(ValueError, match="12 are learned"):
         rbm.set_params(n_contrasts=3).fit(x)
-    with pytest.raises(ValueError, match="needs whitened rows"):
+    with pytest.raises(ValueError, match="n_contrasts=3"):
         GaussianBernoulliRBM(8, n_contrasts=3, whiten=False).fit(x)
     assert GaussianBernoulliRBM(8, n_contrasts=3, n_iter=2).fit(x).contrasts_.shape == (3, 2)
 

@@ -104,7 +104,7 @@ def test_codes_and_back_are_the_conditionals(fitted):
     H = fitted.transform(X)
     np.testing.assert_allclose(H, 1 / (1 + np.exp(-logits)), atol=1e-7)
     np.testing.assert_allclose(fitted.inverse_transform(H), H @ fitted.components_ + fitted.intercept_visible_)
-    with pytest.raises(ValueError, match="hidden units"):
+    with pytest.raises(ValueError, match=r"12.*\(50, 3\)"):
         fitted.inverse_transform(X)
 
 
@@ -140,7 +140,7 @@ def test_gaps_are_filled_and_noise_is_taken_away(fitted):
     assert not np.isnan(fitted.denoise(np.where(rng.random(X.shape) < 0.3, np.nan, noisy), [0.5, 0.5, 0.5])).any()
     assert (fitted.impute(gaps, random_state=1) != fitted.impute(gaps, random_state=2)).any()
     for wrong in (-0.5, np.nan, [1.0, -1.0, 1.0], [1.0, 1.0]):
-        with pytest.raises(ValueError, match="standard deviation"):
+        with pytest.raises(ValueError, match="noise_std"):
             fitted.denoise(X, wrong)
 
 
@@ -189,7 +189,7 @@ def test_learning_goes_on_bit_for_bit_through_a_file():
     for changed in ({"n_chains": 16}, {"n_replicas": 1}, {"n_replicas": 3}, {"n_chains": 1}):
         whole.set_params(**changed).partial_fit(X)  # new chains
         assert whole.v_samples_.shape == (whole.n_chains, 3)
-    with pytest.raises(ValueError, match="fit anew"):
+    with pytest.raises(ValueError, match="n_components is 9"):
         whole.set_params(n_components=9).partial_fit(X)
 
 

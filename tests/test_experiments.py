@@ -116,7 +116,7 @@ def test_the_precision_of_the_runs_is_chosen_and_named(pictures, tmp_path):
     """In training, the command that repeats a run, and the notes of a figure; it is another run than before."""
     options = Options(tmp_path / "runs", "paper", 0.0002, pictures, changes=tiny)
     assert "; precision" not in reproduce("fig2", options, lambda dataset: None, 50)
-    with pytest.raises(UserError, match="other settings"):
+    with pytest.raises(UserError, match="precision"):
         reproduce("fig2", options._replace(precision="fast"), lambda dataset: None, 50)
     fast = options._replace(precision="fast", folder=tmp_path / "fast")
     assert "; precision fast; states v shown" in " ".join(reproduce("fig2", fast, lambda dataset: None, 50).split())

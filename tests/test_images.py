@@ -101,7 +101,7 @@ def test_neighbours_of_sets_whose_overlap_is_known():
     assert min(dropped.precision, dropped.density, invented.recall, invented.coverage) > 0.5
     far = neighbours(real, real + 1e4)
     assert far == (0, 0, 0, 0)
-    with pytest.raises(ValueError, match="equally many"):
+    with pytest.raises(ValueError, match="600 and 10"):
         neighbours(real, half[:10])
 
 
@@ -202,13 +202,13 @@ def test_a_table_is_remembered_for_what_it_was_made_of(tmp_path, monkeypatch):
 
 
 def test_networks_that_cannot_be_had_are_named(tmp_path):
-    with pytest.raises(UserError, match="is not a file"):
+    with pytest.raises(UserError, match=r"none\.(npz|pth)"):
         inception_768(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(UserError, match="does not hold the first part"):
         inception_768(tmp_path / "other.npz")
     pytest.importorskip("torch_fidelity")
-    with pytest.raises(UserError, match="is not a file"):
+    with pytest.raises(UserError, match=r"none\.(npz|pth)"):
         inception_2048(tmp_path / "none.pth")
     (tmp_path / "bad.pth").write_bytes(b"no network")
     with pytest.raises(UserError, match="does not hold the Inception network's tensors"):

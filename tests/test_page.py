@@ -176,7 +176,7 @@ def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys, mo
     assert (tmp_path / "page.html").read_text(encoding="utf-8").count("Training images: digits.") == 1
     assert all(name in printed for name in ("model.n_hidden", "train.learning_rate", "-12.35 ± 0.25"))
     assert cli.main(command) == 2
-    assert "already exists" in capsys.readouterr().err
+    assert str(tmp_path / "page.html") in capsys.readouterr().err
     assert cli.main(["compare", str(trained / "digits")]) == 2
     assert "two runs or more" in capsys.readouterr().err
 

@@ -477,13 +477,13 @@ def test_sample_refuses_what_it_cannot_mean():
         sample(model, Gibbs(), v0=torch.zeros(4, 2))
     with pytest.raises(ValueError, match="burn_in"):
         sample(model, Gibbs(), n_chains=2, n_steps=5, burn_in=6)
-    with pytest.raises(ValueError, match="keeps nothing"):
+    with pytest.raises(ValueError, match="keep_every=6"):
         sample(model, Gibbs(), n_chains=2, n_steps=5, keep_every=6)
-    with pytest.raises(ValueError, match="its own noise"):
+    with pytest.raises(ValueError, match="n_chains, not v0"):
         sample(model, Annealed(), v0=torch.zeros(4, 3))
     with pytest.raises(ValueError, match="rho"):
         PartialGibbs(1.0)
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match=r"step_size .* 0\.0"):
         Langevin(step_size=0.0)
     with pytest.raises(ValueError, match="n_inner"):
         GibbsLangevin(n_inner=0)

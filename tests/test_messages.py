@@ -1,0 +1,22 @@
+"""The wording of messages: as it was reviewed, each a sentence that tells what to do about it or what it must be."""
+
+from tests.messages import LIST, listed, messages
+
+
+def test_messages_are_worded_as_they_were_reviewed():
+    """After a change on purpose: `uv run python -m tests.messages`, and read the difference."""
+    assert listed() == LIST.read_text(encoding="utf-8")
+
+
+def test_messages_are_found():
+    """Or the test above would hold whatever is said."""
+    said = list(messages())
+    assert len(said) > 250
+    assert {module.partition("/")[0] for module, _ in said} >= {
+        "cli",
+        "data",
+        "evaluate",
+        "runs",
+        "samplers",
+        "model.py",
+    }

@@ -40,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["GRBM_CACHE_DIR"] = str(config.cache.mkdir("grbm"))
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove decoded pictures, whose names follow from folders that are gone after the session."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and getattr(session.config, "cache", None) is not None:
+        for path in session.config.cache.mkdir("grbm").glob("*.npy"):
+            path.unlink(missing_ok=True)
+
+
 @pytest.fixture
 def few_looks(monkeypatch):
     """Validate 8 times in place of 40: validations take longer than the short fits of tests themselves."""

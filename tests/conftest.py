@@ -7,6 +7,7 @@ import importlib
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,13 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+import grbm.options
+
+pytest.register_assert_rewrite("tests.helpers")
 from tests.helpers import mnist_folder
+
+SOURCE = Path(grbm.__file__).parent
+DAY = 24 * 3600  # seconds
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # and in the processes that tests start
@@ -26,8 +33,8 @@ if not torch.cuda.is_available():
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what is costly to make beside pytest's own cache, from session to session.
 
-    Compiled code lies there under the digest of its sources, compiler and processor, and classifiers under that of
-    their program and data, so nothing of another version is found. Tests of the cache itself use a fresh one.
+    Compiled code lies there under the digest of its sources, compiler and processor; the rest in a folder named by the
+    digest of the whole package, so nothing of another version is found. Tests of the cache itself use a fresh one.
     """
     if config.option.markexpr == "whole":
         config.option.markexpr = "whole and not slow"  # what takes minutes is slow, whatever else it is
@@ -36,15 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("cacheclear", False) or getattr(config, "cache", None) is None:
         os.environ["GRBM_CACHE_DIR"] = tempfile.mkdtemp(prefix="grbm-tests-")
         atexit.register(shutil.rmtree, os.environ["GRBM_CACHE_DIR"], ignore_errors=True)
-    else:
-        os.environ["GRBM_CACHE_DIR"] = str(config.cache.mkdir("grbm"))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove decoded pictures, whose names follow from folders that are gone after the session."""
-    if "PYTEST_XDIST_WORKER" not in os.environ and getattr(session.config, "cache", None) is not None:
-        for path in session.config.cache.mkdir("grbm").glob("*.npy"):
-            path.unlink(missing_ok=True)
+        return
+    everything, digest = config.cache.mkdir("grbm"), hashlib.blake2b(digest_size=8)
+    for path in sorted(SOURCE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    for old in everything.iterdir():
+        if old.name not in ("native", digest.hexdigest()) and time.time() - old.stat().st_mtime > DAY:
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    here = everything / digest.hexdigest()
+    for folder in (here, everything / "native"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if not (here / "native").exists():
+        (here / "native").symlink_to(everything / "native")
+    os.environ["GRBM_CACHE_DIR"] = str(here)
 
 
 @pytest.fixture
@@ -55,7 +66,7 @@ def few_looks(monkeypatch):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """Let several tiles be needed by small walks, so that the interpreter has not too much to do."""
+    """Use small tiles, so that small walks need several."""
     if not torch.cuda.is_available():
         fused = importlib.import_module("grbm.samplers.engines.cuda")
         buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
@@ -77,7 +88,7 @@ def figures_drawn(monkeypatch):
 
 
 class Runs:
-    """Runs of the command line, each trained once a session whatever the number of processes that test."""
+    """Runs of the command line, each trained once a session by whichever process needs it first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,12 +100,14 @@ class Runs:
         """
         from grbm import cli
 
-        digest = hashlib.blake2b(repr((preset, options, patches)).encode(), digest_size=8).hexdigest()
+        settings = (preset, options, patches, grbm.options.LOOKS)  # which fixtures may have changed
+        digest = hashlib.blake2b(repr(settings).encode(), digest_size=8).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         out = self.folder / digest / preset
         with (self.folder / f"{digest}.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (out / "status.json").is_file():
+                shutil.rmtree(out, ignore_errors=True)
                 for name, value in patches.items():
                     patch.setattr(f"grbm.options.{name}", value)
                 assert cli.main(["train", preset, *options, "--out", str(out)]) == 0

@@ -25,13 +25,13 @@ CHANCE = 1e-3  # probability that a family of correct z-scores has one beyond it
 def z_bound(n: int) -> float:
     """Bound on the absolute values of a family of ``n`` z-scores, by Bonferroni's inequality.
 
-    With probability 1 - `CHANCE` or more, no score of a correct family is beyond it: 3.3 for one score, 3.9 for 10,
-    4.4 for 100, 4.9 for 1,000. It follows from the number of scores alone, never from the scores that were seen.
+    With probability 1 - `CHANCE` or more, no score of a correct family of normal scores is beyond it: 3.3 for one
+    score, 3.9 for 10, 4.4 for 100, 4.9 for 1,000. It follows from the number of scores alone, never from their values.
     """
     return NormalDist().inv_cdf(1 - CHANCE / (2 * n))
 
 
-def assert_standard(z: object, n_cases: int = 1) -> None:
+def assert_standard(z: object, n_cases: int = 1, n: int | None = None) -> None:
     """Assert that all z-scores are within the bound of their family.
 
     Parameters
@@ -40,9 +40,11 @@ def assert_standard(z: object, n_cases: int = 1) -> None:
         Deviations from the truth, in standard errors; NaN fails.
     n_cases : int
         Number of sets of such scores in the family: the cases of a parametrised test, the turns of a loop.
+    n : int, optional
+        Number of scores in the family, where its sets are not of one size.
     """
     scores = torch.as_tensor(z, dtype=torch.float64).abs()
-    bound = z_bound(scores.numel() * n_cases)
+    bound = z_bound(n or scores.numel() * n_cases)
     assert bool((scores < bound).all()), f"a z-score of {float(scores.max()):.2f} is beyond {bound:.2f}"
 
 
@@ -104,7 +106,7 @@ WIDE = Base(torch.zeros(1).double(), torch.full((1,), 30.0).double())  # a base 
 
 
 def contrasted(n_visible: int = 2, n_hidden: int = 3, units: list[int] | None = None) -> GRBM:
-    """A float64 model at three contrasts, about a centre that is no mean of its own.
+    """A float64 model at three contrasts, about a centre that differs from its mean.
 
     ``units`` has 1 for a visible unit that has contrast and 0 for one that has none; by default all have it.
     """
@@ -153,7 +155,7 @@ def own_moments(run, energy, moves, v, n_steps: int, burn_in: int, probabilities
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
-TALL = {"BM": 128 if CUDA else 512}  # the interpreter takes its time by tiles
+TALL = {"BM": 128 if CUDA else 512}  # fewer tiles; the interpreter takes as long for each
 KERNEL_KEY = 0xFEDCBA9876543210  # above 2^63: the kernels see it as a negative number
 in_minutes = [] if CUDA else [pytest.mark.slow]  # walks of many tiles in the interpreter
 interpreted = [] if CUDA else [pytest.mark.whole]  # walks of seconds in the interpreter
@@ -215,20 +217,25 @@ def mnist_folder(folder: Path, compress: bool, name: str = "MNIST", n_train: int
 TINY = ["--train.n-updates", "3", "--model.n-hidden", "6", "--log.no-tensorboard", "--no-figures"]
 
 
-def refused(args, capsys, *named: object) -> str:
+def refused(args, capsys, *named: object, by_parser: bool = False, notes: int = 0) -> str:
     """Assert that a command exits with 2 and says in one sentence what is wrong, which names ``named``; return it.
 
-    The parser of options prints a box with its own words, of several lines, for values that are none of a type.
+    ``notes`` lines may stand before the sentence. With ``by_parser`` the parser of options refuses a value of a wrong
+    type, which it does by an exception and a box of several lines.
     """
     capsys.readouterr()
-    try:
+    if by_parser:
+        with pytest.raises(SystemExit) as stop:
+            cli.main([str(a) for a in args])
+        code = stop.value.code
+    else:
         code = cli.main([str(a) for a in args])
-    except SystemExit as stop:
-        code = stop.code
     said = capsys.readouterr().err
     assert code == 2, said
-    if "For full helptext" not in said:
-        lines = [line for line in said.splitlines() if not line.startswith("Note: ")]
+    if not by_parser:
+        lines = said.splitlines()
+        assert all(line.startswith("Note: ") for line in lines[:notes]), said
+        lines = lines[notes:]
         assert len(lines) == 1, said
         assert lines[0].startswith("grbm: "), said
     assert "Traceback" not in said

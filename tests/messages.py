@@ -1,12 +1,13 @@
-"""Every error, warning and note that the package can print, as its source has it: one list for a person to review.
+"""Errors, warnings and notes of the package as its sources word them: one list for a person to review.
 
     uv run python -m tests.messages        # write the list anew, after wording was changed on purpose
 
 Values that are filled in stand in braces. Tests elsewhere assert the type of an error and the field or value that it
-names; how it is worded stands here alone.
+names; its wording stands here alone.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,18 +15,36 @@ import grbm
 
 SOURCE = Path(grbm.__file__).parent
 LIST = Path(__file__).with_suffix(".txt")
-SAYS = {"UserError", "DamagedError", "ValueError", "TypeError", "warn_user", "warn", "warning", "ImportError"}
+SAYS = {
+    "UserError",
+    "DamagedError",
+    "ValueError",
+    "TypeError",
+    "ImportError",
+    "OSError",
+    "warn_user",
+    "warn",
+    "warning",
+}
+SAYS |= {"note"}
+RETURNS = {"errors.py", "runs/recorder.py"}  # whose functions return sentences
 
 
 def messages() -> Iterator[tuple[str, str]]:
     """Each message with the module that says it, in the order of the sources."""
     for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for call in ast.walk(tree):
-            if isinstance(call, ast.Call) and _called(call.func) in SAYS and call.args:
-                said = template(call.args[0])
-                if " " in said:  # else a name, or a sentence that another function made
-                    yield path.relative_to(SOURCE).as_posix(), said
+        module, tree = path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call | ast.Return)]
+        for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+            said = ""
+            if isinstance(node, ast.Call):
+                to_errors = any(word.arg == "file" and "stderr" in ast.unparse(word.value) for word in node.keywords)
+                if node.args and (_called(node.func) in SAYS or (_called(node.func) == "print" and to_errors)):
+                    said = template(node.args[0])
+            elif module in RETURNS and isinstance(node.value, ast.expr) and not isinstance(node.value, ast.Call):
+                said = template(node.value)
+            if re.search(r"\w \w", re.sub(r"\{[^{}]*\}", "x", said)):  # else a name, or what another function made
+                yield module, said
 
 
 def template(node: ast.expr) -> str:
@@ -36,8 +55,13 @@ def template(node: ast.expr) -> str:
         return "".join(template(part) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return template(node.left) + template(node.right)
-    inner = node.value if isinstance(node, ast.FormattedValue) else node
-    return "{" + ast.unparse(inner) + "}"
+    if isinstance(node, ast.IfExp):
+        return "{" + template(node.body) + " | " + template(node.orelse) + "}"
+    if isinstance(node, ast.FormattedValue):
+        kind = f"!{chr(node.conversion)}" if node.conversion > 0 else ""
+        spec = ":" + template(node.format_spec) if node.format_spec else ""
+        return "{" + ast.unparse(node.value) + kind + spec + "}"
+    return "{" + ast.unparse(node) + "}"
 
 
 def _called(function: ast.expr) -> str:

@@ -30,6 +30,7 @@ from grbm import (
 )
 from grbm.distributed import ProcessGroup
 from grbm.runs import checkpoint
+from grbm.runs.recorder import Recorder
 from grbm.samplers.engines import compiled
 from grbm.sgd import PlainSGD
 from tests.helpers import learn, new_state
@@ -240,6 +241,26 @@ def test_other_settings_and_other_data_are_refused(whole, tmp_path, capsys):
     assert cli.main(["resume", str(out), "--no-figures"]) == 2
     assert str(out) in capsys.readouterr().err
     assert cli.main(["resume", str(tmp_path / "nothing")]) == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_after_the_update_and_says_how_to_go_on(tmp_path, capsys, monkeypatch, number, code):
+    after = Recorder.after
+
+    def interrupted(recorder, *args, **options):
+        if recorder.state.update == 7:
+            os.kill(os.getpid(), number)
+        return after(recorder, *args, **options)
+
+    monkeypatch.setattr(Recorder, "after", interrupted)
+    out = tmp_path / "run"
+    assert cli.main(["train", "digits", *TINY, "--out", str(out)]) == code
+    said = capsys.readouterr().err
+    assert f"grbm resume {out}" in said
+    assert said.count("\n") == 1
+    status = runs.read(out).status
+    assert (status.ended, status.update) == ("interrupted", 8)  # the update that was being made is finished
+    assert checkpoint.read_record(checkpoint.updates(out / runs.CHECKPOINTS)[0])["update"] == 8
 
 
 @pytest.mark.whole

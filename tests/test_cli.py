@@ -12,8 +12,10 @@ import torch
 from PIL import Image
 
 from grbm import GRBM, cli, files, runs
+from grbm.data import MIXTURES
 from grbm.data.images import tile
 from grbm.data.tables import spread
+from grbm.evaluate.mixtures import model_grid
 from grbm.report.sheets import filter_sheet
 from grbm.runs import progress
 from grbm.runs.config import RunConfig
@@ -164,10 +166,17 @@ def test_a_mixture_run_has_exact_scores(tmp_path, capsys):
     assert scores["kl_data_model"] > 0
 
 
-@pytest.mark.whole
-def test_a_mixture_run_has_figures_of_its_density(trained_runs):
-    folder = trained_runs.shared("isotropic", *TINY, "--objective.n-chains", "10", "--log.no-tensorboard")
+def test_a_mixture_run_has_figures_of_its_density(tmp_path, trained_runs, figures_drawn):
+    folder = trained_runs.copy(tmp_path / "mixture", "isotropic", *TINY, "--objective.n-chains", "10", *QUIET)
+    assert cli.main(["figures", str(folder)]) == 0
     assert {path.name for path in (folder / "figures").iterdir()} == {"density.png", "learning.png"}
+    data, density, samples, _ = figures_drawn[0].axes
+    run = runs.read(folder)
+    np.testing.assert_allclose(data.collections[0].get_offsets(), run.load_data().train[:1000])
+    grid = model_grid(run.model, MIXTURES["isotropic"])
+    shown = np.asarray(density.collections[0].get_array()).ravel()
+    np.testing.assert_allclose(shown, grid.log_density + run.standardizer.log_det)
+    np.testing.assert_allclose(samples.collections[0].get_offsets(), generate(run, 1000, seed=1))
 
 
 def test_any_array_trains(tmp_path):
@@ -238,7 +247,7 @@ def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
     refused(["train", "nonsense"], capsys, "nonsense", "digits")
     refused(["train", "digits", "--model.n-hidden", 0, *out], capsys, "--model.n-hidden", "above 0")
     refused(["train", "digits", "--train.n-updates", -1, *out], capsys, "--train.n-updates")
-    refused(["train", "digits", "--model.n-hidden", "many", *out], capsys, "n-hidden")
+    refused(["train", "digits", "--model.n-hidden", "many", *out], capsys, "n-hidden", by_parser=True)
     refused(["train", "digits", "--no-such-option", 1, *out], capsys, "no-such-option")
     refused(["train", "digits", "--sampler.step-size", 1.0, *out], capsys, "step_size")
     refused(["train", "digits", "--sampler.rho", 0.5, *out], capsys, "rho")
@@ -337,7 +346,7 @@ def test_a_killed_run_names_its_damaged_checkpoints(digits, tmp_path, capsys):
     assert cli.main(["sample", str(folder), "--n", "2", "--overwrite"]) == 0
     assert "update-00000009 is damaged" in capsys.readouterr().err
     shutil.rmtree(newest)
-    refused(["sample", folder, "--overwrite"], capsys, folder / "checkpoints")
+    refused(["sample", folder, "--overwrite"], capsys, folder / "checkpoints", notes=1)
 
 
 def test_a_run_that_diverges_says_so_and_keeps_its_weights(tmp_path, capsys):
@@ -401,13 +410,13 @@ def test_writes_are_whole_or_not_at_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("is_leader", "prepares", "says"), [(True, 0.3, True), (True, 0.0, False), (False, 0.3, False)]
+    ("is_leader", "prepares", "says"), [(True, 0.6, True), (True, 0.0, False), (False, 0.6, False)]
 )
 def test_who_waits_for_the_data_is_told(monkeypatch, capsys, is_leader, prepares, says):
     """Once, by one of the processes, and only where it takes a while."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.15)
+    monkeypatch.setattr(progress, "PATIENCE", 0.3)
     with progress.Progress(is_leader=is_leader) as shown:
         time.sleep(prepares)
         shown.start(torch.zeros(3, 2), GRBM(2, 4), 0, 10)
-        time.sleep(0.2)
+        time.sleep(0.4)
     assert ("Preparing the data" in capsys.readouterr().out) == says

@@ -126,7 +126,7 @@ def test_what_the_estimator_cannot_do():
         (["reproduce", "fig2", "--seeds", "2", "--data-dir", "{data}", "--out", "{tmp}/f"], ["fig2", "--seeds"]),
         (["list", "{tmp}/nowhere"], ["nowhere"]),
         (["export", "{run}", "{tmp}/folder.onnx", "--overwrite"], ["folder.onnx"]),
-        (["encode", "{run}", "test"], ["test"]),
+        (["encode", "{run}", "test"], ["encode train"]),
         (["encode", "{run}", "{tmp}/picture.png"], ["picture.png"]),
         (["train", "array", "--data", "{tmp}/x.csv"], ["x.csv", ".npy"]),
         (["train", "images", "--data", "{tmp}/x.csv"], ["x.csv"]),

@@ -77,7 +77,7 @@ def test_above_20_components_it_is_ais_and_agrees_with_enumeration(fitted, monke
 
 
 def test_an_uncertain_log_z_is_told(fitted, monkeypatch):
-    """As often as it is asked for and used; after more steps it is sure, right, and what is used from then on."""
+    """Each request for log Z and each score warns; after more steps log Z is sure and right, and scores use it."""
     truth, X = exact.log_z(fitted.to_model(np.float64)), clusters(10, 2)
     monkeypatch.setattr(exact, "MAX_HIDDEN", 5)
     with monkeypatch.context() as hasty:

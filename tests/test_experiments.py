@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from grbm import UserError, cli, runs
 from grbm.data.images import tile
@@ -169,10 +170,13 @@ def test_every_figure_shows_what_the_paper_shows_there(what, options, figures_dr
     text = " ".join(reproduce(what, options, lambda dataset: None, 50).split())
     assert "at scale 0.0002" in text
     (figure,) = figures_drawn
+    with Image.open(options.folder / f"{what}.png") as picture:
+        assert picture.size == pytest.approx([150 * inches for inches in figure.get_size_inches()], abs=1)
     panels = [axes for axes in figure.axes if axes.has_data()]
     assert len(panels) == len(TITLES[what])
     for axes, title in zip(panels, TITLES[what], strict=True):
-        assert " ".join(axes.get_title().split()).removeprefix("Figure 2: ").startswith(title)
+        shown = " ".join(axes.get_title().split()).removeprefix("Figure 2: ")
+        assert shown.startswith(title) if title else shown == ""
     shown = [np.asarray(image.get_array()) for axes in panels for image in axes.images]
     made = [runs.read(options.folder / name) for name in FIGURES[what]]
     first, shape = made[0], made[0].image_shape

@@ -147,9 +147,8 @@ def test_a_fused_ladder_leaves_nothing_to_the_next_over_its_buffers():
     assert torch.equal(first.swaps.n_accepted, second.swaps.n_accepted)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("precision", ["highest", pytest.param("fast", marks=interpreted)])
-@pytest.mark.parametrize("C", [2000, pytest.param(8000, marks=in_minutes)])
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+@pytest.mark.parametrize("C", [pytest.param(2000, marks=interpreted), pytest.param(8000, marks=in_minutes)])
 def test_a_fused_ladder_does_not_drift(C, precision, monkeypatch):
     """Replicas that start at the exact distribution of each rung stay there."""
     for name in ("TILE", "TAIL"):

@@ -120,7 +120,7 @@ def test_a_ratio_and_its_jackknife():
 
 @pytest.mark.parametrize("n_models", [6, pytest.param(30, marks=pytest.mark.whole)])
 def test_log_z_from_a_reference_and_along_a_ladder_is_the_exact_one(n_models):
-    """All models within their errors, and errors of the right size."""
+    """All models within their errors, and, of 30 models, errors of the right size."""
     z: dict[str, list[float]] = {"reference": [], "ladder": []}
     for k in range(n_models):
         model = random_model(2, 5, k, strength=0.6, dtype=torch.float32)

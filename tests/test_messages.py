@@ -1,4 +1,4 @@
-"""The wording of messages: as it was reviewed, each a sentence that tells what to do about it or what it must be."""
+"""The wording of messages is the one that was reviewed."""
 
 from tests.messages import LIST, listed, messages
 

@@ -122,7 +122,7 @@ def test_hidden_units_are_on_as_often_as_they_should_be_and_independent(kind, p)
     """800,000 draws: frequency, and correlations along steps, chains and units."""
     h = bits(kind, p)
     deviation = math.sqrt(p * (1 - p))
-    n_cases = 2 * 4 * 14  # engines, probabilities, and 14 statistics of each
+    n_cases = 2 * 4 * 15  # engines, probabilities, and 15 statistics of each
     assert_standard(share_z(h.mean(), p, h.numel()), n_cases)
     z = (h - p) / deviation
     for axis in range(3):
@@ -498,7 +498,7 @@ def test_elementary_functions_are_as_good_as_float32():
     ],
     ids=["none", "broken", "read-only", "off"],
 )
-def test_without_a_compiler_pytorch_serves_with_one_notice(changes, told, monkeypatch, tmp_path, caplog):
+def test_without_a_compiler_pytorch_serves_and_says_so(changes, told, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GRBM_ENGINE", "auto")
     for name, value in changes.items():

@@ -71,8 +71,9 @@ def test_chains_restart_with_the_stated_probability():
     fresh = (negative.v[:, 0] == 1001).double()
     assert torch.equal(negative.v[:, 0], 1 + 1000 * fresh)
     assert_standard(share_z(fresh.mean(), 0.3, 10_000))
-    with pytest.raises(ValueError, match=r"restart .* 1\.5"):
-        PCD(Gibbs(), restart=1.5)
+    for wrong in (1.5, -0.5):
+        with pytest.raises(ValueError, match=rf"restart .* {wrong}"):
+            PCD(Gibbs(), restart=wrong)
 
 
 def test_replicas_of_tempered_chains_persist():

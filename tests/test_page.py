@@ -181,6 +181,14 @@ def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys, mo
     assert "two runs or more" in capsys.readouterr().err
 
 
+@pytest.mark.whole
+def test_runs_on_different_data_stand_side_by_side(trained, tmp_path):
+    table = compare([runs.read(trained / name) for name in ("digits", "isotropic")], tmp_path / "page.html")
+    rows = {row[0]: row[1:] for row in table}
+    assert rows["dataset.name"] == ("digits", "isotropic")
+    assert rows["log-likelihood, held out, nats"][0] == "-12.35 ± 0.25"
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     webdriver = pytest.importorskip("selenium.webdriver")

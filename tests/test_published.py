@@ -123,7 +123,7 @@ def fixture_trained():
     ],
 )
 def test_chains_are_those_of_the_program(name, dynamics, which, trained):
-    """Acceptance, moments and so gradients agree: some 340 comparisons in all."""
+    """Acceptance, moments and so gradients agree: 1,120 comparisons in all."""
     model, adjusted = trained[which], name.endswith("adjusted")
     kind = "langevin" if name.startswith("langevin") else "gibbs-langevin"
     row = {"langevin": "table1-langevin", "gibbs-langevin": "table3-adjust0"}[kind] + (
@@ -152,7 +152,7 @@ def test_chains_are_those_of_the_program(name, dynamics, which, trained):
         accepted.append(probability)
     ours, theirs = (statistics(x, y) for x, y in ((walked.chains.v.double(), walked.chains.h.double()), (v, h)))
     error = (ours.var(0) / CHAINS + theirs.var(0) / CHAINS).sqrt()
-    assert_standard((ours.mean(0) - theirs.mean(0)) / (error + 1e-9), n_cases=5 * 3)  # samplers, models
+    assert_standard((ours.mean(0) - theirs.mean(0)) / (error + 1e-9), n=5 * (52 + 76 + 96))  # samplers; models
     if adjusted:
         found, expected = walked.accept_prob.double(), torch.stack(accepted).mean(0)
         error = (found.var() / CHAINS + expected.var() / CHAINS).sqrt()

@@ -380,8 +380,7 @@ def test_persistent_chains_give_the_machines_moments():
     exactly = exact.moments(model)
     for name in Moments._fields:
         draws = torch.stack([getattr(part, name).flatten() for part in parts])
-        z = (draws.mean(0) - getattr(exactly, name).flatten()) / (draws.std(0) / 30**0.5)
-        assert float(z.abs().max()) < 4.5
+        assert_standard(mean_z(draws, getattr(exactly, name).flatten()), n=2 + 2 + 3 + 6)
 
 
 def test_the_rate_that_is_taken_is_the_one_that_the_next_batch_likes():

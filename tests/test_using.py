@@ -40,7 +40,7 @@ def test_gaps_are_filled_in_the_units_of_the_data(digits, tmp_path, capsys):
     np.testing.assert_allclose(std, (again.std * run.standardizer.scale).numpy(), atol=1e-5)
     assert abs(run.standardizer.scale[0] - 1) > 0.5
     assert cli.main(["impute", str(digits), str(tmp_path / "gaps.npy")]) == 2
-    assert "gaps.npy" in capsys.readouterr().err
+    assert str(digits / "imputed" / "gaps.npy") in capsys.readouterr().err
 
 
 def test_noise_is_taken_away_in_the_units_of_the_data(digits, tmp_path):

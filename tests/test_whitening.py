@@ -318,7 +318,7 @@ def test_a_wide_table_is_not_below_one_gaussian():
     theirs = multivariate_normal(gaussian.location_, gaussian.covariance_).logpdf(test / scale) - np.log(scale).sum()
     assert [machine._recipe(n).rounds for n in (500, 200)] == [0, 0], "41 units have none"
     apart = machine.score_samples(test) - theirs
-    assert float(mean_z(apart, 0.0)) > z_bound(1)
+    assert float(mean_z(apart, 0.0)) > 4
 
 
 def test_hidden_units_beyond_what_rows_teach_begin_weak_in_the_preset_too(tmp_path):

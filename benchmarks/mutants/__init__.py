@@ -1,1 +1,1 @@
-"""Mutation testing: the share of small faults, put into the sources on purpose, that the tests of each tier find."""
+"""Mutation testing: the share of small faults, put into the sources on purpose, that the tests of each tier kill."""

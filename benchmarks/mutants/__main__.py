@@ -1,13 +1,14 @@
-"""Measure the tests by mutants: the share of small faults that each tier finds, and those that none does.
+"""Measure the tests by mutants: the share of small faults that each tier kills, and those that survive.
 
     uv run --group mutants python -m benchmarks.mutants                 # 160 mutants of all groups, hours
     uv run --group mutants python -m benchmarks.mutants moments         # of one group
     uv run --group mutants python -m benchmarks.mutants src/grbm/sgd.py --n 20
 
-The tests run once under coverage first, and each mutant is then tried against the tests that run its line. Tests in
-processes of their own are not seen by coverage, so the shares are lower bounds. What was found is in
-build/mutants/results.jsonl, and the same command takes it up: a mutant that was found is not tried again until the
-sources change, one that survived until the tests do.
+The tests run once under coverage first, and each mutant is then tried against the nearest tests that run its line.
+The shares are lower bounds: farther tests are left out, coverage does not see tests in processes of their own, and a
+line that runs in a fixture of several tests counts for the first of them. The results are in
+build/mutants/results.jsonl, and the same command takes it up. After a change of the tests a mutant is first tried
+against the test that killed it before.
 """
 
 import argparse
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=160, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--tiers", nargs="+", choices=TIERS, default=list(TIERS), help="tiers of tests, in order")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of tests of each tier for a mutant")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants", help="folder of what was found")
     options = parser.parse_args()
@@ -40,7 +42,7 @@ def main() -> None:
     waiting: queue.Queue[Mutant] = queue.Queue()
     for mutant in mutants:
         row = known.get(tuple(mutant), {})
-        if row.get("tier") is None and any(row.get(name) != value for name, value in now.items()):
+        if any(row.get(name) != value for name, value in now.items()):
             waiting.put(mutant)
     writing = threading.Lock()
 
@@ -52,7 +54,11 @@ def main() -> None:
                     mutant = waiting.get_nowait()
                 except queue.Empty:
                     return
-                row = copy.try_out(mutant, tiers) | {"mutant": list(mutant)} | now
+                row = (
+                    copy.try_out(mutant, tiers, options.seconds, known.get(tuple(mutant), {}).get("killed_by"))
+                    | {"mutant": list(mutant)}
+                    | now
+                )
                 with writing:
                     known[tuple(mutant)] = row
                     with results.open("a") as file:
@@ -61,16 +67,17 @@ def main() -> None:
         finally:
             copy.remove()
 
-    workers = [threading.Thread(target=work) for _ in range(options.jobs)]
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(options.jobs)]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join()
-    print(table([known[tuple(mutant)] for mutant in mutants], options.tiers))
+    while any(worker.is_alive() for worker in workers):
+        for worker in workers:
+            worker.join(1.0)
+    print(table([known[tuple(mutant)] for mutant in mutants if tuple(mutant) in known], options.tiers))
 
 
 def table(rows: list[dict], tiers: list[str]) -> str:
-    """Shares of the mutants of each group that are found by the tiers so far, and those that survive."""
+    """Shares of the mutants of each group that are killed by the tiers so far, and the survivors."""
     lines = ["", f"{'group':<12}{'mutants':>8}" + "".join(f"{name:>10}" for name in tiers)]
     for group in [*dict.fromkeys(row["group"] for row in rows), "all"]:
         own = [row for row in rows if group in (row["group"], "all")]
@@ -78,7 +85,7 @@ def table(rows: list[dict], tiers: list[str]) -> str:
         for k in range(len(tiers)):
             line += f"{sum(row['tier'] in tiers[: k + 1] for row in own) / len(own):>10.0%}"
         lines.append(line)
-    lines += ["", "Found by no test:"]
+    lines += ["", "Survivors:"]
     lines += [f"  {row['path']}:{row['line']}  {row['change']}" for row in rows if row["tier"] is None]
     return "\n".join(lines)
 

@@ -35,6 +35,16 @@ class Tier(NamedTuple):
         stem = Path(path).stem
         return sorted(found, key=lambda test: (f"test_{stem}" not in test, self.seconds.get(test, 0.0), test))
 
+    def within(self, tests: list[str], seconds: float) -> list[str]:
+        """The first of ``tests`` that take ``seconds`` together, and at least one."""
+        total, kept = 0.0, []
+        for test in tests:
+            total += self.seconds.get(test, 0.0)
+            if kept and total > seconds:
+                break
+            kept.append(test)
+        return kept
+
     def _of_file(self, path: str) -> set[str]:
         return set().union(*(tests for (where, _), tests in self.tests.items() if where == path))
 

@@ -90,7 +90,7 @@ def _operators() -> dict[str, object]:
     """The operators of cosmic-ray that exchange what a person could confuse.
 
     Without a decorator a module mostly fails to import, bits of floating-point numbers cannot be shifted, and numbers
-    are not compared by identity: such mutants would be found by any test, and only flatter the shares.
+    are not compared by identity: any test would kill such mutants, and they would only flatter the shares.
     """
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -113,7 +113,7 @@ def _operators() -> dict[str, object]:
 
 
 def _said_of_types(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where annotations and blocks for type checkers stand, which do nothing when the program runs."""
+    """Find the places of annotations and blocks for type checkers, which do nothing when the program runs."""
     nodes: list[ast.AST] = []
     for node in ast.walk(ast.parse(text)):
         nodes += [part for name in ("annotation", "returns") if (part := getattr(node, name, None)) is not None]

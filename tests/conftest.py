@@ -19,7 +19,7 @@ from PIL import Image
 import grbm.options
 
 pytest.register_assert_rewrite("tests.helpers")
-from tests.helpers import mnist_folder
+from tests.helpers import mnist_folder  # noqa: E402, whose assertions are rewritten too
 
 SOURCE = Path(grbm.__file__).parent
 DAY = 24 * 3600  # seconds

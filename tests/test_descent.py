@@ -22,11 +22,12 @@ from grbm import (
     memory,
     train_step,
 )
-from grbm.descent import descend, phases_at_once, pool, set_gradients
+from grbm.descent import clip_factor, descend, phases_at_once, pool, set_gradients
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import Negative, positive
 from grbm.randomness import Blocks
+from grbm.samplers.chains import Swaps
 from grbm.samplers.engines import compiled, native_learning, native_packing, native_update
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
@@ -69,6 +70,62 @@ def test_the_native_gradient_is_that_of_the_definition(N, M, centred):
     assert float(norm) == pytest.approx(float(torch.cat([x.flatten() for x in uphill.values()]).norm()), rel=1e-5)
     assert torch.allclose(pooled.mean_h.double(), data.mean().h, rtol=1e-6)
     assert torch.allclose(pooled.mean_v2.double(), chains.mean().v2, rtol=1e-6)
+
+
+class Beside(ProcessGroup):
+    """One of two processes, whose exchange adds what the other one put into its buffer."""
+
+    def __init__(self, other: torch.Tensor | None = None) -> None:
+        super().__init__(0, 2)
+        self.other, self.put = other, None
+
+    def exchange(self, buffer: torch.Tensor) -> None:
+        self.put = buffer.clone()
+        if self.other is not None:
+            buffer.add_(self.other)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "definition"])
+def test_two_processes_find_the_gradient_that_one_finds(dtype, centred):
+    """Each has half of the blocks; acceptance is a mean over processes, and swaps are counted over both."""
+    N, M = 5, 16
+    model = machine(N, M).to(dtype)
+    energy = model.freeze()
+
+    def parts(count: int, seed: int) -> list[MomentSum]:
+        sums = sums_of(4, N, M, count, seed).sums
+        sums = Moments(*(x.to(dtype) for x in sums))
+        halves = [MomentSum.of(Moments(*(x[half] for x in sums)), count // 2) for half in (slice(0, 2), slice(2, 4))]
+        return [*halves, MomentSum.of(sums, count)]
+
+    data, chains = parts(100, 1), parts(700, 2)
+    accepted = [torch.tensor([30.0, 80.0]).double(), torch.tensor([50.0, 20.0]).double()]
+    swaps = [*(Swaps(x, 100) for x in accepted), Swaps(sum(accepted), 200)]
+    rates = [torch.tensor(x, dtype=dtype) for x in (0.2, 0.5, 0.35)]
+    negatives = [Negative(*x, energy.W) for x in zip(chains, [None] * 3, rates, strict=True)]
+    negatives = [x._replace(swaps=y) for x, y in zip(negatives, swaps, strict=True)]
+    other = Beside()
+    pool(data[1], negatives[1], other)
+    found = {}
+    for name, k, group in (("both", 0, Beside(other.put)), ("alone", 2, ProcessGroup())):
+        pooled = pool(data[k], negatives[k], group)
+        norm = set_gradients(model, energy, pooled, centred=centred)
+        found[name] = [pooled.mean_v2, pooled.mean_h, pooled.accept_rate, pooled.swap_rate, norm]
+        found[name] += [parameter.grad.clone() for parameter in model.parameters()]
+    for one, whole in zip(found["both"], found["alone"], strict=True):
+        torch.testing.assert_close(one, whole)
+    uphill = ascent(energy, data[2].mean().minus(chains[2].mean()))
+    if centred:
+        uphill = centre(energy, uphill, data[2].mean().v.to(dtype), data[2].mean().h.to(dtype))
+    for name, step in uphill.items():
+        torch.testing.assert_close(model.get_parameter(name).grad, -step.to(dtype), rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_limit_no_gradient_is_shortened():
+    assert clip_factor(machine(2, 3), torch.tensor(1e9), None) == 1.0
+    assert clip_factor(machine(2, 3), torch.tensor(40.0), 10.0) == pytest.approx(0.25)
+    assert clip_factor(machine(2, 3), torch.tensor(4.0), 10.0) == 1.0
 
 
 def test_pooled_sums_are_exact_and_those_of_any_number_of_threads():

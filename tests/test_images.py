@@ -15,7 +15,7 @@ from grbm.evaluate import references
 from grbm.evaluate.features import inception_768, inception_2048, train_classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet, frechet_estimate, kernel_distance, neighbours
 from grbm.report import image_scores
-from tests.helpers import assert_standard
+from tests.helpers import assert_standard, mean_z
 
 SHARED = Path(os.environ.get("GRBM_DATA_DIR", Path(__file__).resolve().parents[2] / "shared" / "data"))
 WEIGHTS = SHARED / "weights" / "inception_v3_2015-12-05_to_mixed_8_bnfolded.npz"
@@ -140,6 +140,16 @@ def test_reference_models_are_fitted_to_the_images():
     torch.testing.assert_close(made.mean(0), mean, atol=0.15, rtol=0)
     for sample in (references.gaussian, references.autoencoder):
         assert torch.equal(sample(images, 5, seed=2), sample(images, 5, seed=2))
+
+
+def test_one_gaussian_has_the_covariance_of_its_images_however_few_they_are():
+    """Of four images a covariance by n, n - 1 or n + 1 differs by a quarter or more."""
+    images = torch.rand(4, 2, generator=torch.Generator().manual_seed(0))
+    drawn = references.gaussian(images, 40_000, seed=1).double()
+    centred = drawn - images.double().mean(0)
+    products = torch.stack([centred[:, 0] ** 2, centred[:, 1] ** 2, centred[:, 0] * centred[:, 1]], 1)
+    covariance = torch.cov(images.double().T, correction=0)
+    assert_standard(mean_z(products, torch.stack([covariance[0, 0], covariance[1, 1], covariance[0, 1]])))
 
 
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="the Inception weights are not here")

@@ -172,6 +172,7 @@ def test_the_command_writes_what_it_says(tmp_path, capsys, trained_runs, figures
     assert len(scores["swap_rate"]) >= 1
     assert all(x is None or not isinstance(x, float) or math.isfinite(x) for x in scores.values())
     assert scores["verdict"] in " ".join(printed.split())
+    assert f"({len(scores['swap_rate']) + 1} replicas)" in printed
     assert (tmp_path / "run" / "figures" / "mixing.png").is_file()
     energies, autocorrelation, rhat, swaps = figures_drawn[0].axes
     assert [line.get_label() for line in energies.lines if line.get_label()[0] != "_"] == ["from data", "from noise"]

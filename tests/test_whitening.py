@@ -1,6 +1,7 @@
 """Coordinates of a table: lossless, clusters and all uncorrelated; constant and collinear columns put back exactly."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from grbm import Base, GaussianBernoulliRBM
+from grbm.data import whitening
 from grbm.data.standardise import Standardizer
 from grbm.data.whitening import (
     _clustered,
@@ -437,3 +439,24 @@ def test_the_base_of_a_short_table_varies_about_its_own_mean():
     torch.testing.assert_close(found.base.mean, unit.mean(0), rtol=0, atol=1e-3)
     assert float(found.base.var.sum()) == pytest.approx(float(unit.var(0, correction=0).sum()), rel=1e-3)
     assert float(unit.square().mean(0).sum()) > 1.02 * float(found.base.var.sum())
+
+
+def test_a_long_table_needs_no_cross_validated_covariance(monkeypatch):
+    """A hundred rows a column are enough where there are more than 40 columns."""
+    rows, called = np.random.default_rng(0).normal(size=(4700, 45)), []
+    real = whitening.cross_validated
+    monkeypatch.setattr(whitening, "cross_validated", lambda x: called.append(len(x)) or real(x))
+    whiten(rows)
+    assert 4700 not in called
+    whiten(rows[:4400])
+    assert 4400 in called
+
+
+def test_the_narrowest_cluster_is_one_of_rows_enough():
+    clusters = SimpleNamespace(
+        weights_=np.array([0.6, 0.396, 0.004]), covariances_=np.array([[4.0, 1.0], [2.0, 3.0], [0.1, 0.1]])
+    )
+    np.testing.assert_array_equal(whitening._narrowest(clusters, 1000), [2.0, 1.0])  # four rows tell no variance
+    clusters.weights_ = np.array([0.5, 0.3, 0.2])
+    np.testing.assert_array_equal(whitening._narrowest(clusters, 1000), [0.1, 0.1])
+    np.testing.assert_array_equal(whitening._narrowest(clusters, 3), [4.0, 1.0])  # of few rows the largest alone

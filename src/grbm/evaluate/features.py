@@ -257,8 +257,10 @@ def _train_classifier(images: Tensor, labels: Tensor, shape: tuple[int, int], ep
     rng = generator(seed, "classifier")
     with torch.no_grad():
         for p in model.parameters():
-            fan_in = p[0].numel() if p.ndim > 1 else 1
-            p.copy_(torch.randn(p.shape, generator=rng) * (2 / fan_in) ** 0.5 if p.ndim > 1 else torch.zeros(p.shape))
+            if p.ndim > 1:
+                p.copy_(torch.randn(p.shape, generator=rng) * (2 / p[0].numel()) ** 0.5)
+            else:
+                p.zero_()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     x, n = images.float().view(-1, 1, *shape), len(images)
     for epoch in range(epochs):

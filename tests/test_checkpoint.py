@@ -1,5 +1,6 @@
 """Checkpoints: what comes back is what was written, or is refused; training survives signals, kills and full disks."""
 
+import errno
 import json
 import os
 import random
@@ -33,7 +34,7 @@ from grbm.runs import checkpoint
 from grbm.runs.recorder import Recorder
 from grbm.samplers.engines import compiled
 from grbm.sgd import PlainSGD
-from tests.helpers import learn, new_state
+from tests.helpers import learn, new_state, refused
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]
 TINY += ["--log.no-tensorboard", "--checkpoint.updates", "5"]
@@ -243,13 +244,18 @@ def test_other_settings_and_other_data_are_refused(whole, tmp_path, capsys):
     assert cli.main(["resume", str(tmp_path / "nothing")]) == 2
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_stops_after_the_update_and_says_how_to_go_on(tmp_path, capsys, monkeypatch, number, code):
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [([signal.SIGTERM], 143), ([signal.SIGINT], 130), ([signal.SIGINT, signal.SIGTERM], 130)],
+    ids=["terminate", "interrupt", "the first of two"],
+)
+def test_a_signal_stops_after_the_update_and_says_how_to_go_on(tmp_path, capsys, monkeypatch, numbers, code):
     after = Recorder.after
 
     def interrupted(recorder, *args, **options):
         if recorder.state.update == 7:
-            os.kill(os.getpid(), number)
+            for number in numbers:
+                os.kill(os.getpid(), number)
         return after(recorder, *args, **options)
 
     monkeypatch.setattr(Recorder, "after", interrupted)
@@ -361,6 +367,19 @@ def test_kills_at_random_moments(tmp_path):
     killed, _ = kill_until_finished(tmp_path / "killed", random.Random(1), 3)
     assert killed > 0
     assert everything(tmp_path / "killed") == expected
+
+
+def test_a_full_disk_names_the_reason_and_the_checkpoint_before(tmp_path, capsys, monkeypatch):
+    save = checkpoint.save
+
+    def full(folder, state, *args, **options):
+        if state.update > 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        return save(folder, state, *args, **options)
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    out = tmp_path / "run"
+    refused(["train", "digits", *TINY, "--out", out], capsys, os.strerror(errno.ENOSPC), "update 10", f"resume {out}")
 
 
 LIMITED = """

@@ -73,6 +73,14 @@ def test_idx_files_are_read_gzipped_or_not(tmp_path, compress):
     assert load_idx("mnist", tmp_path, train=False)[0].shape == (6, 784)
 
 
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_every_version_of_the_npy_format_is_read(tmp_path, version):
+    x = np.random.default_rng(0).normal(size=(7, 3))
+    with (tmp_path / "x.npy").open("wb") as file:
+        np.lib.format.write_array(file, x, version)
+    assert np.array_equal(open_array(tmp_path / "x.npy")[:].numpy(), x)
+
+
 @pytest.mark.parametrize("damage", ["truncate", "empty", "header"])
 @pytest.mark.parametrize("compress", [False, True])
 def test_damaged_idx_files_are_named(tmp_path, compress, damage):

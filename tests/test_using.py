@@ -11,7 +11,7 @@ from grbm import GRBM, UserError, cli, impute, runs
 from grbm.data.images import load_digits
 from grbm.interchange.programs import Encoder, write_onnx, write_program
 from grbm.randomness import generator
-from tests.helpers import random_model
+from tests.helpers import random_model, refused
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,16 @@ def test_wrong_gaps_are_refused(digits, tmp_path, change, flags, message, capsys
     np.save(tmp_path / "rows.npy", change(load_digits()[0][:20].double().numpy()))
     assert cli.main(["impute", str(digits), str(tmp_path / "rows.npy"), *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_chains_that_no_memory_holds_are_refused_before_they_are_made(digits, tmp_path, capsys, monkeypatch):
+    """Ten chains of 20 rows have 64 visible and 256 hidden units: 768,000 bytes at 12 for each."""
+    np.save(tmp_path / "rows.npy", np.full((20, 64), np.nan))
+    monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 700_000)
+    command = ["impute", digits, tmp_path / "rows.npy", "--chains", "10", "--out", tmp_path / "filled.npy"]
+    refused(command, capsys, "GB of memory")
+    monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 3_000_000)
+    assert cli.main([str(x) for x in [*command, "--steps", "4"]]) == 0
 
 
 def test_the_encoder_elsewhere_gives_the_same_codes(digits, tmp_path, capsys):

@@ -17,7 +17,7 @@ import torch
 from grbm import runs
 from grbm.distributed import ProcessGroup
 from grbm.randomness import Blocks, generator, local, normal, uniform
-from grbm.runs import checkpoint
+from grbm.runs import checkpoint, claiming
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
@@ -107,6 +107,17 @@ def test_a_block_draws_the_same_wherever_it_is():
     assert [local(16, part) for part in parts] == [4] * 4
     assert local(16, generator(0)) == 16
     assert isinstance(whole, Blocks)
+
+
+def test_a_folder_belongs_to_the_job_that_began_it(tmp_path, monkeypatch):
+    for began, now, own in (("b-job", "b-job", True), ("b-job", "c-job", False), ("b-job", "a-job", False)):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", began)
+        claiming.claim(tmp_path)
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", now)
+        assert claiming.is_claimed(tmp_path) == own
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    assert not claiming.is_claimed(tmp_path)
 
 
 def test_parts_cover_everything_once():

@@ -379,7 +379,9 @@ def test_a_full_disk_names_the_reason_and_the_checkpoint_before(tmp_path, capsys
 
     monkeypatch.setattr(checkpoint, "save", full)
     out = tmp_path / "run"
-    refused(["train", "digits", *TINY, "--out", out], capsys, os.strerror(errno.ENOSPC), "update 10", f"resume {out}")
+    refused(
+        ["train", "digits", *TINY, "--out", out], capsys, f"({os.strerror(errno.ENOSPC)})", "update 10", f"resume {out}"
+    )
 
 
 LIMITED = """

@@ -100,7 +100,7 @@ def test_two_processes_find_the_gradient_that_one_finds(dtype, centred):
         return [*halves, MomentSum.of(sums, count)]
 
     data, chains = parts(100, 1), parts(700, 2)
-    accepted = [torch.tensor([30.0, 80.0]).double(), torch.tensor([50.0, 20.0]).double()]
+    accepted = [2**30 * torch.tensor(x).double() for x in ([30.0, 80.0], [50.0, 20.0])]  # in their units
     swaps = [*(Swaps(x, 100) for x in accepted), Swaps(sum(accepted), 200)]
     rates = [torch.tensor(x, dtype=dtype) for x in (0.2, 0.5, 0.35)]
     negatives = [Negative(*x, energy.W) for x in zip(chains, [None] * 3, rates, strict=True)]
@@ -126,6 +126,17 @@ def test_without_a_limit_no_gradient_is_shortened():
     assert clip_factor(machine(2, 3), torch.tensor(1e9), None) == 1.0
     assert clip_factor(machine(2, 3), torch.tensor(40.0), 10.0) == pytest.approx(0.25)
     assert clip_factor(machine(2, 3), torch.tensor(4.0), 10.0) == 1.0
+
+
+def test_a_gradient_that_is_not_waited_for_is_shortened_at_once(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr("grbm.descent.is_deferred", lambda x: True)
+    model = machine(2, 3)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    norm = torch.tensor(float(sum(parameter.numel() for parameter in model.parameters()))).sqrt()
+    assert clip_factor(model, norm, 0.5) == 1.0
+    assert float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])) == pytest.approx(0.5, rel=1e-5)
 
 
 def test_pooled_sums_are_exact_and_those_of_any_number_of_threads():

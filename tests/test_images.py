@@ -142,6 +142,17 @@ def test_reference_models_are_fitted_to_the_images():
         assert torch.equal(sample(images, 5, seed=2), sample(images, 5, seed=2))
 
 
+def test_noise_of_the_small_vae_has_the_deviation_of_its_code(monkeypatch):
+    """Codes of mean 3 and variance 4 are drawn as such while it learns."""
+    drawn, decode = [], references._Autoencoder.decode
+    code = torch.full((256, 20), 3.0), torch.full((256, 20), 4.0).log()
+    monkeypatch.setattr(references._Autoencoder, "encode", lambda self, x: code)
+    monkeypatch.setattr(references._Autoencoder, "decode", lambda self, z: drawn.append(z) or decode(self, z))
+    references.autoencoder(torch.rand(256, 5, generator=torch.Generator().manual_seed(0)), 3, epochs=1)
+    z = drawn[0].double().flatten() - 3
+    assert_standard(mean_z(torch.stack([z, z.square()], 1), torch.tensor([0.0, 4.0])))
+
+
 def test_one_gaussian_has_the_covariance_of_its_images_however_few_they_are():
     """Of four images a covariance by n, n - 1 or n + 1 differs by a quarter or more."""
     images = torch.rand(4, 2, generator=torch.Generator().manual_seed(0))

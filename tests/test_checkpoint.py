@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -183,7 +184,7 @@ def test_two_hundred_damaged_checkpoints(tmp_path):
 def test_when_all_are_damaged_that_is_said(tmp_path):
     checkpoint.save(tmp_path, learn(new_state(), 5))
     (checkpoint.updates(tmp_path)[0] / checkpoint.RECORD).write_bytes(b"[]")
-    with pytest.raises(UserError, match=r"No checkpoint in .* is usable"):
+    with pytest.raises(UserError, match=re.escape(str(tmp_path))):
         checkpoint.newest(tmp_path, new_state())
     assert checkpoint.newest(tmp_path / "nowhere", new_state()) is None
 

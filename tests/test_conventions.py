@@ -31,7 +31,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path):
     torch.save({"model": Payload()}, tmp_path / "evil.pth")
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Payload()))
     for name in ("evil.pth", "evil.pkl"):
-        with pytest.raises(UserError, match="safely"):
+        with pytest.raises(UserError, match=name):
             load_published(tmp_path / name)
 
 
@@ -53,12 +53,12 @@ def test_what_is_wrong_is_named(tmp_path, change, message):
 
 
 def test_missing_and_truncated_files(tmp_path):
-    with pytest.raises(UserError, match="not a file"):
+    with pytest.raises(UserError, match=r"none\.pth"):
         load_published(tmp_path / "none.pth")
     torch.save({"model": random_model(5, 3, 0).state_dict()}, tmp_path / "x.pth")
     content = (tmp_path / "x.pth").read_bytes()
     (tmp_path / "x.pth").write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match="safely"):
+    with pytest.raises(UserError, match=r"x\.pth"):
         load_published(tmp_path / "x.pth")
 
 
@@ -163,11 +163,11 @@ def test_pretrained_folders(tmp_path):
     assert json.loads((tmp_path / "a/b/config.json").read_text())["n_hidden"] == 3
     random_model(5, 4, 0).save_pretrained(tmp_path / "a" / "b")  # it is ours to replace
     assert GRBM.from_pretrained(tmp_path / "a" / "b").n_hidden == 4
-    with pytest.raises(UserError, match="missing"):
+    with pytest.raises(UserError, match=r"model\.safetensors"):
         GRBM.from_pretrained(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.json").write_text('{"preset": "digits"}')
-    with pytest.raises(UserError, match="something else"):
+    with pytest.raises(UserError, match=r"config\.json"):
         model.save_pretrained(tmp_path / "run")
     assert not (tmp_path / "run/model.safetensors").exists()
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import stat
@@ -85,7 +86,7 @@ def test_a_download_is_held_against_its_digest(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"could not be had \(invalid hash value"):
         features.inception_2048(None)
     (tmp_path / "checkpoints" / "published.pth").write_bytes(b"planted")
-    with pytest.raises(UserError, match="is not the published Inception network"):
+    with pytest.raises(UserError, match=re.escape("published.pth is not")):
         features.inception_2048(None)
     monkeypatch.setattr(features, "PUBLISHED", hashlib.sha256(b"planted").hexdigest())
     with pytest.raises(UserError, match="does not hold the Inception network's tensors"):
@@ -151,7 +152,7 @@ def test_files_that_only_look_like_the_programs_stay(run, capsys, name):
     assert cli.main(["resume", str(run), "--no-figures"]) == 0
     assert (run / name).read_text() == "mine"
     (run / runs.CONFIG).unlink()
-    refused(["train", "digits", *TINY, "--out", run], capsys, "not a run")
+    refused(["train", "digits", *TINY, "--out", run], capsys, run)
     assert (run / name).read_text() == "mine"
 
 
@@ -211,7 +212,7 @@ def test_a_run_whose_folder_is_gone_is_not_reported_as_done(tmp_path, what):
     config = RunConfig()
     config = replace(config, train=replace(config.train, n_updates=6), model=replace(config.model, n_hidden=4))
     config = replace(config, objective=replace(config.objective, n_steps=2), log=replace(config.log, tensorboard=False))
-    with pytest.raises(UserError, match="was removed, renamed or replaced"):
+    with pytest.raises(UserError, match=re.escape(f"{folder}, or a file in it")):
         train(config, folder, on_update=lose)
     assert what in ("replaced", "metrics") or not folder.exists()
     if what == "renamed":
@@ -253,7 +254,7 @@ def test_checkpoints_of_others_behind_a_link_stay(tmp_path):
     assert sorted(p.relative_to(shared) for p in shared.rglob("*") if "00000007" not in str(p)) == before
     for update in (2, 3):
         state.update = update
-        with pytest.raises(UserError, match="not a checkpoint of this run"):
+        with pytest.raises(UserError, match=f"update-0000000{update}"):
             checkpoint.save(tmp_path / "run" / "checkpoints", state, run="ours")
 
 
@@ -312,7 +313,7 @@ def test_a_flipped_bit_in_an_archive_is_noticed(tmp_path):
         for at in range(200, len(whole) - 150, 37):
             (tmp_path / "x.npz").write_bytes(whole)
             flip(tmp_path / "x.npz", at)
-            with pytest.raises(UserError, match="not a whole"):
+            with pytest.raises(UserError, match=r"x\.npz"):
                 open_array(tmp_path / "x.npz")
 
 
@@ -384,10 +385,10 @@ def npy(header: str, body: bytes = bytes(64), version: int = 1) -> bytes:
 )
 def test_npy_headers(tmp_path, capsys, content):
     (tmp_path / "x.npy").write_bytes(content)
-    refused(["train", "array", "--data", tmp_path / "x.npy", *TINY, "--out", tmp_path / "run"], capsys, "not a whole")
+    refused(["train", "array", "--data", tmp_path / "x.npy", *TINY, "--out", tmp_path / "run"], capsys, "x.npy")
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", content)
-    refused(["train", "array", "--data", tmp_path / "x.npz", *TINY, "--out", tmp_path / "run"], capsys, "not a whole")
+    refused(["train", "array", "--data", tmp_path / "x.npz", *TINY, "--out", tmp_path / "run"], capsys, "x.npz")
     assert not (tmp_path / "run").exists()
 
 
@@ -449,10 +450,10 @@ def test_bombs_meet_a_limit(folder_of_pictures, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("grbm.data.images.LARGEST", 1 << 20)
     out = ["--out", tmp_path / "run"]
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((4 << 20, 1), np.uint8))
-    refused(["train", "array", "--data", tmp_path / "x.npz", *TINY, *out], capsys, "would unpack", "numpy.savez")
+    refused(["train", "array", "--data", tmp_path / "x.npz", *TINY, *out], capsys, tmp_path / "x.npz", "4 MB")
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.png", bytes(4 << 20))
-    refused(["train", "images", "--data", tmp_path / "x.zip", *TINY, *out], capsys, "too large for a picture")
+    refused(["train", "images", "--data", tmp_path / "x.zip", *TINY, *out], capsys, "x.png", tmp_path / "x.zip", "4 MB")
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     (raw / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(4 << 20)))
@@ -501,7 +502,7 @@ def test_pictures_in_disguise_start_no_other_program(folder_of_pictures, tmp_pat
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
     (folder_of_pictures / "0.png").write_bytes(eps)
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *a, **k: pytest.fail("Ghostscript"))
-    with pytest.raises(UserError, match="not a readable picture"):
+    with pytest.raises(UserError, match=r"0\.png"):
         open_pictures(folder_of_pictures, Look())
 
 
@@ -584,7 +585,7 @@ def test_an_archive_larger_than_memory_is_refused_before_it_is_unpacked(tmp_path
     monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 500_000)
     monkeypatch.setattr("zipfile.ZipFile.open", lambda *a, **k: pytest.fail("it was opened"))
     args = ["train", "array", "--data", tmp_path / "x.npz", *TINY, "--out", tmp_path / "run"]
-    refused(args, capsys, "unpacked needs", "numpy.savez or numpy.save")
+    refused(args, capsys, tmp_path / "x.npz", "memory")
 
 
 @pytest.mark.parametrize("standardise", ["none", "pixel", "scalar"])
@@ -718,7 +719,7 @@ def test_a_damaged_first_part_of_the_network(tmp_path, damage):
             np.save(file, np.ones(3))
     elif damage in ("cut", "empty"):
         path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else 200])
-    with pytest.raises(UserError, match="does not hold the first part"):
+    with pytest.raises(UserError, match=r"weights\.npz"):
         features.inception_768(path)
 
 
@@ -764,9 +765,9 @@ def test_what_cannot_be_read_is_not_called_damaged(run, tmp_path, monkeypatch, c
     if os.geteuid() == 0:
         pytest.skip("root may read everything")
     for path in forbidden[:3]:
-        refused(["sample", run], capsys, "cannot be read", "permissions")
+        refused(["sample", run], capsys, path, "permissions")
         path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    refused(["train", "array", "--data", forbidden[3], *TINY], capsys, "cannot be read", "permissions")
+    refused(["train", "array", "--data", forbidden[3], *TINY], capsys, forbidden[3], "permissions")
 
 
 def test_an_unreadable_file_of_weights(tmp_path, monkeypatch):

@@ -344,7 +344,7 @@ def test_unscaled_features_are_named():
         warnings.simplefilter("error")
         rbm.fit(X)
         clone(rbm).fit(np.c_[X, np.zeros(300)])  # a constant column is no matter
-    with pytest.warns(ScaleWarning, match="times as far out") as told:
+    with pytest.warns(ScaleWarning, match=r"\d+ times") as told:
         rbm.score_samples(50 * X)
     assert told[0].filename == __file__
     with pytest.warns(ScaleWarning) as told:
@@ -392,7 +392,7 @@ def test_wide_tables_of_many_columns_with_two_values_are_standardised():
     filled, expected = ours.denoise(gappy[:20], noise), other.denoise(scaler.transform(gappy[:20]), 0.3)
     np.testing.assert_allclose(scaler.transform(filled), expected, atol=1e-3)
     np.testing.assert_allclose(scaler.transform(ours.sample(300)), other.sample(300), atol=1e-3)
-    with pytest.warns(ScaleWarning, match="times as far out"):
+    with pytest.warns(ScaleWarning, match=r"\d+ times"):
         ours.score_samples(scaler.mean_ + 50 * (X - scaler.mean_))
     further = scaler.mean_ + 0.5 * (X - scaler.mean_) + 2 * scaler.scale_
     ours.partial_fit(further)

@@ -551,10 +551,10 @@ def test_what_does_not_fit_is_refused_before_any_memory_is_read():
         with pytest.raises(ValueError, match=r"v of the chains must have shape \(4, 6\)"):
             run_chains(energy, Gibbs(), v, 2, Philox(KEY))
     for n_replicas in (4, 6):
-        with pytest.raises(ValueError, match="does not fit"):
+        with pytest.raises(ValueError, match=rf"shrink .*\(1, {n_replicas}, 1, 6\)"):
             run_chains(energy, ParallelTempering(n_replicas=n_replicas), torch.zeros(3, 8, 6), 2, Philox(KEY))
     moves = Gibbs().moves(energy, 2)
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match=r"shrink .*\(1, 4, 6\)"):
         native.run_moves(energy, moves._replace(shrink=torch.zeros(1, 4, 6)), torch.zeros(4, 6), 2, Philox(KEY))
     chains = run_chains(energy, Gibbs(), torch.zeros(4, 6), 1, Philox(KEY)).chains
     with pytest.raises(ValueError, match="h of the chains must have shape"):
@@ -657,7 +657,7 @@ def test_a_library_that_others_could_have_put_there_is_not_loaded(made, load, mo
     load()
     for path, mode, back in ((made.parent, 0o777, 0o700), (made, 0o666, 0o644)):
         path.chmod(mode)
-        with pytest.raises(UserError, match="can be written by, somebody else"):
+        with pytest.raises(UserError, match=re.escape(str(path))):
             load()
         path.chmod(back)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(made).st_uid + 1)

@@ -178,7 +178,7 @@ def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys, mo
     assert cli.main(command) == 2
     assert str(tmp_path / "page.html") in capsys.readouterr().err
     assert cli.main(["compare", str(trained / "digits")]) == 2
-    assert "two runs or more" in capsys.readouterr().err
+    assert "grbm compare" in capsys.readouterr().err
 
 
 @pytest.mark.whole

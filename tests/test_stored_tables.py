@@ -207,14 +207,14 @@ def test_pictures_train_and_draw(tmp_path, capsys):
         Image.open(path).convert("L").save(path)
     grey = ["train", "images", "--data", str(tmp_path / "p"), "--dataset.size", "8", *TINY]
     assert cli.main([*grey, "--memory", "0", "--out", str(tmp_path / "three")]) == 0
-    assert "pictures are grey" in capsys.readouterr().err
+    assert "--dataset.grey" in capsys.readouterr().err
     assert cli.main([*grey, "--dataset.grey", "--out", str(tmp_path / "one")]) == 0
     assert "grey" not in capsys.readouterr().err
     assert cli.main(["train", "images", *TINY, "--out", str(tmp_path / "x")]) == 2
     assert "--data FOLDER" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert cli.main(["train", "images", "--data", str(tmp_path / "empty"), *TINY, "--out", str(tmp_path / "x")]) == 2
-    assert "holds no pictures" in capsys.readouterr().err
+    assert str(tmp_path / "empty") in capsys.readouterr().err
 
 
 def test_hugging_face_data_sets(tmp_path, capsys):
@@ -272,14 +272,14 @@ def test_a_zip_file_of_pictures_is_its_folder(tmp_path, monkeypatch):
     content = bytearray((tmp_path / "p.zip").read_bytes())
     content[200] ^= 1  # in the first picture
     (tmp_path / "bad.zip").write_bytes(bytes(content[:-40]))
-    with pytest.raises(UserError, match=r"neither|whole"):
+    with pytest.raises(UserError, match=r"bad\.zip"):
         open_pictures(tmp_path / "bad.zip", look)
     (tmp_path / "flipped.zip").write_bytes(bytes(content))
     with pytest.raises(UserError, match=r"000.png in .*flipped.zip"):
         open_pictures(tmp_path / "flipped.zip", Look(size=9))
     with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
         archive.writestr("notes.txt", "nothing")
-    with pytest.raises(UserError, match="holds no pictures"):
+    with pytest.raises(UserError, match=r"empty\.zip"):
         open_pictures(tmp_path / "empty.zip", look)
 
 

@@ -177,7 +177,7 @@ def test_where_looking_waits_nothing_broken_is_followed_until_then(spectral_norm
     for batch in (data, small_data()):  # one that is broken, and one that comes before it is known
         train_step(state, CD(Gibbs(), 1), batch, options)
         assert same(good, state.model)
-    with pytest.raises(DivergenceError, match="one of the updates"):
+    with pytest.raises(DivergenceError, match="update 7"):
         state.settle()
     assert all(torch.isfinite(p).all() for p in state.model.parameters())
 
@@ -203,7 +203,7 @@ def test_the_overshoot_guard_stands_at_two_variances(temperature, step_size, sto
     state = new_state()
     sampler = Langevin(step_size, adjust_from=0, temperature=temperature)
     if stops:
-        with pytest.raises(DivergenceError, match="overshoots"):
+        with pytest.raises(DivergenceError, match="visible unit 0"):
             train_step(state, ModifiedCD(sampler, 2), small_data())
     else:
         train_step(state, ModifiedCD(sampler, 2), small_data())

@@ -82,7 +82,7 @@ def test_chains_that_no_memory_holds_are_refused_before_they_are_made(digits, tm
     np.save(tmp_path / "rows.npy", np.full((20, 64), np.nan))
     monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 700_000)
     command = ["impute", digits, tmp_path / "rows.npy", "--chains", "10", "--out", tmp_path / "filled.npy"]
-    refused(command, capsys, "GB of memory")
+    refused(command, capsys, "20 rows", "10 chains")
     monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 3_000_000)
     assert cli.main([str(x) for x in [*command, "--steps", "4"]]) == 0
 

@@ -409,6 +409,19 @@ def test_writes_are_whole_or_not_at_all(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]
 
 
+def test_a_file_gets_a_line_of_progress_every_ten_seconds_and_the_last(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("grbm.runs.progress.time.perf_counter", lambda: now[0])
+    record = {"accept_prob": None, "grad_norm": 1.0, "var_mean": 1.0}
+    with progress.Progress() as shown:
+        shown.start(torch.zeros(3, 2), GRBM(2, 4), 0, 8)
+        for update in range(1, 9):
+            now[0] += 4
+            shown.update(update, record)
+    told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  update")]
+    assert told == ["3", "6", "8"]
+
+
 @pytest.mark.parametrize(
     ("is_leader", "prepares", "says"), [(True, 0.6, True), (True, 0.0, False), (False, 0.6, False)]
 )

@@ -76,6 +76,18 @@ def test_quadrature_reaches_all_of_units_that_have_no_contrast(units):
 
 
 @ALL_OR_ONE
+@pytest.mark.parametrize("centre", [-3.0, 3.0])
+def test_quadrature_reaches_as_far_as_the_widest_contrast(units, centre):
+    """On either side of its centre, with hardly anything at the others."""
+    model = contrasted(units=units)
+    scales, weights = torch.tensor([1.0, 2.0, 40.0]).double(), torch.tensor([1e-9, 1e-9, 1 - 2e-9]).double()
+    contrasts = model.contrasts._replace(log_scales=scales.log(), log_weights=weights.log())
+    model.contrasts = contrasts._replace(centre=torch.full((2,), centre).double())
+    grid = exact.quadrature(model, max_spacing=2.0)
+    assert grid.log_z == pytest.approx(exact.log_z(model), abs=1e-4)
+
+
+@ALL_OR_ONE
 def test_gradients_are_autograds(units):
     model = contrasted(units=units)
     v = torch.randn(10, 2, generator=generator(0)).double().requires_grad_()

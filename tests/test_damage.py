@@ -304,6 +304,16 @@ def flip(path: Path, at: int, bit: int = 1) -> None:
     path.write_bytes(content)
 
 
+def test_a_flipped_bit_at_the_end_of_a_large_archive(tmp_path):
+    """Its checksum is of all of it, however many parts it is read in."""
+    np.savez(tmp_path / "x.npz", x=np.zeros((1 << 18, 1)))
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    content[-1000] ^= 1  # before the directory, in the last of the numbers
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(UserError, match=r"x\.npz"):
+        open_array(tmp_path / "x.npz")
+
+
 def test_a_flipped_bit_in_an_archive_is_noticed(tmp_path):
     x = np.random.default_rng(0).normal(size=(50, 3))
     for save in (np.savez, np.savez_compressed):

@@ -41,12 +41,19 @@ def test_constant_columns_are_safe():
     x[:, 3] *= 1e-4  # small, but real: another unit
     x[:, 4] = 0
     x[0, 4] = 1.0  # a pixel lit once
-    z = Standardizer.fit(x, "pixel")(x)
+    found = Standardizer.fit(x, "pixel")
+    z = found(x)
     assert torch.isfinite(z).all()
-    assert z[:, 1:3].abs().max() < 1e-3
-    assert float(z[:, 3].std()) == pytest.approx(1, rel=0.02)
-    assert z[0, 4] > 6
-    assert Standardizer.fit(x, "pixel", floor=0.6)(x)[0, 4] < 4
+    assert found.kept.tolist() == [True, False, False, True, True]
+    assert float(z[:, 1].std()) == pytest.approx(1, rel=0.02)
+    assert z[0, 2] > 6
+    torch.testing.assert_close(found.inverse(found.exactly(x)), x, rtol=1e-14, atol=1e-14)
+    broken = x + torch.eye(5)[[1]].double() * 1e-14  # the column of 3.0
+    assert found.breaks(broken).nonzero().shape == (0, 2)
+    assert found.breaks(x + 1e-13).any(0).tolist() == [False, True, True, False, False]
+    some = Standardizer.fit(x, "pixel", floor=0.6)
+    assert some(x)[0, 4] < 4
+    assert some.kept.all(), "pixels are all of one unit"
 
 
 def test_digits_are_there(monkeypatch):

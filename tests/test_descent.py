@@ -288,6 +288,16 @@ def test_an_update_at_once_is_that_of_its_parts_bit_for_bit(objective, N, precis
         assert whole[2] is None or torch.equal(whole[2], parts[2])
 
 
+def test_the_mean_square_of_chains_is_that_of_the_parts():
+    """It is what an error of divergence names."""
+    model, seen = machine(5, 16), []
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    check = state.guard.check
+    state.guard.check = lambda *args: seen.append(args[-1]) or check(*args)
+    metrics = train_step(state, ModifiedCD(Gibbs(), 2), torch.randn(32, 5, generator=torch.Generator().manual_seed(1)))
+    torch.testing.assert_close(seen[0], metrics.negative.moments.v2.float())
+
+
 def test_an_update_at_once_follows_its_sizes(monkeypatch):
     """Batches, steps and moves may change between updates of a model; so may the gradient's tensors."""
     model = machine(5, 16)

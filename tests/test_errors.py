@@ -63,7 +63,7 @@ ONE = Reference(torch.ones(1), torch.zeros(1, 2), torch.eye(2)[None])
         (lambda: Conditional(torch.zeros(2, 3), -0.5), "noise_var"),
         (lambda: hidden_update(torch.zeros(2, 3)), "uniform or rng"),
         (lambda: GRBM(3, 2).contrast(torch.zeros(1, 3)), "n_contrasts"),
-        (lambda: whiten(np.ones((5, 3))), "two rows"),
+        (lambda: whiten(np.ones((5, 3))), "constant"),
         (lambda: Watch(Gibbs(), torch.zeros(2, 3)), "Gibbs"),
         (lambda: Watch(GlobalMoves(ONE), torch.zeros(2, 2)).best_model(), "look"),
     ],
@@ -216,6 +216,8 @@ def test_a_run_folder_whose_parts_do_not_belong_together(tmp_path, trained_runs)
     for changed, named in (
         (small, "data.safetensors does not fit"),
         ({k: v for k, v in data.items() if k != "scale"}, "data.safetensors"),
+        *((data | {name: data[name][:-1].clone()}, "data.safetensors") for name in ("scale", "base_var")),
+        *((data | {"columns": x}, "data.safetensors") for x in (torch.arange(63), torch.arange(64) + 1)),
         (data | {"to_z": torch.eye(64)}, "data.safetensors"),
         (data | {"to_z": torch.eye(64), "to_x": torch.eye(63)}, "data.safetensors"),
         (data | {"to_z": torch.eye(64), "to_x": 2 * torch.eye(64)}, "data.safetensors"),

@@ -1,5 +1,6 @@
 """The reference: density, draws, jumps that leave the model alone, and log Z bridged from it or along a ladder."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -230,6 +231,21 @@ def test_hidden_units_beyond_what_rows_can_teach_begin_weak() -> None:
         matched_(GRBM(2, 64), z, n_at_work=0)
     found = [recipe_for(2000, n, 2).n_at_work for n in (None, 17, 512)] + [recipe_for(2000, 512, 10).n_at_work]
     assert found == [200, 17, 200, 400]
+
+
+def test_a_look_is_at_the_average_where_there_is_one():
+    z = clusters(200, 0)
+    whitened = whiten(z.numpy())
+    rows, recipe = whitened.scale(z), recipe_for(200, 4)
+    state, goal = begin(rows, whitened, recipe, 0), objective(whitened, recipe)
+    average = gaussian_(copy.deepcopy(state.model), whitened.base.mean, whitened.base.var)
+    alone = Watch(goal.sampler, rows, seed=0).look(replace(state, model=average))
+    watch = Watch(goal.sampler, rows, seed=0)
+    assert watch.look(replace(state, average=average)).mean == alone.mean == watch.best.mean
+    assert torch.equal(watch.best_model().W, average.W)
+    log_z = alone.log_z
+    assert log_z.lower <= log_z.log_z + 5 * log_z.error
+    assert log_z.lower - 0.5 < log_z.upper < log_z.lower + 2, "between the ways there and back, which differ little"
 
 
 @pytest.mark.whole

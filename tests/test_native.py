@@ -329,6 +329,16 @@ def test_a_native_ladder_in_stretches_or_by_fewer_chains_is_the_same():
 
 
 @needs_compiler
+def test_a_native_ladder_makes_no_swap_of_hardly_any_probability():
+    """From a base of hardly any width far from the model: exp(−5,000) and less."""
+    base = Base(torch.full((2,), 100.0), torch.full((2,), 1e-4))
+    model = random_model(2, 3, 0, dtype=torch.float32)
+    v = torch.tensor([100.0, 0.0])[:, None, None].expand(2, 8, 2).contiguous()
+    walked = ParallelTempering(base, 2).at_once(model.freeze(), v, 5, Blocks(0, 1))
+    assert walked.swaps.rate().tolist() == [0]
+
+
+@needs_compiler
 def test_a_native_ladder_does_not_drift():
     """Replicas that start at the exact distribution of each rung stay there: 40,000 chains."""
     model, C = random_model(3, 5, 2), 40_000

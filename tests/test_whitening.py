@@ -57,8 +57,11 @@ def test_constant_and_collinear_columns_are_found_and_put_back():
     assert found.scale.kept.tolist() == [True] * 4 + [False] * 3
     off = x.copy()
     off[0, 4] += 1
-    assert float(found.scale.apart(torch.tensor(off))[0, 4]) == pytest.approx(1)
-    assert float(found.scale.apart(torch.tensor(x)).abs().max()) < 1e-8
+    off[1, 5] *= 1 + 1e-12
+    off[2, 6] += 1e-10
+    off[3, 4] = np.nan
+    assert found.scale.breaks(torch.tensor(off)).nonzero().tolist() == [[0, 4], [1, 5], [2, 6]]
+    assert not found.scale.breaks(torch.tensor(x)).any()
 
 
 def test_whitening_is_a_change_of_coordinates_of_known_determinant():

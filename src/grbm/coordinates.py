@@ -8,6 +8,7 @@ from torch import Tensor
 
 from grbm.contrasts import NAMES, from_tensors
 from grbm.data.standardise import Standardizer
+from grbm.data.tables import nothing_varies
 from grbm.data.whitening import Whitened, suits_whitening, whiten
 from grbm.model import GRBM, Base
 from grbm.reference import Reference
@@ -30,7 +31,7 @@ def units_for(X: Array, whiten: bool | str) -> Units:
     """What a machine of rows X (n, N) works in, where the user said ``whiten``."""
     if whiten != "auto":
         return "whitened" if whiten else "features"
-    return "whitened" if len(X) >= FEWEST_ROWS and bool((X[:1] != X).any()) and suits_whitening(X) else "standardised"
+    return "whitened" if len(X) >= FEWEST_ROWS and suits_whitening(X) else "standardised"
 
 
 class Coordinates:
@@ -43,7 +44,10 @@ class Coordinates:
     def find(cls, X: Array, units: Units, *, fine: bool, n_contrasts: int | None = None, seed: int) -> Self:
         """Of the rows to learn from; ``fine`` and ``n_contrasts`` as in `whiten`."""
         if units == "standardised":
-            return cls(Standardizer.fit(torch.from_numpy(X).double(), "pixel"))
+            scale = Standardizer.fit(torch.from_numpy(X).double(), "pixel")
+            if not scale.n_units:
+                raise nothing_varies(len(X))
+            return cls(scale)
         if units == "features":
             n = X.shape[1]
             return cls(Standardizer(torch.zeros(n).double(), torch.ones(n).double()))
@@ -69,7 +73,9 @@ class Coordinates:
     def in_features(self, model: GRBM) -> InFeatures:
         """What the machine's parameters are in the units of the features."""
         W, mu, var = (x.detach().cpu().double() for x in (model.W, model.mu, model.var))
-        back = torch.eye(len(mu), dtype=torch.float64) if self.scale.to_x is None else self.scale.to_x
+        back = self.scale.to_x
+        if back is None:
+            back = torch.eye(self.scale.n_columns, dtype=torch.float64)[self.scale.kept]
         back = back * self.scale.scale  # (K, n_features)
         return InFeatures((W.T @ back).numpy(), self.to_features(mu[None])[0], (var @ back.square()).numpy())
 
@@ -88,7 +94,7 @@ class Coordinates:
     @classmethod
     def from_state(cls, kept: dict[str, Any]) -> Self:
         """What `state` gave."""
-        scale = Standardizer(*(torch.tensor(kept[n]) for n in Standardizer._fields if n in kept))
+        scale = Standardizer(**{n: torch.tensor(kept[n]) for n in Standardizer._fields if n in kept})
         if "weights" not in kept:
             return cls(scale)
         q = Reference(*(torch.tensor(kept[n]) for n in ("weights", "means", "factors")))

@@ -17,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from grbm import measured
 from grbm.conditional import impute
 from grbm.coordinates import units_for
+from grbm.data.splitting import copies, first_of_each
+from grbm.data.tables import nothing_varies
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import Watch, log_z_of
 from grbm.fitted import FLOATS, FittedState, LogPartition, explained, sentence
@@ -31,7 +33,6 @@ from grbm.training import train_step
 FEWEST_ANNEALED, PARTING = 256, 50
 LOG_Z_DRAWS = 20  # of the reference, for each of the chains that AIS would have
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
-BROKEN = 1e-3  # deviations from what an exact relation asks for
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 
 
@@ -231,18 +232,21 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0
         X = self._complete(X, reset=not go_on)
+        if not (X[:1] != X).any():
+            raise nothing_varies(len(X))
         units = self._coordinates().units if go_on else units_for(X, self.whiten)
         if not go_on:
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
                 self.__dict__.pop(name, None)
             self._learned_with = self._seed(None)
         share = self.validation_fraction if units == "whitened" else 0.0
-        learned_from, held = held_out(len(X), share, self._learned_with)
+        same = copies(torch.tensor(X))
+        learned_from, held = held_out(len(X), share, self._learned_with, same)
         seen = X[learned_from.numpy()]  # of the others nothing is known before they are scored
         state = self._resume(seen) if go_on else self._begin(seen, units)
         whitened, rows, scored = self._coordinates().whitened, self._to_units(seen), self._to_units(X[held.numpy()])
         per_pass = max(1, len(rows) // min(self.batch_size, len(rows)))
-        usual = self._recipe(len(X))
+        usual = self._recipe(len(X) if same is None else len(first_of_each(same)))
         n_iter = math.ceil(usual.n_updates / per_pass) if self.n_iter is None else self.n_iter
         goal, n_rounds = self._objective(), self.n_rounds
         if n_rounds is None:
@@ -403,7 +407,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
             found = impute(
                 self._model_here(),
                 rows,
-                noise_var=torch.from_numpy(np.square(noise / coordinates.scale.scale.numpy())).to(rows),
+                noise_var=coordinates.scale.deviations_in_units(torch.tensor(noise)).square().to(rows),
                 n_steps=n_steps,
                 burn_in=n_steps // 4,
                 n_chains=n_chains,
@@ -431,7 +435,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         with torch.no_grad():
             log_p: Array = self.to_model(np.float64).log_prob(self._exactly(X), log_z).numpy()
         scale = self._coordinates().scale
-        broken = (scale.apart(torch.tensor(X)).abs() > BROKEN * (1 + (scale.mean / scale.scale).abs())).any(1).numpy()
+        broken = scale.breaks(torch.tensor(X)).any(1).numpy()
         if broken.any():
             which = " or ".join(
                 k for k, found in (("constant", self.constant_), ("collinear", self.collinear_)) if found

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grbm.coordinates import Coordinates, Units
+from grbm.data.tables import refuse_magnitudes
 from grbm.devices import pick_device, threads
 from grbm.errors import DivergenceError
 from grbm.initialise import anchored_, gaussian_
@@ -138,8 +139,8 @@ class FittedState:
             return begin(self._to_units(X), whitened, recipe, self._learned_with)
         if units == "features":
             check_scale(X, getattr(self, "feature_names_in_", None), whole=whole)
-        model = GRBM(X.shape[1], recipe.n_hidden)
-        length = min(0.3, 1.5 * (X.shape[1] / recipe.n_hidden) ** 0.5)  # so that all units together vary as X does
+        model = GRBM(self._coordinates().scale.n_units, recipe.n_hidden)
+        length = min(0.3, 1.5 * (model.n_visible / recipe.n_hidden) ** 0.5)  # so that all units together vary as X does
         anchored_(model, self._exactly(X), length=length, seed=self._learned_with)
         model.to(self._device())
         return TrainState(model, optimizer(model, recipe), seed=self._learned_with)
@@ -152,7 +153,8 @@ class FittedState:
         how["n_contrasts"] = None if self.n_contrasts == "auto" else int(self.n_contrasts)
         found = Coordinates.find(X, units, **how)
         self._coordinates_ = found.state()
-        self.constant_ = [] if found.whitened is None else list(found.whitened.constant)
+        left_out = (~found.scale.kept).nonzero().squeeze(1).tolist()
+        self.constant_ = left_out if found.whitened is None else list(found.whitened.constant)
         self.collinear_ = [] if found.whitened is None else list(found.whitened.collinear)
         return found
 
@@ -202,6 +204,7 @@ class FittedState:
         refuse_datasets(X)
         X = validate_data(self, X, dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
         refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
+        refuse_magnitudes(X.min(0), X.max(0), "X", X.dtype)
         return np.ascontiguousarray(X)
 
     def _validated(self, X: Any, *, gaps: bool = False) -> Array:
@@ -300,8 +303,10 @@ class FittedState:
         if coordinates.whitened is not None:
             return Base(*(x.to(device) for x in coordinates.whitened.base))
         n, mean, var = self._seen
-        centre, scale = coordinates.scale.mean.numpy(), coordinates.scale.scale.numpy()
-        parts = (mean - centre) / scale, (n * var / scale**2 + 10) / (n + 10)
+        centre, scale, kept = (
+            x.numpy() for x in (coordinates.scale.mean, coordinates.scale.scale, coordinates.scale.kept)
+        )
+        parts = ((mean - centre) / scale)[kept], ((n * var / scale**2 + 10) / (n + 10))[kept]
         return Base(*(torch.tensor(x, dtype=torch.float32, device=device) for x in parts))
 
     def _model_here(self) -> GRBM:

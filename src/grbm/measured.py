@@ -111,7 +111,7 @@ def _rows(
         contrasts = Contrasts(torch.zeros(1).double(), torch.zeros(1).double(), torch.zeros_like(energy.mu))
     scales = contrasts.log_scales.exp()
     q = reference.to(energy.mu)
-    A = torch.eye(len(energy.mu)).double() if scale.to_x is None else scale.to_x
+    A = torch.eye(scale.n_columns).double()[scale.kept] if scale.to_x is None else scale.to_x
     y, known, noise_var = some
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
     c, y = contrasts.centre @ A, y.nan_to_num()

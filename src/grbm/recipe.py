@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.data.splitting import first_of_each, split
 from grbm.data.tables import spread
 from grbm.data.whitening import Whitened
 from grbm.errors import DivergenceError
@@ -55,11 +56,16 @@ class Learned(NamedTuple):
     is_gaussian: bool  # whether one Gaussian did better on held-out rows than any machine
 
 
-def held_out(n_rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to learn from, and of those to score: at least ten, but none of fewer than forty."""
+def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to learn from, and of those to score: at least ten, but none of fewer than forty.
+
+    Copies, equal in ``same`` (`grbm.data.splitting`), stay together, and one of them is scored for all: as many rows
+    would seem to say more than they do.
+    """
     order = torch.randperm(n_rows, generator=generator(seed, "validation"))
     n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_rows >= 4 * FEWEST_HELD_OUT else 0
-    return order[n:].sort().values, order[:n].sort().values
+    learned_from, held = split(order, n, same)
+    return learned_from, held if same is None else held[first_of_each(same[held])]
 
 
 def begin(rows: Tensor, whitened: Whitened, recipe: Recipe, seed: int) -> TrainState:

@@ -35,7 +35,8 @@ def check_distance(X: Array, mean: Array, var: Array) -> None:
     """Say so where rows lie so much farther out than those learned that they must have other units."""
     with np.errstate(all="ignore"):
         squares = np.square(X.astype(np.float64) - mean) / var
-        far = float(np.sqrt(np.mean(squares, where=~np.isnan(X)))) if len(X) else 0.0
+        known = ~np.isnan(X) & (var > 0)  # where nothing varied `score_samples` tells
+        far = float(np.sqrt(np.mean(squares, where=known))) if known.any() else 0.0
     if far > 10:
         warn_user(
             f"These rows lie {far:.0f} times as far out as those learned; are they scaled as those were?", ScaleWarning

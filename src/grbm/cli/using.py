@@ -155,7 +155,7 @@ def export(args: list[str]) -> None:
     if path.is_dir() and path.suffix in (".onnx", ".pt2"):
         raise UserError(f"{path} is a folder; give the name of a file.")
     scale = run.standardizer
-    encoder = Encoder(run.model, scale.mean, scale.scale, scale.to_z)
+    encoder = Encoder(run.model, scale.mean, scale.scale, scale.projection)
     if path.suffix == ".onnx":
         sizes = {"grbm.n_visible": str(run.model.n_visible), "grbm.n_hidden": str(run.model.n_hidden)}
         write_onnx(encoder, path, {"grbm.run": options.run.resolve().name, **sizes})
@@ -175,7 +175,7 @@ def export(args: list[str]) -> None:
             f"share a full covariance. Write its encoder (.onnx or .pt2), or train with --dataset.standardise pixel."
         )
     else:
-        run.model.double().rescaled(scale.mean, scale.scale).save_pretrained(
+        run.model.double().rescaled(scale.mean[scale.kept], scale.scale[scale.kept]).save_pretrained(
             path
         )  # far from 0, float32 has too few digits
         print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")

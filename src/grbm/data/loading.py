@@ -12,8 +12,9 @@ from grbm.data.config import DatasetConfig, Source
 from grbm.data.images import load_digits, load_idx
 from grbm.data.mixtures import MIXTURES, Mixture
 from grbm.data.pictures import ImageShape, Look, is_arrow, open_arrow, open_pictures
+from grbm.data.splitting import copies, split
 from grbm.data.standardise import Standardizer
-from grbm.data.tables import ColumnStatistics, StoredTable, Table, measure, refuse_not_finite
+from grbm.data.tables import ColumnStatistics, StoredTable, Table, measure, nothing_varies, refuse_not_finite
 from grbm.devices import require_memory
 from grbm.errors import UserError
 from grbm.randomness import generator
@@ -29,6 +30,7 @@ class Dataset(NamedTuple):
     levels: int | None = None  # where numbers are k/(levels − 1): how many different ones there are
     numbers: tuple[Tensor, Tensor] | None = None  # of the rows of train and test in the file that was split
     columns: tuple[str, ...] = ()  # their names, where they have any
+    same: Tensor | None = None  # (n,), equal for rows of train that are copies of one another
 
     @property
     def is_grey(self) -> bool:
@@ -124,7 +126,7 @@ def statistics(dataset: Dataset, where: str) -> Measured:
     digest = hashlib.sha256()
     train = measure(dataset.train, where, digest)
     if not (train.high > train.low).any():
-        raise UserError("Every column of the data is constant, so there is nothing to learn; check the input.")
+        raise nothing_varies(len(dataset.train))
     test = measure(dataset.test, where, digest) if len(dataset.test) else None
     n, n_columns = dataset.train.shape
     return Measured(train, test, f"{n} + {len(dataset.test)} x {n_columns}, {digest.hexdigest()[:32]}")
@@ -143,12 +145,14 @@ def _split(rows: Table, config: DatasetConfig, source: Source, seed: int) -> Dat
         raise UserError(f"{source.path or source.folder} holds a single {what}; training needs at least 2.")
     order = torch.randperm(len(rows), generator=generator(seed, "split"))[: config.subset]
     n_test = int(len(order) * config.held_out)
-    parts = order[n_test:].sort().values, order[:n_test].sort().values
+    same = copies(rows, is_picture=config.name in ("images", "celeba"))
+    parts = split(order, n_test, same)
+    same = None if same is None else same[parts[0]]
     if isinstance(rows, Tensor):
-        return Dataset(rows[parts[0]], rows[parts[1]], numbers=parts)
+        return Dataset(rows[parts[0]], rows[parts[1]], numbers=parts, same=same)
     if len(order) * rows.n_columns * 4 > source.memory << 20:
-        return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=parts)
+        return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=parts, same=same)
     held = [rows[part] for part in parts]
     for part, numbers in zip(held, parts, strict=True):
         refuse_not_finite(part.numpy(), numbers, str(source.path))
-    return Dataset(held[0], held[1], numbers=parts)
+    return Dataset(held[0], held[1], numbers=parts, same=same)

@@ -6,21 +6,25 @@ import torch
 from torch import Tensor
 
 from grbm.data.config import Mode
-from grbm.data.tables import ColumnStatistics, StoredTable, measure
+from grbm.data.tables import ROUNDING, ColumnStatistics, StoredTable, measure, resolution, vary
 from grbm.model import Base
+
+DIGITS = 64  # roundings that a row may be away from an exact relation
 
 
 class Standardizer(NamedTuple):
     """x -> z in float32, and back in float64: z = (x − mean)/scale, in new coordinates ``@ to_z`` where it whitens.
 
     Where columns are constant, or exact linear functions of others, z has fewer units (K) than x has columns (N):
-    ``to_z`` does not look at them, and ``to_x`` puts them back. All float64.
+    ``to_z`` does not look at them, and ``to_x`` puts them back; without whitening z is of the ``columns`` that vary.
+    All float64.
     """
 
     mean: Tensor  # (N,)
     scale: Tensor  # (N,)
     to_z: Tensor | None = None  # (N, K), zero in the rows of columns that are left out
     to_x: Tensor | None = None  # (K, N)
+    columns: Tensor | None = None  # (K,) int64, where nothing is whitened and others are constant
 
     @property
     def n_columns(self) -> int:
@@ -30,12 +34,22 @@ class Standardizer(NamedTuple):
     @property
     def n_units(self) -> int:
         """K, what z has."""
+        if self.columns is not None:
+            return len(self.columns)
         return len(self.mean) if self.to_z is None else self.to_z.shape[1]
 
     @property
     def kept(self) -> Tensor:
         """(N,) bool: the columns that z is made of; a density of x is one of these."""
-        return torch.ones_like(self.mean, dtype=torch.bool) if self.to_z is None else (self.to_z != 0).any(1)
+        if self.to_z is not None:
+            return (self.to_z != 0).any(1)
+        every = torch.ones_like(self.mean, dtype=torch.bool)
+        return every if self.columns is None else torch.zeros_like(every).index_fill(0, self.columns, True)
+
+    @property
+    def projection(self) -> Tensor | None:
+        """(N, K): what (x − mean)/scale is multiplied by; None where that is z."""
+        return self.to_z if self.columns is None else torch.eye(self.n_columns).double()[:, self.columns]
 
     @property
     def log_det(self) -> float:
@@ -43,15 +57,21 @@ class Standardizer(NamedTuple):
         log_scale = float(self.scale[self.kept].log().sum())
         return -log_scale if self.to_z is None else float(self.to_z[self.kept].slogdet().logabsdet) - log_scale
 
-    def apart(self, x: Tensor) -> Tensor:
-        """How far rows x (n, N) are from what z makes of them, per column, in deviations: 0 but for columns left out.
+    def breaks(self, x: Tensor) -> Tensor:
+        """(n, N) bool: where rows x have other numbers in columns left out than those that z has follow from.
 
-        It is NaN where something that a column hangs on is NaN.
+        Beyond what their own digits are worth, with what else a column hangs on; not where something of it is NaN.
         """
-        z = (x.double() - self.mean) / self.scale
-        if self.to_z is None or self.to_x is None:
-            return torch.zeros_like(z)
-        return torch.where(self.kept, 0.0, z - z @ self.to_z @ self.to_x)
+        x = x.double()
+        z = (x - self.mean) / self.scale
+        if self.projection is None:
+            return torch.zeros_like(z, dtype=torch.bool)
+        size = z.abs() + (self.mean / self.scale).abs()
+        error = size * torch.from_numpy(resolution(x.numpy()))
+        left = z if self.to_z is None or self.to_x is None else z - z @ self.to_z @ self.to_x
+        if self.to_z is not None and self.to_x is not None:
+            error = error + error @ self.to_z.abs() @ self.to_x.abs()
+        return ~self.kept & (left.abs() > DIGITS * error)
 
     @classmethod
     def fit(
@@ -59,9 +79,9 @@ class Standardizer(NamedTuple):
     ) -> "Standardizer":
         """Fit to data x (n, N), or to its statistics, with columns in channel-major order (channels, height, width).
 
-        Constant columns, and those that vary by rounding alone, keep their scale. Where all columns have the same
-        unit, as pixels do, ``floor`` bounds the scale below by that share of the overall deviation, so that a pixel
-        that is lit once in the whole data is not blown up.
+        Columns that are constant, or vary by rounding alone, keep their scale; in mode "pixel" they are left out. Where
+        all columns have the same unit, as pixels do, ``floor`` bounds the scale below by that share of the overall
+        deviation, so that a pixel that is lit once in the whole data is not blown up, and none is left out.
         """
         stats = measure(x) if isinstance(x, Tensor) else x
         n_columns = len(stats.mean)
@@ -69,8 +89,13 @@ class Standardizer(NamedTuple):
             raise ValueError("Whitening needs all rows: grbm.data.whitening.whiten.")
         if mode == "none":
             return cls(torch.zeros(n_columns).double(), torch.ones(n_columns).double())
+        largest = torch.maximum(stats.low.abs(), stats.high.abs())
         if mode == "pixel":
             mean, scale = stats.mean, stats.var.sqrt()
+            varies = torch.from_numpy(vary(scale.numpy(), stats.low.numpy(), stats.high.numpy()))
+            if floor == 0 and not varies.all():
+                mean, scale = torch.where(varies, mean, stats.low), torch.where(varies, scale, 1.0)
+                return cls(mean, scale, columns=varies.nonzero().squeeze(1))
         else:
             groups = n_channels if mode == "channel" else 1
             means, variances = stats.mean.view(groups, -1), stats.var.view(groups, -1)
@@ -78,8 +103,7 @@ class Standardizer(NamedTuple):
             spread = (variances + (means - centre).square()).mean(1, keepdim=True).sqrt()
             mean, scale = (x.expand_as(means).reshape(-1) for x in (centre, spread))
         scale = scale.clamp_min(floor * float(stats.var.mean().sqrt()))
-        scale = torch.where(scale > 1e-12 * torch.maximum(stats.low.abs(), stats.high.abs()), scale, 1.0)
-        return cls(mean, scale)
+        return cls(mean, torch.where(scale > ROUNDING * largest, scale, 1.0))
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.exactly(x).float()
@@ -87,11 +111,24 @@ class Standardizer(NamedTuple):
     def exactly(self, x: Tensor) -> Tensor:
         """z in float64."""
         z = (x.double() - self.mean) / self.scale
+        if self.columns is not None:
+            return z[:, self.columns]
         return z if self.to_z is None else z @ self.to_z
 
     def inverse(self, z: Tensor) -> Tensor:
+        """x in float64, from z (n, K)."""
         z = z.double() if self.to_x is None else z.double() @ self.to_x
+        if self.columns is not None:
+            z = z.new_zeros(len(z), self.n_columns).index_copy(1, self.columns, z)
         return z * self.scale + self.mean
+
+    def deviations_in_units(self, std: Tensor) -> Tensor:
+        """Deviations (..., N) of columns as those of z's units, where nothing is whitened."""
+        return (std / self.scale)[..., self.kept]
+
+    def deviations_in_columns(self, std: Tensor) -> Tensor:
+        """And back, (n, K) to (n, N): 0 for what does not vary."""
+        return self.inverse(std) - self.mean
 
     def base(self, stats: ColumnStatistics, floor: float = 1e-4) -> Base:
         """The Gaussian with independent units that matches the standardised data; constant columns get the floor.
@@ -99,6 +136,8 @@ class Standardizer(NamedTuple):
         Not of whitened data, whose base `grbm.data.whitening` gives.
         """
         mean, var = (stats.mean - self.mean) / self.scale, stats.var / self.scale**2
+        if self.columns is not None:
+            mean, var = mean[self.columns], var[self.columns]
         return Base(mean.float(), var.clamp_min(floor).float())
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from grbm.errors import UserError
 
 CHUNK = 1_000_000  # numbers read at a time when a table is passed over
+DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
+ROUNDING = 2 * DOUBLE  # share of a column's size that it may vary by without meaning anything
 
 
 class StoredTable:
@@ -86,6 +88,46 @@ def refuse_not_finite(x: np.ndarray, numbers: Tensor | None, where: str, first: 
         )
 
 
+def vary(std: np.ndarray, low: np.ndarray, high: np.ndarray, digits: Any = DOUBLE) -> np.ndarray:
+    """(N,) bool: columns of these deviations and bounds that vary by more than rounding to ``digits`` can make."""
+    varies: np.ndarray = (high > low) & (std > 2 * digits * np.maximum(np.abs(low), np.abs(high)))
+    return varies
+
+
+def resolution(x: np.ndarray) -> np.ndarray:
+    """(N,): what the numbers of each column are rounded to, as a share of their size.
+
+    That of float64, or of float32 where all are such numbers and not all are integers, which are exact.
+    """
+    with np.errstate(over="ignore"):
+        is_single = ((x == x.astype(np.float32)) | np.isnan(x)).all(0) & (x != np.round(x)).any(0)
+    return np.where(is_single, SINGLE, DOUBLE)
+
+
+def nothing_varies(n_rows: int) -> UserError:
+    """What is said of a table of which nothing can be learned."""
+    what = "Every column of the data is constant" if n_rows > 1 else "The data are a single row (n_samples=1)"
+    return UserError(f"{what}, so there is nothing to learn; check the input.")
+
+
+def refuse_magnitudes(low: np.ndarray, high: np.ndarray, where: str, dtype: Any = np.float64) -> None:
+    """Raise UserError for the first column whose numbers, or how they vary, have squares beyond ``dtype``."""
+    least, most = (4 * np.sqrt(np.finfo(dtype).tiny), np.sqrt(np.finfo(dtype).max) / 4)
+    largest = np.maximum(np.abs(low), np.abs(high))
+    with np.errstate(over="ignore"):
+        range_ = high - low
+    wrong = (largest > most) | ((range_ > 0) & (range_ < least))
+    if wrong.any():
+        column = int(np.argmax(wrong))
+        is_large = largest[column] > most
+        number, verb = (largest[column], "divide") if is_large else (range_[column], "multiply")
+        what = "holds numbers of up to" if is_large else "varies by"
+        raise UserError(
+            f"{where} {what} {number:.3g} in column {column}, whose square is beyond {np.dtype(dtype)}; {verb} it by a "
+            f"constant."
+        )
+
+
 def measure(table: Table, where: str = "the data", digest: Digest | None = None) -> ColumnStatistics:
     """ColumnStatistics in one pass (Chan, Golub & LeVeque 1983), the same for any number of threads.
 
@@ -109,8 +151,5 @@ def measure(table: Table, where: str = "the data", digest: Digest | None = None)
         n += k
         np.minimum(low, x.min(0), out=low)
         np.maximum(high, x.max(0), out=high)
-    if not np.isfinite(squares).all():
-        column = int(np.argmin(np.isfinite(squares)))
-        largest = max(abs(low[column]), abs(high[column]))
-        raise UserError(f"{where} holds numbers of up to {largest:.3g} in column {column}; divide it by a constant.")
+    refuse_magnitudes(low, high, where)
     return ColumnStatistics(*(torch.from_numpy(x) for x in (mean, squares / n, low, high)))

@@ -19,11 +19,13 @@ import torch
 
 from grbm.contrasts import NUMBER, Contrasts, ask_for_contrasts, elliptical
 from grbm.data.standardise import Standardizer
+from grbm.data.tables import nothing_varies, resolution, vary
 from grbm.model import Base
 from grbm.randomness import generator
 from grbm.reference import Reference
 
-EXACT = 1e-10  # share of a column's variance, below which what other columns leave of it is rounding
+EXACT = 1e-12  # share of a column's deviation, below which what others leave of it is lost in float64
+NARROW = 1e-3  # the same, below which what is left is a column of its own
 FIT_ROWS = 4000  # rows that mixtures are fitted to
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
@@ -55,14 +57,13 @@ class Whitened(NamedTuple):
 def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed: int = 0) -> Whitened:
     """Find coordinates for rows x (n, N), float64; columns of any units. ``fine`` ones have clusters for their unit.
 
-    There are ``n_contrasts``, by default as many as describe the rows best.
+    There are ``n_contrasts``, by default as many as describe the rows best. Raises UserError where nothing varies.
     """
     mean, varies, scale, standard = _standard(x)
-    covariance = standard.T @ standard / len(x)
-    kept = independent(x)
-    if not kept.any() or len(x) < 2:
-        raise ValueError("Whitening needs two rows or more, and a column that varies.")
-    inside = standard[:, kept]
+    kept, to_inside = set_apart(x)
+    if not kept.any():
+        raise nothing_varies(len(x))
+    inside = standard[:, kept] @ to_inside
     is_wide = inside.shape[1] > WIDEST
     is_short = len(x) < (ROWS_A_UNIT if is_wide else ROWS_A_COLUMN) * inside.shape[1]
     coordinates = _root(cross_validated(inside) if is_short and is_wide else _shrunk(inside))
@@ -93,15 +94,15 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
         turn, within = turn / unit, within / unit**2
     coordinates = coordinates @ turn
 
+    z = white @ turn
     to_z = np.zeros((x.shape[1], coordinates.shape[1]))
-    to_z[kept] = coordinates
+    to_z[kept] = to_inside @ coordinates
+    from_inside = np.linalg.inv(coordinates)
     to_x = np.zeros(to_z.T.shape)
-    to_x[:, kept] = np.linalg.inv(coordinates)
+    to_x[:, kept] = from_inside @ np.linalg.inv(to_inside)
     follows = varies & ~kept
     if follows.any():
-        weights = np.linalg.solve(covariance[np.ix_(kept, kept)], covariance[np.ix_(kept, follows)])
-        to_x[:, follows] = to_x[:, kept] @ weights
-    z = white @ turn
+        to_x[:, follows] = from_inside @ np.linalg.lstsq(inside, standard[:, follows], rcond=None)[0]
     if not is_sure:
         widths = np.square(turn).sum(0)
         means, factors = tied.means_ @ turn, np.repeat(np.diag(np.sqrt(within))[None], tied.n_components, 0)
@@ -180,34 +181,65 @@ def coarse(x: Array) -> Array:
 def correlation(x: Array) -> float:
     """Nats a row that a Gaussian with full covariance has above one of independent columns, where all vary."""
     covariance = _shrunk(_standard(x.astype(np.float64))[3])
-    values = np.linalg.eigvalsh(covariance).clip(EXACT)  # below is rounding
+    values = np.linalg.eigvalsh(covariance).clip(1e-10)  # below is rounding
     return 0.5 * float(np.log(np.diag(covariance)).sum() - np.log(values).sum())
 
 
 def _standard(x: Array) -> tuple[Array, Array, Array, Array]:
     """The mean of each column, whether it varies, its deviation (1 where it does not), and x standardised by them."""
-    mean, std = x.mean(0), x.std(0)
-    varies = std > 1e-7 * np.maximum(np.abs(x.min(0)), np.abs(x.max(0)))
-    scale = np.where(varies, std, 1.0)
+    low = x.min(0)
+    mean = low + (x - low).mean(0)  # the digits that vary may be the last of many
+    std = (x - mean).std(0)
+    varies = vary(std, low, x.max(0), resolution(x))
+    mean, scale = np.where(varies, mean, low), np.where(varies, std, 1.0)
     return mean, varies, scale, np.where(varies, (x - mean) / scale, 0.0)
 
 
 def independent(x: Array) -> Array:
     """(N,) bool: columns of x (n, N) that vary and are no linear functions of those before them.
 
-    By Cholesky's algorithm, which finds nothing left of the others. Once there is a column less than rows all further
-    ones are kept, since so many fit whatever they are.
+    But for the rounding of their numbers. Once there is a column less than rows all further ones are kept, since so
+    many fit whatever they are.
     """
-    _, varies, _, standard = _standard(x.astype(np.float64))
-    left, kept = standard.T @ standard / len(x), varies.copy()
-    for j in range(len(left)):
-        if not varies[j]:
-            continue
-        if left[j, j] < EXACT:
-            kept[j] = kept[:j].sum() >= len(x) - 1
-            continue
-        left[j + 1 :, j + 1 :] -= np.outer(left[j + 1 :, j], left[j, j + 1 :]) / left[j, j]
-    return kept
+    return set_apart(x.astype(np.float64))[0]
+
+
+def set_apart(x: Array) -> tuple[Array, Array]:
+    """Which columns of x (n, N) are `independent`, and a change (K, K) of these, standardised, on whose right they go.
+
+    It puts what others leave of a column, of deviation 1, in its place where that is hardly anything: the spread of two
+    prices is a direction like any other, and beside the prices it would be lost. By the method of Gram and Schmidt.
+    """
+    mean, varies, scale, standard = _standard(x)
+    n, which = len(x), np.flatnonzero(varies)
+    columns = standard[:, which] / math.sqrt(n)
+    if n > len(which):  # the same lengths and angles in fewer numbers
+        columns = np.asarray(np.linalg.qr(columns, mode="r"))
+    size = np.abs(standard).max(0) + np.abs(mean / scale)
+    error = (resolution(x) * size)[which]  # of a number, in deviations
+    basis, factor = np.zeros((len(columns), 0)), np.zeros((0, 0))  # columns kept so far are basis @ factor
+    is_kept, rows = np.ones(len(which), bool), []
+    for j, column in enumerate(columns.T):
+        k = basis.shape[1]
+        if k >= n - 1:
+            break
+        along = basis.T @ column
+        along += basis.T @ (column - basis @ along)  # what rounding has left of it
+        rest = column - basis @ along
+        left, weights = float(np.linalg.norm(rest)), np.linalg.solve(factor, along)
+        rounding = math.hypot(error[j], np.linalg.norm(weights * error[:j][is_kept[:j]]))
+        is_kept[j] = left > max(rounding, EXACT * (1 + float(np.linalg.norm(weights))))
+        if is_kept[j]:
+            basis = np.column_stack([basis, rest / left])
+            factor = np.block([[factor, along[:, None]], [np.zeros((1, k)), np.full((1, 1), left)]])
+            if left < NARROW and 2 * k < n:
+                rows.append((k, weights, left * math.sqrt(n / (n - k))))
+    change = np.eye(int(is_kept.sum()))
+    for k, weights, left in rows:
+        change[:k, k], change[k, k] = -weights / left, 1 / left
+    kept = varies.copy()
+    kept[which] = is_kept
+    return kept, change
 
 
 def _shrunk(rows: Array) -> Array:
@@ -232,7 +264,7 @@ def cross_validated(x: Array) -> Array:
         mean = rest.mean(0)
         vectors = np.linalg.eigh((rest - mean).T @ (rest - mean))[1]
         squares += np.square((unseen - mean) @ vectors).sum(0)
-    values = np.maximum(isotonic_regression(squares / n), EXACT)
+    values = np.maximum(isotonic_regression(squares / n), 1e-10)
     vectors = np.linalg.eigh(x.T @ x)[1]
     found: Array = vectors * values @ vectors.T
     return found

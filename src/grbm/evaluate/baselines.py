@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from grbm.data.whitening import best_mixture, independent
+from grbm.data.whitening import best_mixture, independent, set_apart
 
 FIT_ROWS = 10_000
 LARGEST_MIXTURE = 64  # columns, above which mixtures with full covariances take minutes
@@ -52,7 +52,11 @@ def baselines(train: Array, test: Array, *, kept: Array | None = None, seed: int
     mean, std = train[:, kept].mean(0), train[:, kept].std(0)
     x, y = ((rows[:, kept] - mean) / std for rows in (train, test.astype(np.float64)))
     units = -float(np.log(std).sum())
-    found = [Baseline("independent features", _normal(y, np.eye(x.shape[1])))]
+    independent_features = Baseline("independent features", _normal(y, np.eye(x.shape[1])) + units)
+    own, change = set_apart(train[:, kept])
+    if own.all():  # a direction in which rows hardly vary is one like any other
+        x, y, units = x @ change, y @ change, units + float(np.linalg.slogdet(change)[1])
+    found: list[Baseline] = []
     from sklearn.covariance import ledoit_wolf
 
     found.append(Baseline("one Gaussian", _normal(y, ledoit_wolf(x, assume_centered=True)[0])))
@@ -66,7 +70,7 @@ def baselines(train: Array, test: Array, *, kept: Array | None = None, seed: int
         with warnings.catch_warnings(), np.errstate(divide="ignore"):
             warnings.simplefilter("ignore")
             found.append(Baseline("kernel density", gaussian_kde(x.T).logpdf(y.T)))
-    return [b._replace(log_p=b.log_p + units) for b in found]
+    return [independent_features, *(b._replace(log_p=b.log_p + units) for b in found)]
 
 
 def _normal(y: Array, covariance: Array) -> Array:

@@ -206,6 +206,7 @@ def read_data(
         data.pop("image_shape", None),
         UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file."),
     )
+    columns = data.pop("columns", None)
     if not all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values()):
         raise whole
     parts = [data.pop(f"reference_{name}", None) for name in REFERENCE]
@@ -219,11 +220,14 @@ def read_data(
     if not sound or not (data["scale"] > 0).all() or not (data["base_var"] > 0).all():
         raise whole
     if to_z is None or to_x is None:
-        if to_z is not to_x or K != N:
+        every = torch.arange(N)
+        if to_z is not to_x or (every if columns is None else columns).shape != (K,):
             raise whole
-        standardizer = Standardizer(data["mean"].double(), data["scale"].double())
+        if columns is not None and not (columns.dtype == torch.int64 and torch.isin(columns, every).all()):
+            raise whole
+        standardizer = Standardizer(data["mean"].double(), data["scale"].double(), columns=columns)
     else:
-        if to_z.shape != (N, K) or to_x.shape != (K, N) or K == 0:
+        if to_z.shape != (N, K) or to_x.shape != (K, N) or K == 0 or columns is not None:
             raise whole
         if not torch.allclose(to_x.double() @ to_z.double(), torch.eye(K).double(), atol=1e-4):
             raise whole

@@ -56,7 +56,7 @@ def impute_rows(
     found = impute(
         model,
         scale(torch.from_numpy(rows)),
-        noise_var=(noise_std / scale.scale).square(),
+        noise_var=scale.deviations_in_units(torch.tensor(noise_std)).square(),
         n_steps=n_steps,
         burn_in=n_steps // 4,
         n_chains=n_chains,
@@ -64,5 +64,5 @@ def impute_rows(
         base=run.base,
         seed=seed,
     )
-    mean, std = scale.inverse(found.mean.cpu()).numpy(), (found.std.cpu().double() * scale.scale).numpy()
+    mean, std = scale.inverse(found.mean.cpu()).numpy(), scale.deviations_in_columns(found.std.cpu()).numpy()
     return (np.where(np.isnan(rows), mean, rows) if noise_std == 0 else mean), std

@@ -10,8 +10,9 @@ from torch import Tensor
 from grbm.contrasts import Contrasts, scaled_gaussians
 from grbm.coordinates import FEWEST_ROWS, Array
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
+from grbm.data.splitting import first_of_each
 from grbm.data.standardise import Standardised, Standardizer
-from grbm.data.tables import StoredTable, spread
+from grbm.data.tables import StoredTable, nothing_varies, spread
 from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
 from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
@@ -63,7 +64,7 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     known = group.broadcast(group.on_leader(lambda: _scale(config, dataset, measured, folder, resume)))
     scale, base, reference, contrasts = known
     torch_device = pick_device(device or config.device, work(config, dataset.train.shape[1]))
-    learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed)
+    learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same)
     validation = scale(dataset.train[held[:10_000]]).to(torch_device)
     data = _standardised(dataset, scale, torch_device, learned_from if len(held) else None)
     objective = group.on_leader(lambda: _objective(config, len(data), base, reference, group))
@@ -96,7 +97,8 @@ def _for_table(config: RunConfig, dataset: Dataset) -> RunConfig:
     if config.dataset.standardise != "whiten" or not ("dataset.standardise" in config.given or _suits(dataset)):
         return for_wide(config)
     n_units = int(independent(_some(dataset)).sum())
-    return config if has_rounds(len(dataset.train), n_units) else without_rounds(config)
+    n_rows = len(dataset.train) if dataset.same is None else len(first_of_each(dataset.same))
+    return config if has_rounds(n_rows, n_units) else without_rounds(config)
 
 
 def _suits(dataset: Dataset) -> bool:
@@ -118,14 +120,14 @@ def _scale(
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
         return read_data(folder)[:4]  # what the checkpoints were learned with; their fingerprint guards the data
     if config.dataset.standardise == "whiten":
-        learned_from = held_out(len(dataset.train), config.train.validation, config.seed)[0]
+        learned_from = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same)[0]
         rows = dataset.train[learned_from[spread(len(learned_from), WHITENED_ROWS)]]
         fine = sees_clusters(config.model.n_hidden)
         whitened = whiten(rows.double().numpy(), fine=fine, n_contrasts=n_contrasts, seed=config.seed)
-        if whitened.scale.n_units == 0:
-            raise UserError("No column is left that is not constant; check the input.")
         return whitened.scale, whitened.base, whitened.reference, whitened.contrasts
     scale = standardizer(config.dataset, dataset, measured.train)
+    if not scale.n_units:
+        raise nothing_varies(len(dataset.train))
     measured.refuse_extreme(scale, where)
     base = scale.base(measured.train)
     if n_contrasts is None or n_contrasts == 1:

@@ -468,9 +468,9 @@ def png_header(width: int, height: int) -> bytes:
     return head + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
 
 
-def tif(mode: str) -> bytes:
+def tif(mode: str, colour: float = 0) -> bytes:
     content = io.BytesIO()
-    Image.new(mode, (9, 9)).save(content, "TIFF")
+    Image.new(mode, (9, 9), colour).save(content, "TIFF")
     return content.getvalue()
 
 
@@ -483,7 +483,7 @@ def tif(mode: str) -> bytes:
         ("x.ppm", b"P6 9 -9 255 " + bytes(300), "x.ppm"),
         ("x.ppm", b"P6 nine 9 255 " + bytes(300), "x.ppm"),
         ("x.ppm", b"P6 9 9 255 " + bytes(3), "x.ppm"),
-        ("x.tif", tif("F"), "floating-point numbers"),
+        ("x.tif", tif("F", -1.0), "negative"),
         ("x.tif", tif("RGB")[:60], "x.tif"),
         ("x.tif", b"II*\x00" + bytes(40), "x.tif"),
         ("x.png", b"", "x.png"),

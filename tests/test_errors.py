@@ -175,7 +175,7 @@ def test_hugging_face_data_sets_that_hold_something_else(tmp_path):
     datasets = pytest.importorskip("datasets")
     table = datasets.Dataset.from_dict({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     table.save_to_disk(str(tmp_path / "two"))
-    with pytest.raises(UserError, match=r"--dataset\.key: a, b"):
+    with pytest.raises(UserError, match=r"--key: a, b"):
         open_arrow(tmp_path / "two", None)
     with pytest.raises(UserError, match="no column 'c'"):
         open_arrow(tmp_path / "two", "c")

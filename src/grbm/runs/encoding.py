@@ -1,6 +1,6 @@
 """Binary codes of data: the hidden units of a trained model, as probabilities or as drawn bits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,13 @@ from grbm.runs.sampling import on_device
 CHUNK = 4096  # rows at a time: tables may be larger than memory
 
 
-def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
+def rows_to_encode(
+    run: Run, what: str, key: str | None = None, note: Callable[[str], None] = lambda text: None
+) -> Table:
     """The run's own "train" or "test" rows, or those of a file or folder, read as the run reads its data.
 
-    Raises UserError where there is no such thing, or its rows do not fit the model.
+    ``note`` is called with what the user should know. Raises UserError where there is no such thing, or its rows do
+    not fit the model.
     """
     config: RunConfig = run.config
     if what in ("train", "test"):
@@ -33,9 +36,10 @@ def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
             raise UserError(f"{run.folder} kept no rows from training; encode train, or a file.")
         return rows
     path, key = Path(what), key or config.dataset.key
-    pictures = path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)
-    if pictures and run.image_shape is not None:
-        rows = open_pictures(path, _look(run), key)[0]
+    if (path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)) and run.image_shape is not None:
+        pictures = open_pictures(path, _look(run), key)
+        pictures.describe(path, note)
+        rows = pictures.rows
     elif path.suffix.lower() in SUFFIXES:
         raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
@@ -46,10 +50,11 @@ def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
 
 
 def _look(run: Run) -> Look:
-    """Pictures made like those that the run learned from: cropped as they were, of their size, grey if they were."""
+    """Pictures made like those that the run learned from: as they were cropped, sized and scaled, grey if they were."""
     assert run.image_shape is not None
     look, (channels, height, width) = look_of(run.config.dataset), run.image_shape
-    return Look(look.crop, look.size or (height if height == width else None), look.grey or channels == 1)
+    size = look.size or (height if height == width else None)
+    return look._replace(size=size, grey=look.grey or channels == 1)
 
 
 def strangeness(run: Run, rows: Table) -> float:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -91,8 +92,8 @@ def train(
         notes = _take_up(run, folder, group, warn) if resume else Notes()
         if not resume:  # only now, when nothing in the configuration can fail any more
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
-            if group.is_leader and run.dataset.is_grey:
-                warn("These pictures are grey, and learned as three equal channels; --dataset.grey learns one.")
+            if group.is_leader:
+                _describe_pictures(run, warn)
         log = group.on_leader(lambda: _open(run, folder))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
@@ -101,6 +102,17 @@ def train(
             if log is not None:
                 with suppress(OSError):  # all that counts was flushed before
                     log.close()
+
+
+def _describe_pictures(run: Prepared, warn: Callable[[str], None]) -> None:
+    """Say what was made of pictures where the user may have meant something else."""
+    pictures = run.dataset.pictures
+    if pictures is not None:
+        pictures.describe(run.config.data or run.config.data_dir, warn, "; --dataset.white chooses another number")
+        if pictures.white is None and run.config.dataset.white is not None:
+            warn("--dataset.white changes nothing here: no picture has more than 8 bits.")
+    if run.dataset.is_grey:
+        warn("These pictures are grey, and learned as three equal channels; --dataset.grey learns one.")
 
 
 def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]) -> Notes:
@@ -192,6 +204,8 @@ def _name_of(config: RunConfig) -> str:
 def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
     """The configuration as the run was begun with it; raises UserError where that was another."""
     there = RunConfig.read(folder / CONFIG)
+    if config.dataset.white is None:  # as it was chosen when the run was begun
+        config = replace(config, dataset=replace(config.dataset, white=there.dataset.white))
     other = there.difference(config)
     if config.preset == "array":  # what becomes of it when its table turns out to be wide or short
         may_be = config, for_wide(config), without_rounds(config)

@@ -373,7 +373,6 @@ def npy(header: str, body: bytes = bytes(64), version: int = 1) -> bytes:
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904, 4)}"),
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 40)}"),
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2.0, 4)}"),
-        npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 4)}"),
         npy("{'descr': '<Q9', 'fortran_order': False, 'shape': (2, 4)}"),
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 4)}", version=9),
         npy("(" * 400),

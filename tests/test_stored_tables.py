@@ -52,7 +52,7 @@ def test_rows_are_indexed_like_a_tensor(tmp_path):
         assert torch.equal(rows.take(which)[1:], torch.from_numpy(x)[which][1:])
         assert rows[:0].shape == (0, 6)
     assert torch.equal(open_array(tmp_path / "packed.npz", "x")[:], torch.from_numpy(x))
-    with pytest.raises(UserError, match=r"several arrays.*--dataset.key: other, x"):
+    with pytest.raises(UserError, match=r"several arrays.*--key: other, x"):
         open_array(tmp_path / "two.npz")
     with pytest.raises(UserError, match="no array 'y'"):
         open_array(tmp_path / "two.npz", "y")
@@ -180,7 +180,7 @@ def test_pictures_of_sixteen_bits_and_crops_too_large(tmp_path):
         Image.fromarray(ramp).save(tmp_path / "deep" / f"{k}.png")
     rows, *_ = open_pictures(tmp_path / "deep", Look(grey=True))
     np.testing.assert_allclose(rows[:1][0].numpy(), ramp.reshape(-1) / 65535, atol=1 / 255)
-    with pytest.raises(UserError, match=r"8 x 8 pixels, smaller than --dataset.crop 9"):
+    with pytest.raises(UserError, match=r"8 x 8 pixels, smaller than the 9"):
         open_pictures(tmp_path / "deep", Look(crop=9))
 
 

@@ -65,8 +65,8 @@ def encode(args: list[str]) -> None:
     from grbm import files, runs
     from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes, write_contrasts
 
-    run = read_run(options.run, options.data_dir, options.data, options.weights)
-    rows = rows_to_encode(run, options.what, options.key, note)
+    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key)
+    rows = rows_to_encode(run, options.what, note=note)
     form = ".packed" if options.packed else ".bits" if options.bits else ""
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
     if path.suffix != ".npy":

@@ -10,8 +10,9 @@ from torch import Tensor
 from grbm.data.arrays import column_names, open_array
 from grbm.data.config import DatasetConfig, Source
 from grbm.data.images import load_digits, load_idx
+from grbm.data.kinds import is_arrow
 from grbm.data.mixtures import MIXTURES, Mixture
-from grbm.data.pictures import ImageShape, Look, Pictures, is_arrow, open_arrow, open_pictures
+from grbm.data.pictures import ImageShape, Look, Pictures, open_arrow, open_pictures
 from grbm.data.standardise import Standardizer
 from grbm.data.tables import ColumnStatistics, Table, measure, refuse_not_finite
 from grbm.devices import require_memory

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from grbm.data.arrays import UNREADABLE, open_array
+from grbm.data.kinds import SUFFIXES, is_arrow
 from grbm.data.tables import StoredTable
 from grbm.errors import UserError, unreadable
 from grbm.files import cache_folder, keeping, kept
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NOT_DATA = ("__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN")  # folders that systems make beside pictures
 ImageShape = tuple[int, int, int]
 Encoded = Path | io.BytesIO  # a file of a picture, or its content
@@ -50,7 +50,7 @@ class Look(NamedTuple):
 class Found(NamedTuple):
     """Number of pictures of a collection, and of those that are more than one frame of opaque 8-bit colours."""
 
-    count: int = 0
+    n: int = 0
     deep: int = 0  # of more than 8 bits: 16-bit grey, 32-bit integers, floating-point numbers
     fractions: int = 0  # of floating-point numbers
     transparent: int = 0  # with transparency
@@ -90,7 +90,7 @@ class Pictures(NamedTuple):
 
     def describe(self, where: object, note: Callable[[str], None], advice: str = "") -> None:
         """Say by ``note`` what was made of pictures that hold more than 8-bit colours; ``advice`` ends the first."""
-        found, of_all = self.found, f"of {self.found.count:,} pictures in {where}"
+        found, of_all = self.found, f"of {self.found.n:,} pictures in {where}"
         if self.white is not None:
             above = f", and all above is white too, up to {found.largest:,.10g}" if found.largest > self.white else ""
             note(
@@ -106,11 +106,6 @@ class Pictures(NamedTuple):
                 f"{found.several:,} {of_all} have several frames or pages; the first of each is taken, and "
                 f"{found.later:,} are left out."
             )
-
-
-def is_arrow(folder: Path) -> bool:
-    """Whether a folder was written by ``datasets.Dataset.save_to_disk``."""
-    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def open_pictures(folder: Path, look: Look, key: str | None = None) -> Pictures:
@@ -359,7 +354,8 @@ def _decode(target: Path, look: Look, count: int, picture: Callable[[int], tuple
     if count * first.nbytes > free:
         raise UserError(
             f"The {count:,} pictures of {where} need {count * first.nbytes / 1e6:,.0f} MB in {cache_folder()}, "
-            f"where {free / 1e6:,.0f} are free; choose a smaller --dataset.size, or set GRBM_CACHE_DIR."
+            f"where {free / 1e6:,.0f} are free; set GRBM_CACHE_DIR, or have smaller ones: grbm train images "
+            f"--dataset.size"
         )
     together = max(1, min(TOGETHER, IN_MEMORY // first.nbytes))  # so that not all wait in memory to be written
     header = {"descr": "|u1", "fortran_order": False, "shape": (count, *first.shape)}
@@ -375,7 +371,7 @@ def _decode(target: Path, look: Look, count: int, picture: Callable[[int], tuple
             if shape != first.shape:
                 raise UserError(
                     f"{title} is {shape[2]} x {shape[1]} pixels, the first picture in {where} "
-                    f"{first.shape[2]} x {first.shape[1]}; bring them to one size with --dataset.size."
+                    f"{first.shape[2]} x {first.shape[1]}; grbm train images --dataset.size brings them to one size."
                 )
             file.write(content)
             if k % TOGETHER == 0 and count > TOGETHER:
@@ -391,7 +387,8 @@ def _pixels(title: str, source: Encoded, look: Look) -> np.ndarray:
     if crop is not None:
         if crop > min(picture.size):
             raise UserError(
-                f"{title} is {picture.width} x {picture.height} pixels, smaller than --dataset.crop {crop}."
+                f"{title} is {picture.width} x {picture.height} pixels, smaller than the {crop} of grbm train "
+                f"--dataset.crop."
             )
         left, top = (picture.width - crop) // 2, (picture.height - crop) // 2
         picture = picture.crop((left, top, left + crop, top + crop))

@@ -108,7 +108,9 @@ class SamplerConfig:
         known = {f.name for f in fields(kind)}
         if self.name == "global-moves":
             if reference is None:
-                raise UserError("The sampler global-moves needs whitened data: --dataset.standardise whiten.")
+                raise UserError(
+                    "The sampler global-moves needs whitened data: grbm train ... --dataset.standardise whiten"
+                )
             given["reference"], known = reference.widened(base), known - {"sampler"}
         if "sampler" in known:
             rho = given.pop("rho", None)

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 
 from grbm.data.arrays import open_array
+from grbm.data.kinds import SUFFIXES
 from grbm.data.loading import look_of
-from grbm.data.pictures import SUFFIXES, Look, open_arrow, open_pictures
+from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.tables import Table, spread
 from grbm.errors import UserError
 from grbm.files import replacing
@@ -77,10 +78,10 @@ def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
         z = run.standardizer(rows[first : first + CHUNK])
         if not z.isfinite().all():
             row, column = (~z.isfinite()).nonzero()[0].tolist()
-            raise UserError(
-                f"Row {first + row}, column {column} is NaN, infinite or too large; fill gaps with: "
-                f"grbm impute {run.folder} FILE"
-            )
+            place = f"Row {first + row}, column {column}"
+            if rows[first + row : first + row + 1].isnan().any():
+                raise UserError(f"{place} is NaN, or depends on one; fill gaps with: grbm impute {run.folder} FILE")
+            raise UserError(f"{place} is infinite or too large; remove the row.")
         yield z
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -80,13 +81,15 @@ def train(
     group.on_leader(lambda: check_log(config))
     resume = group.broadcast(resume or claiming.is_claimed(folder))
     resume = group.broadcast(resume and (folder / CONFIG).is_file())
+    key = config.dataset.key
     if resume:
-        config = group.broadcast(group.on_leader(lambda: _as_begun(folder, config)))
+        config, key = group.broadcast(group.on_leader(lambda: _as_begun(folder, config)))
         if group.broadcast(group.on_leader(lambda: _is_finished(folder))):
             return
     if not resume:
         group.on_leader(lambda: claiming.refuse_taken(folder, config, overwrite=overwrite))  # before anything is read
     run = prepare(config, folder, group, device, resume=resume)
+    run = run._replace(config=_with(run.config, key=key))  # under which the data lie now is no setting of the run
     with ExitStack() as held:
         group.on_leader(lambda: held.enter_context(claiming.locked(folder)))
         notes = _take_up(run, folder, group, warn) if resume else Notes()
@@ -201,11 +204,18 @@ def _name_of(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
-    """The configuration as the run was begun with it; raises UserError where that was another."""
-    there = RunConfig.read(folder / CONFIG)
-    if config.dataset.white is None:  # as it was chosen when the run was begun
-        config = replace(config, dataset=replace(config.dataset, white=there.dataset.white))
+def _with(config: RunConfig, **changed: Any) -> RunConfig:
+    """``config`` with other settings of its data set."""
+    return replace(config, dataset=replace(config.dataset, **changed))
+
+
+def _as_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, str | None]:
+    """The configuration as the run was begun with it, with the key of the data as it is now, and as it was then.
+
+    Raises UserError where the run was begun with another.
+    """
+    there, now = RunConfig.read(folder / CONFIG), config.dataset.key
+    config = _with(config, key=there.dataset.key, white=config.dataset.white or there.dataset.white)
     other = there.difference(config)
     if config.preset == "array":  # what becomes of it when its table turns out to be wide or short
         may_be = config, for_wide(config), without_rounds(config)
@@ -214,7 +224,7 @@ def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
         raise UserError(
             f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."
         )
-    return config
+    return _with(config, key=now), there.dataset.key
 
 
 def _is_finished(folder: Path) -> bool:

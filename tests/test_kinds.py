@@ -210,7 +210,7 @@ def test_flags_in_messages_are_there():
     of_all = set.intersection(*(flags[name] for name in flags if name != "reproduce" and "--data" in flags[name]))
     others = {"--extra", "--rules", "--only", "--help", "--version"}  # uv's, those of `grbm reproduce fig1`, all's
     for module, said in messages():
-        named = re.findall(r"grbm (\w+)[^-]*?(--[a-z][a-z0-9.-]*[a-z0-9])", said)
+        named = re.findall(r"grbm (\w+)[^-,;]*?(--[a-z][a-z0-9.-]*[a-z0-9])", said)
         for command, flag in named:
             assert flag in flags.get(command, {flag}), said
         bare = set(re.findall(r"--[a-z][a-z0-9.-]*[a-z0-9]", said)) - {flag for _, flag in named} - others

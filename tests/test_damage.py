@@ -384,7 +384,6 @@ def npy(header: str, body: bytes = bytes(64), version: int = 1) -> bytes:
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904, 4)}"),
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 40)}"),
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2.0, 4)}"),
-        npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 4)}"),
         npy("{'descr': '<Q9', 'fortran_order': False, 'shape': (2, 4)}"),
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 4)}", version=9),
         npy("(" * 400),
@@ -479,9 +478,9 @@ def png_header(width: int, height: int) -> bytes:
     return head + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
 
 
-def tif(mode: str) -> bytes:
+def tif(mode: str, colour: float = 0) -> bytes:
     content = io.BytesIO()
-    Image.new(mode, (9, 9)).save(content, "TIFF")
+    Image.new(mode, (9, 9), colour).save(content, "TIFF")
     return content.getvalue()
 
 
@@ -494,7 +493,7 @@ def tif(mode: str) -> bytes:
         ("x.ppm", b"P6 9 -9 255 " + bytes(300), "x.ppm"),
         ("x.ppm", b"P6 nine 9 255 " + bytes(300), "x.ppm"),
         ("x.ppm", b"P6 9 9 255 " + bytes(3), "x.ppm"),
-        ("x.tif", tif("F"), "floating-point numbers"),
+        ("x.tif", tif("F", -1.0), "negative"),
         ("x.tif", tif("RGB")[:60], "x.tif"),
         ("x.tif", b"II*\x00" + bytes(40), "x.tif"),
         ("x.png", b"", "x.png"),

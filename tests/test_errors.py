@@ -175,11 +175,11 @@ def test_hugging_face_data_sets_that_hold_something_else(tmp_path):
     datasets = pytest.importorskip("datasets")
     table = datasets.Dataset.from_dict({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     table.save_to_disk(str(tmp_path / "two"))
-    with pytest.raises(UserError, match=r"--dataset\.key: a, b"):
+    with pytest.raises(UserError, match=r"--key: a, b"):
         open_arrow(tmp_path / "two", None)
     with pytest.raises(UserError, match="no column 'c'"):
         open_arrow(tmp_path / "two", "c")
-    with pytest.raises(UserError, match=r"two: a .* --dataset.key"):
+    with pytest.raises(UserError, match=r"two: a .* --key"):
         open_pictures(tmp_path / "two", Look(), "a")
     datasets.DatasetDict({"train": table, "test": table}).save_to_disk(str(tmp_path / "several"))
     with pytest.raises(UserError, match=r"several .* train, test"):

@@ -52,7 +52,7 @@ def test_rows_are_indexed_like_a_tensor(tmp_path):
         assert torch.equal(rows.take(which)[1:], torch.from_numpy(x)[which][1:])
         assert rows[:0].shape == (0, 6)
     assert torch.equal(open_array(tmp_path / "packed.npz", "x")[:], torch.from_numpy(x))
-    with pytest.raises(UserError, match=r"several arrays.*--dataset.key: other, x"):
+    with pytest.raises(UserError, match=r"several arrays.*--key: other, x"):
         open_array(tmp_path / "two.npz")
     with pytest.raises(UserError, match="no array 'y'"):
         open_array(tmp_path / "two.npz", "y")
@@ -151,17 +151,17 @@ def pictures(folder: Path, n=12, size=(20, 16)) -> None:
 
 def test_folders_of_pictures(tmp_path):
     pictures(tmp_path / "p")
-    rows, shape = open_pictures(tmp_path / "p", Look())
+    rows, shape, *_ = open_pictures(tmp_path / "p", Look())
     assert shape == (3, 16, 20)
     assert rows.shape == (12, 960)
     first = np.asarray(Image.open(tmp_path / "p" / "part0" / "00.png")).transpose(2, 0, 1).reshape(-1) / 255
     np.testing.assert_allclose(rows[:1][0].numpy(), first, atol=1e-7)
-    grey, shape = open_pictures(tmp_path / "p", Look(crop=12, size=8, grey=True))
+    grey, shape, *_ = open_pictures(tmp_path / "p", Look(crop=12, size=8, grey=True))
     assert shape == (1, 8, 8)
     assert float(grey[:].min()) >= 0
     assert float(grey[:].max()) <= 1
     cached = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
-    assert len(cached) == 2
+    assert len(cached) == 3  # two looks, and what the pictures are
     open_pictures(tmp_path / "p", Look())
     assert cached == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}  # decoded once
     Image.new("RGB", (5, 5)).save(tmp_path / "p" / "small.png")
@@ -178,9 +178,9 @@ def test_pictures_of_sixteen_bits_and_crops_too_large(tmp_path):
     ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
     for k in range(2):
         Image.fromarray(ramp).save(tmp_path / "deep" / f"{k}.png")
-    rows, _ = open_pictures(tmp_path / "deep", Look(grey=True))
+    rows, *_ = open_pictures(tmp_path / "deep", Look(grey=True))
     np.testing.assert_allclose(rows[:1][0].numpy(), ramp.reshape(-1) / 65535, atol=1 / 255)
-    with pytest.raises(UserError, match=r"8 x 8 pixels, smaller than --dataset.crop 9"):
+    with pytest.raises(UserError, match=r"8 x 8 pixels, smaller than the 9"):
         open_pictures(tmp_path / "deep", Look(crop=9))
 
 
@@ -240,9 +240,9 @@ def test_hugging_face_data_sets(tmp_path, capsys):
         assert words in capsys.readouterr().err
     faces = datasets.Dataset.from_dict({"face": paths}).cast_column("face", datasets.Image())
     faces.save_to_disk(tmp_path / "faces")
-    rows, shape = open_pictures(tmp_path / "faces", Look(size=8))
+    rows, shape, *_ = open_pictures(tmp_path / "faces", Look(size=8))
     assert shape == (3, 8, 8)
-    folder_rows, _ = open_pictures(tmp_path / "p", Look(size=8))
+    folder_rows, *_ = open_pictures(tmp_path / "p", Look(size=8))
     assert torch.equal(rows[:], folder_rows[:])
 
 
@@ -265,8 +265,8 @@ def test_a_zip_file_of_pictures_is_its_folder(tmp_path, monkeypatch):
     zipped(tmp_path / "p.zip", tmp_path / "p")
     monkeypatch.setattr("grbm.data.pictures.TOGETHER", 5)  # in rounds, with the rows in order all the same
     look = Look(size=8)
-    rows, shape = open_pictures(tmp_path / "p.zip", look)
-    expected, expected_shape = open_pictures(tmp_path / "p", look)
+    rows, shape, *_ = open_pictures(tmp_path / "p.zip", look)
+    expected, expected_shape, *_ = open_pictures(tmp_path / "p", look)
     assert shape == expected_shape == (3, 8, 8)
     assert torch.equal(rows[:], expected[:])
     content = bytearray((tmp_path / "p.zip").read_bytes())

@@ -60,7 +60,13 @@ def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
 
 
 def read_run(
-    folder: Path, data_dir: Path | None, data: Path | None, which: Which = "model", *, quiet: bool = False
+    folder: Path,
+    data_dir: Path | None,
+    data: Path | None,
+    which: Which = "model",
+    *,
+    key: str | None = None,
+    quiet: bool = False,
 ) -> "Run":
     """A run, with its data where they are now; says so if its training ended early. ``quiet`` keeps stdout clean."""
     from grbm.report.words import ending
@@ -73,6 +79,7 @@ def read_run(
     if text := describe(run.config):
         print(text, file=sys.stderr if quiet else sys.stdout)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
+    config = replace(config, dataset=replace(config.dataset, key=key or config.dataset.key))
     return run._replace(config=config)
 
 

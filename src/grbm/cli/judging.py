@@ -29,7 +29,7 @@ def evaluate(args: list[str]) -> None:
     from grbm.report import words
     from grbm.report.scores import dearer, evaluate
 
-    run = read_run(options.run, options.data_dir, options.data, options.weights, quiet=options.json)
+    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
     found: dict[str, Any] = {}
     if options.fid:
         table = _fid(run, options)
@@ -104,7 +104,7 @@ def mixing(args: list[str]) -> None:
         ("--burn-in", "burn_in"),
     ):
         require(flag, counts[name], mixing.FEWEST[name])
-    run = read_run(options.run, options.data_dir, options.data, options.weights, quiet=options.json)
+    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
     own = run.config.sampling.sampler
     named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]
     model = on_device(run)
@@ -148,7 +148,7 @@ def doctor(args: list[str]) -> int:
         return _machine(json_wanted=options.json)
     from grbm.report.doctor import diagnose
 
-    run = read_run(options.run, options.data_dir, options.data, options.weights, quiet=options.json)
+    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
     try:
         dataset = run.load_data()
     except UserError as error:

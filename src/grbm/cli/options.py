@@ -41,6 +41,8 @@ class ResumeOptions:
     """Where the folder of image data is now, if it moved."""
     data: Path | None = None
     """Where the data are now, if they moved."""
+    key: str | None = None
+    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
     figures: bool = True
     """Draw the figures after training."""
 
@@ -82,7 +84,7 @@ class EncodeOptions:
     packed: bool = False
     """Such bits, eight a byte (numpy.unpackbits, axis 1, gives them back)."""
     key: str | None = None
-    """Which array of a .npz archive, or which column."""
+    """Which array of a .npz archive, or which column of a Hugging Face data set."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1
@@ -172,6 +174,8 @@ class EvaluateOptions:
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
     """Where the data are now, if they moved since training."""
+    key: str | None = None
+    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,8 @@ class DoctorOptions:
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
     """Where the data are now, if they moved since training."""
+    key: str | None = None
+    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +229,8 @@ class MixingOptions:
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
     """Where the data are now, if they moved since training."""
+    key: str | None = None
+    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +244,8 @@ class FiguresOptions:
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
     """Where the data are now, if they moved since training."""
+    key: str | None = None
+    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +260,8 @@ class ReportOptions:
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
     """Where the data are now, if they moved since training."""
+    key: str | None = None
+    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
 
 
 @dataclass(frozen=True)

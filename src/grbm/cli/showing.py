@@ -13,7 +13,7 @@ def figures(args: list[str]) -> None:
     options = parse(FiguresOptions, args, "grbm figures")
     from grbm.report.figures import draw
 
-    for path in draw(read_run(options.run, options.data_dir, options.data), seed=options.seed):
+    for path in draw(read_run(options.run, options.data_dir, options.data, key=options.key), seed=options.seed):
         print(f"  {path}")
 
 
@@ -22,7 +22,7 @@ def report(args: list[str]) -> None:
     options = parse(ReportOptions, args, "grbm report")
     from grbm.report.page import report
 
-    print(f"  {report(read_run(options.run, options.data_dir, options.data), seed=options.seed)}")
+    print(f"  {report(read_run(options.run, options.data_dir, options.data, key=options.key), seed=options.seed)}")
 
 
 def compare(args: list[str]) -> None:

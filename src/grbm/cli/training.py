@@ -8,6 +8,7 @@ from typing import Any, get_args
 from grbm.cli.common import flags_of, parse
 from grbm.cli.names import close
 from grbm.cli.options import ResumeOptions, TrainOptions
+from grbm.data.kinds import as_array, conversion, holds_pictures, is_arrow
 from grbm.errors import UserError
 from grbm.runs.config import Dynamics, RunConfig
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
@@ -19,6 +20,7 @@ SHORT = {  # what everyone sets
     "--lr": "--train.learning-rate",
     "--batch-size": "--train.batch-size",
     "--sampler": "--sampler.name",
+    "--key": "--dataset.key",
 }
 
 
@@ -57,9 +59,8 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
     if name.startswith("-"):
         raise UserError(f"The preset goes first: grbm train PRESET {name} ... Choose one of {', '.join(PRESETS)}.")
     if name not in PRESETS:
-        hint = close(name, list(PRESETS))
-        where = f" For a file of your own: grbm train array --data {shlex.quote(name)}." if Path(name).exists() else ""
-        raise UserError(f"There is no preset {name!r}{hint}{where} Choose one of {', '.join(PRESETS)}.")
+        advice = _for_data(Path(name)) if Path(name).exists() else f"Choose one of {', '.join(PRESETS)}."
+        raise UserError(f"There is no preset {name!r}{close(name, list(PRESETS))} {advice}")
     preset = PRESETS[name]
     if name in EXPERIMENTS:
         dynamics, rest = _taken(rest, "--dynamics", "paper")
@@ -72,6 +73,23 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
             raise UserError(f"--scale must be a number, not {scale!r}.") from error
         preset = preset._replace(config=configure(name, dynamics, factor))  # type: ignore[arg-type]
     return name, preset, rest
+
+
+def _for_data(path: Path) -> str:
+    """What learns a file or folder, after a command that makes an array of it where it needs one."""
+    name = shlex.quote(str(path))
+    if (path / "config.json").is_file():
+        return f"{path} is a run, which goes on with: grbm resume {name}"
+    if is_arrow(path):
+        return f"{path} is learned by: grbm train array --data {name}, or pictures in it by: grbm train images ..."
+    if path.is_file() and (made := conversion(path)) is not None:
+        kind, command, into = made
+        return f"{path} is {kind}, learned by: {command} && grbm train array --data {shlex.quote(str(into))}"
+    if holds_pictures(path):
+        return f"{path} holds pictures, learned by: grbm train images --data {name}"
+    if path.suffix in (".npy", ".npz"):
+        return f"{path} is learned by: grbm train array --data {name}"
+    return f"{path} {as_array(path)}" if path.is_file() else f"{path} is a folder without pictures."
 
 
 def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
@@ -88,7 +106,7 @@ def _first(name: str, config: RunConfig) -> str:
     """What people set of this preset, with what it is by default; the whole list follows it."""
     kind = config.dataset.name
     data = {
-        "array": ["--data FILE", "--dataset.key NAME", "--dataset.standardise", "--dataset.held-out"],
+        "array": ["--data FILE", "--key NAME", "--dataset.standardise", "--dataset.held-out"],
         "images": ["--data FOLDER", "--dataset.size", "--dataset.crop", "--dataset.grey", "--dataset.held-out"],
         "celeba": ["--data FILE", "--data-dir FOLDER", "--dataset.size", "--dataset.subset"],
         "mnist": ["--data-dir FOLDER"],
@@ -96,12 +114,12 @@ def _first(name: str, config: RunConfig) -> str:
         "digits": ["--dataset.held-out"],
     }.get(kind, ["--dataset.n-points"])
     values = _values(config) | {"--out": f"runs/{name}"}
-    names = [*data, *SHORT, "--seed", "--out"]
+    names = [*data, *(flag for flag in SHORT if flag != "--key"), "--seed", "--out"]
     if name in EXPERIMENTS:
         names = ["--dynamics", "--scale", *names]
     lines = []
     for flag in names:
-        value = values.get(SHORT.get(flag, flag.split()[0]))
+        value = values.get(SHORT.get(flag.split()[0], flag.split()[0]))
         lines.append(f"  {flag:<24}{'' if value in (None, '') else value}".rstrip())
     takes = [f for f in flags_of(type(config.sampler), "sampler.") if getattr(config.sampler, _field(f)) is not None]
     lines += [f"  {flag:<24}{getattr(config.sampler, _field(flag))}" for flag in takes if flag != "--sampler.name"]
@@ -148,6 +166,7 @@ def resume(args: list[str]) -> None:
     config = RunConfig.read(options.run / runs.CONFIG)
     given = {name: getattr(options, name) for name in ("device", "data_dir", "data")}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    config = replace(config, dataset=replace(config.dataset, key=options.key or config.dataset.key))
     _run(config, options.run, overwrite=False, resume=True, figures=options.figures)
 
 
@@ -173,7 +192,9 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
     except RuntimeError as error:
         if not distributed.lost(error):
             raise
-        raise UserError("Another process of this job ended; read its message, then go on with --resume.") from error
+        raise UserError(
+            f"Another process of this job ended; read its message, then go on with: grbm resume {folder}"
+        ) from error
     finally:
         distributed.leave()
     if not group.is_leader:
@@ -188,7 +209,8 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
 
         print("Drawing figures and the page ...", flush=True)
         run = runs.read(folder)
-        run = run._replace(config=replace(run.config, data_dir=config.data_dir, data=config.data))
+        where = replace(run.config.dataset, key=config.dataset.key)
+        run = run._replace(config=replace(run.config, data_dir=config.data_dir, data=config.data, dataset=where))
         dataset = run.load_data()
         for path in [*draw(run, dataset=dataset), report(run, dataset=dataset)]:
             print(f"  {path}")

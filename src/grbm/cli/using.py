@@ -65,8 +65,8 @@ def encode(args: list[str]) -> None:
     from grbm import files, runs
     from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes, write_contrasts
 
-    run = read_run(options.run, options.data_dir, options.data, options.weights)
-    rows = rows_to_encode(run, options.what, options.key)
+    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key)
+    rows = rows_to_encode(run, options.what, note=note)
     form = ".packed" if options.packed else ".bits" if options.bits else ""
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
     if path.suffix != ".npy":
@@ -107,7 +107,7 @@ def impute(args: list[str]) -> None:
     from grbm.runs.imputing import impute_rows, rows_with_gaps
 
     run = read_run(options.run, None, None, options.weights)
-    rows = rows_with_gaps(run, options.file, options.key)
+    rows = rows_with_gaps(run, options.file, options.key, note)
     path = options.out or options.run / runs.IMPUTED / f"{options.file.stem}.npy"
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")

@@ -7,12 +7,13 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
 import numpy as np
 import torch
 
+from grbm.data.kinds import as_array
 from grbm.data.tables import StoredTable
 from grbm.devices import require_memory
 from grbm.errors import UserError, unreadable
@@ -29,6 +30,10 @@ UNREADABLE = (
 )
 
 
+class _ObjectsError(ValueError):
+    """An array of Python objects, which only unpickling reads."""
+
+
 def open_array(path: Path, key: str | None = None) -> StoredTable:
     """An array (n, N), or (n, ...) flattened to it, from a .npy file or from a .npz archive under ``key``.
 
@@ -39,7 +44,7 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
     try:
         with path.open("rb") as file:
             if file.read(4) not in (b"\x93NUM", b"PK\x03\x04") and path.suffix not in (".npy", ".npz"):
-                raise UserError(f"{path} is no .npy or .npz file; read it with numpy or pandas and numpy.save it.")
+                raise UserError(f"{path} {as_array(path)}")
             file.seek(0)
             archive = file.read(4) == b"PK\x03\x04"
             array = _from_archive(path, file, key) if archive else _map(file, 0, path.stat().st_size)
@@ -47,6 +52,8 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
         raise
     except PermissionError as error:
         raise unreadable(path, error) from error
+    except _ObjectsError as error:
+        raise UserError(f"{path}: {error}; write numbers: x.astype(float), or df.to_numpy(float).") from error
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
@@ -90,6 +97,9 @@ def _member(path: Path, key: str) -> np.ndarray | None:
             return _unpacked(archive, archive.getinfo(f"{key}.npy"), path)
     except UserError:
         raise
+    except _ObjectsError as error:
+        advice = "names: columns=df.columns.to_numpy(str)" if key == COLUMNS else "numbers: x.astype(float)"
+        raise UserError(f"{path}: {error}; write {advice}.") from error
     except UNREADABLE as error:
         raise UserError(f"{path} is not a whole .npz file ({key}: {error}); write it with numpy.savez.") from error
 
@@ -126,7 +136,7 @@ class Mapped:
         return rows
 
 
-def _header(file: BinaryIO | IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def _header(file: BinaryIO | IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, whether columns come first, type, and the bytes of the numbers that a .npy header promises."""
     version = np.lib.format.read_magic(file)  # type: ignore[arg-type]
     if version not in ((1, 0), (2, 0), (3, 0)):
@@ -134,16 +144,16 @@ def _header(file: BinaryIO | IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = header(file)  # type: ignore[arg-type]
     if dtype.hasobject:
-        raise ValueError("it holds Python objects")
+        raise _ObjectsError(f"{name} holds Python objects, which are read by unpickling alone, never done here")
     if any(n < 0 for n in shape):
         raise ValueError(f"its header promises an array of shape {shape}")
     return shape, fortran, dtype, math.prod(shape) * dtype.itemsize
 
 
-def _map(file: BinaryIO, start: int, end: int) -> Mapped:
+def _map(file: BinaryIO, start: int, end: int, name: str = "the array") -> Mapped:
     """The .npy array that lies between ``start`` and ``end`` of a file."""
     file.seek(start)
-    shape, fortran, dtype, size = _header(file)
+    shape, fortran, dtype, size = _header(file, name)
     if file.tell() + size > end:
         raise ValueError(f"its header promises {size:,} bytes of numbers, and {end - file.tell():,} are there")
     return Mapped(file, file.tell(), dtype, shape, "F" if fortran else "C")
@@ -152,14 +162,17 @@ def _map(file: BinaryIO, start: int, end: int) -> Mapped:
 def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.ndarray":
     """One array of a .npz archive: mapped where it is stored as it is, decompressed into memory where it is not."""
     with zipfile.ZipFile(file) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist() if _is_array(entry)}
+        names = list(entries)
+        if not names:
+            raise UserError(f"{path} {as_array(path)}")
         if key is None and len(names) == 2 and COLUMNS in names:
             key = next(name for name in names if name != COLUMNS)
         if key is None and len(names) != 1:
-            raise UserError(f"{path} holds several arrays; name one with --key or --dataset.key: {', '.join(names)}.")
+            raise UserError(f"{path} holds several arrays; name one with --key: {', '.join(names)}.")
         if key is not None and key not in names:
-            raise UserError(f"{path} holds no array {key!r}; name one with --key or --dataset.key: {', '.join(names)}.")
-        entry = archive.infolist()[names.index(key or names[0])]
+            raise UserError(f"{path} holds no array {key!r}; name one with --key: {', '.join(names)}.")
+        entry = entries[key or names[0]]
         if entry.compress_type != zipfile.ZIP_STORED:
             return _unpacked(archive, entry, path)
         with archive.open(entry) as stored:  # to the end, where its checksum is compared
@@ -168,7 +181,17 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
         file.seek(entry.header_offset + 26)  # of the local header, whose name and extra field may differ in length
         name_length, extra_length = struct.unpack("<HH", file.read(4))
         start = entry.header_offset + 30 + name_length + extra_length
-        return _map(file, start, start + entry.file_size)
+        return _map(file, start, start + entry.file_size, _title(entry))
+
+
+def _is_array(entry: zipfile.ZipInfo) -> bool:
+    """Whether a member of an archive is one that numpy.savez wrote, by its name."""
+    path = PurePosixPath(entry.filename)
+    return path.suffix == ".npy" and not path.name.startswith(".")
+
+
+def _title(entry: zipfile.ZipInfo) -> str:
+    return f"the array {entry.filename.removesuffix('.npy')!r}"
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> np.ndarray:
@@ -180,7 +203,7 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> n
         )
     require_memory(entry.file_size, f"{path}, unpacked", "write it with numpy.savez or numpy.save, to be mapped")
     with archive.open(entry) as packed:
-        shape, fortran, dtype, size = _header(packed)
+        shape, fortran, dtype, size = _header(packed, _title(entry))
         numbers = packed.read()  # all, and so to the checksum
     if len(numbers) < size:
         raise ValueError(f"its header promises {size:,} bytes of numbers, and {len(numbers):,} are there")

@@ -33,6 +33,9 @@ class DatasetConfig:
     """Pictures: bring them to squares of this side."""
     grey: bool = False
     """Pictures: one channel in place of three."""
+    white: float | None = None
+    """Pictures of more than 8 bits: the number that is white; by default the largest of 8, 10, 12 ... bits that hold
+    all numbers of the collection, or 1 where none is above it."""
 
 
 class Source(NamedTuple):

@@ -10,11 +10,12 @@ from torch import Tensor
 from grbm.data.arrays import column_names, open_array
 from grbm.data.config import DatasetConfig, Source
 from grbm.data.images import load_digits, load_idx
+from grbm.data.kinds import is_arrow
 from grbm.data.mixtures import MIXTURES, Mixture
-from grbm.data.pictures import ImageShape, Look, is_arrow, open_arrow, open_pictures
+from grbm.data.pictures import ImageShape, Look, Pictures, open_arrow, open_pictures
 from grbm.data.splitting import copies, split
 from grbm.data.standardise import Standardizer
-from grbm.data.tables import ColumnStatistics, StoredTable, Table, measure, nothing_varies, refuse_not_finite
+from grbm.data.tables import ColumnStatistics, Table, measure, nothing_varies, refuse_not_finite
 from grbm.devices import require_memory
 from grbm.errors import UserError
 from grbm.randomness import generator
@@ -31,6 +32,7 @@ class Dataset(NamedTuple):
     numbers: tuple[Tensor, Tensor] | None = None  # of the rows of train and test in the file that was split
     columns: tuple[str, ...] = ()  # their names, where they have any
     same: Tensor | None = None  # (n,), equal for rows of train that are copies of one another
+    pictures: Pictures | None = None  # that the rows are, where they were decoded
 
     @property
     def is_grey(self) -> bool:
@@ -66,8 +68,9 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         rows = open_array(source.path, config.key)
         return _split(rows, config, source, seed)._replace(columns=column_names(source.path, rows.n_columns))
     if name in ("images", "celeba"):
-        rows, shape = _open_images(config, source)
-        return _split(rows, config, source, seed)._replace(image_shape=shape, levels=LEVELS[name])
+        pictures = _open_images(config, source)
+        split = _split(pictures.rows, config, source, seed)
+        return split._replace(image_shape=pictures.shape, levels=LEVELS[name], pictures=pictures)
     if name == "digits":
         split = _split(load_digits()[0], config, source, seed)
         return split._replace(image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
@@ -78,11 +81,11 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
 def look_of(config: DatasetConfig) -> Look:
     """How this data set makes rows of pictures."""
     if config.name == "celeba":
-        return Look(CELEBA_CROP, config.size or 32, config.grey)
-    return Look(config.crop, config.size, config.grey)
+        return Look(CELEBA_CROP, config.size or 32, config.grey, config.white)
+    return Look(config.crop, config.size, config.grey, config.white)
 
 
-def _open_images(config: DatasetConfig, source: Source) -> tuple[StoredTable, ImageShape]:
+def _open_images(config: DatasetConfig, source: Source) -> Pictures:
     if config.name == "celeba":
         return open_pictures(source.path or _find_celeba(source.folder), look_of(config))
     assert source.path is not None

@@ -84,7 +84,9 @@ def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> 
     try:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
     except ImportError as error:
-        raise UserError("FID with 2048 features needs torch-fidelity: uv run --extra fid grbm ...") from error
+        raise UserError(
+            "FID with 2048 features needs torch-fidelity: pip install torch-fidelity (in a clone: uv run --extra fid)."
+        ) from error
     if weights is not None and not weights.is_file():
         raise UserError(f"{weights} is not a file; give --fid-weights the .pth file that torch-fidelity uses.")
     network: Any = _built(FeatureExtractorInceptionV3, weights or _downloaded())

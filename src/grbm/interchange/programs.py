@@ -74,7 +74,8 @@ def write_onnx(encoder: Encoder, path: Path, about: dict[str, str] | None = None
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"Writing ONNX needs packages that are not here ({error}): uv run --extra onnx grbm ..."
+            f"Writing ONNX needs packages that are not here ({error}): pip install onnx onnxscript (in a clone: uv run "
+            f"--extra onnx)."
         ) from error
     x = torch.zeros(2, len(encoder.mean))
     with replacing(path) as temporary, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -47,7 +47,8 @@ def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
         except (UserError, OSError) as error:
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.") from error
         if not overwrite:
-            how = "it is finished" if read_status(folder).ended == "finished" else "go on with --resume"
+            ends = {"finished": "it is finished", "diverged": "it diverged"}
+            how = ends.get(read_status(folder).ended, "go on with --resume")
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
         if config.data is not None and _inside(config.data, folder):
             raise UserError(f"{config.data} lies in {folder}, which would be removed; move it away, or choose another.")
@@ -192,7 +193,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"Another process is training in {folder}; choose another with --out, or stop it."
+                f"Another process is training in {folder}; stop it, or train in another folder: grbm train ... --out"
             ) from error
         yield
     finally:

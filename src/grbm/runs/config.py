@@ -25,7 +25,7 @@ LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
 ABOVE_0 = (  # or None, where that is allowed
     *("model.n_hidden", "model.contrasts", "model.anchor_var", "model.anchor_length"),
-    *("dataset.n_points", "dataset.crop", "dataset.size", "objective.n_steps", "objective.n_chains"),
+    *("dataset.n_points", "dataset.crop", "dataset.size", "dataset.white", "objective.n_steps", "objective.n_chains"),
     *("train.n_updates", "train.batch_size", "train.learning_rate", "train.min_var", "train.blocks", "train.patience"),
     *("train.clip_norm", "train.spectral_norm", "checkpoint.minutes", "checkpoint.updates", "checkpoint.keep"),
     *("sampling.n_steps", "log.points"),
@@ -108,7 +108,9 @@ class SamplerConfig:
         known = {f.name for f in fields(kind)}
         if self.name == "global-moves":
             if reference is None:
-                raise UserError("The sampler global-moves needs whitened data: --dataset.standardise whiten.")
+                raise UserError(
+                    "The sampler global-moves needs whitened data: grbm train ... --dataset.standardise whiten"
+                )
             given["reference"], known = reference.widened(base), known - {"sampler"}
         if "sampler" in known:
             rho = given.pop("rho", None)

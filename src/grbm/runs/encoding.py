@@ -1,14 +1,15 @@
 """Binary codes of data: the hidden units of a trained model, as probabilities or as drawn bits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from grbm.data.arrays import open_array
+from grbm.data.kinds import SUFFIXES
 from grbm.data.loading import look_of
-from grbm.data.pictures import SUFFIXES, Look, open_arrow, open_pictures
+from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.tables import Table, spread
 from grbm.errors import UserError
 from grbm.files import replacing
@@ -20,10 +21,13 @@ from grbm.runs.sampling import on_device
 CHUNK = 4096  # rows at a time: tables may be larger than memory
 
 
-def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
+def rows_to_encode(
+    run: Run, what: str, key: str | None = None, note: Callable[[str], None] = lambda text: None
+) -> Table:
     """The run's own "train" or "test" rows, or those of a file or folder, read as the run reads its data.
 
-    Raises UserError where there is no such thing, or its rows do not fit the model.
+    ``note`` is called with what the user should know. Raises UserError where there is no such thing, or its rows do
+    not fit the model.
     """
     config: RunConfig = run.config
     if what in ("train", "test"):
@@ -33,9 +37,10 @@ def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
             raise UserError(f"{run.folder} kept no rows from training; encode train, or a file.")
         return rows
     path, key = Path(what), key or config.dataset.key
-    pictures = path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)
-    if pictures and run.image_shape is not None:
-        rows = open_pictures(path, _look(run), key)[0]
+    if (path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)) and run.image_shape is not None:
+        pictures = open_pictures(path, _look(run), key)
+        pictures.describe(path, note)
+        rows = pictures.rows
     elif path.suffix.lower() in SUFFIXES:
         raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
@@ -46,10 +51,11 @@ def rows_to_encode(run: Run, what: str, key: str | None = None) -> Table:
 
 
 def _look(run: Run) -> Look:
-    """Pictures made like those that the run learned from: cropped as they were, of their size, grey if they were."""
+    """Pictures made like those that the run learned from: as they were cropped, sized and scaled, grey if they were."""
     assert run.image_shape is not None
     look, (channels, height, width) = look_of(run.config.dataset), run.image_shape
-    return Look(look.crop, look.size or (height if height == width else None), look.grey or channels == 1)
+    size = look.size or (height if height == width else None)
+    return look._replace(size=size, grey=look.grey or channels == 1)
 
 
 def strangeness(run: Run, rows: Table) -> float:
@@ -72,10 +78,10 @@ def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
         z = run.standardizer(rows[first : first + CHUNK])
         if not z.isfinite().all():
             row, column = (~z.isfinite()).nonzero()[0].tolist()
-            raise UserError(
-                f"Row {first + row}, column {column} is NaN, infinite or too large; fill gaps with: "
-                f"grbm impute {run.folder} FILE"
-            )
+            place = f"Row {first + row}, column {column}"
+            if rows[first + row : first + row + 1].isnan().any():
+                raise UserError(f"{place} is NaN, or depends on one; fill gaps with: grbm impute {run.folder} FILE")
+            raise UserError(f"{place} is infinite or too large; remove the row.")
         yield z
 
 

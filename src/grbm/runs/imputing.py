@@ -1,5 +1,6 @@
 """Data with gaps or noise, restored by a trained run: in the units of its data."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
 
 
-def rows_with_gaps(run: Run, path: Path, key: str | None = None) -> np.ndarray:
+def rows_with_gaps(
+    run: Run, path: Path, key: str | None = None, note: Callable[[str], None] = lambda text: None
+) -> np.ndarray:
     """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
-    rows = rows_to_encode(run, str(path), key)
+    rows = rows_to_encode(run, str(path), key, note)
     array: np.ndarray = rows[slice(None)].double().numpy()
     scale = run.standardizer
     wrong = ((torch.from_numpy(array) - scale.mean) / scale.scale).float().isinf()

@@ -1,6 +1,7 @@
 """Before the first update: data, standardisation, model and objective, from a configuration."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,9 @@ def prepare(config: RunConfig, folder: Path, group: ProcessGroup, device: str | 
     """Data, model and objective of a run; raises UserError for what cannot be read, built or shared."""
     dataset = group.on_leader(config.load_data) or config.load_data()  # the leader first: a download happens once
     config = with_rows(config, len(dataset.train))
+    if dataset.pictures is not None:  # other pictures of this run will be scaled as these are
+        white = config.dataset.white or dataset.pictures.white
+        config = replace(config, dataset=replace(config.dataset, white=white))
     if config.preset == "array" and not resume:
         config = _for_table(config, dataset)
     _check_contrasts(config)

@@ -67,8 +67,8 @@ def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
         kept = read_trajectory(run.folder)
         if not kept:
             raise UserError(
-                f"{run.folder} has no models kept along training, which the sampler trajectory-tempering needs; train "
-                f"with --checkpoint.trajectory 0.4."
+                f"{run.folder} has no models kept along training, which the sampler trajectory-tempering needs: "
+                f"grbm train ... --checkpoint.trajectory 0.4"
             )
         built = replace(built, models=tuple(early.to(model.W.device).freeze() for early, _ in kept))
     return tuned(built, model.freeze())

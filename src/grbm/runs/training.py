@@ -6,7 +6,9 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -79,20 +81,22 @@ def train(
     group.on_leader(lambda: check_log(config))
     resume = group.broadcast(resume or claiming.is_claimed(folder))
     resume = group.broadcast(resume and (folder / CONFIG).is_file())
+    key = config.dataset.key
     if resume:
-        config = group.broadcast(group.on_leader(lambda: _as_begun(folder, config)))
+        config, key = group.broadcast(group.on_leader(lambda: _as_begun(folder, config)))
         if group.broadcast(group.on_leader(lambda: _is_finished(folder))):
             return
     if not resume:
         group.on_leader(lambda: claiming.refuse_taken(folder, config, overwrite=overwrite))  # before anything is read
     run = prepare(config, folder, group, device, resume=resume)
+    run = run._replace(config=_with(run.config, key=key))  # under which the data lie now is no setting of the run
     with ExitStack() as held:
         group.on_leader(lambda: held.enter_context(claiming.locked(folder)))
         notes = _take_up(run, folder, group, warn) if resume else Notes()
         if not resume:  # only now, when nothing in the configuration can fail any more
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
-            if group.is_leader and run.dataset.is_grey:
-                warn("These pictures are grey, and learned as three equal channels; --dataset.grey learns one.")
+            if group.is_leader:
+                _describe_pictures(run, warn)
         log = group.on_leader(lambda: _open(run, folder))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
@@ -101,6 +105,17 @@ def train(
             if log is not None:
                 with suppress(OSError):  # all that counts was flushed before
                     log.close()
+
+
+def _describe_pictures(run: Prepared, warn: Callable[[str], None]) -> None:
+    """Say what was made of pictures where the user may have meant something else."""
+    pictures = run.dataset.pictures
+    if pictures is not None:
+        pictures.describe(run.config.data or run.config.data_dir, warn, "; --dataset.white chooses another number")
+        if pictures.white is None and run.config.dataset.white is not None:
+            warn("--dataset.white changes nothing here: no picture has more than 8 bits.")
+    if run.dataset.is_grey:
+        warn("These pictures are grey, and learned as three equal channels; --dataset.grey learns one.")
 
 
 def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]) -> Notes:
@@ -189,9 +204,18 @@ def _name_of(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
-    """The configuration as the run was begun with it; raises UserError where that was another."""
-    there = RunConfig.read(folder / CONFIG)
+def _with(config: RunConfig, **changed: Any) -> RunConfig:
+    """``config`` with other settings of its data set."""
+    return replace(config, dataset=replace(config.dataset, **changed))
+
+
+def _as_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, str | None]:
+    """The configuration as the run was begun with it, with the key of the data as it is now, and as it was then.
+
+    Raises UserError where the run was begun with another.
+    """
+    there, now = RunConfig.read(folder / CONFIG), config.dataset.key
+    config = _with(config, key=there.dataset.key, white=config.dataset.white or there.dataset.white)
     other = there.difference(config)
     if config.preset == "array":  # what becomes of it when its table turns out to be wide or short
         may_be = config, for_wide(config), without_rounds(config)
@@ -200,7 +224,7 @@ def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
         raise UserError(
             f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."
         )
-    return config
+    return _with(config, key=now), there.dataset.key
 
 
 def _is_finished(folder: Path) -> bool:

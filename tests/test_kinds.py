@@ -1,0 +1,239 @@
+"""What is no array says what it is and what makes one of it, by a command that works; and every key can be named."""
+
+import os
+import pickle
+import re
+import shlex
+import signal
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from PIL import Image
+
+from grbm import UserError, cli, runs
+from grbm.cli.completing import words
+from grbm.data.arrays import column_names, open_array
+from grbm.data.kinds import conversion
+from grbm.runs.recorder import Recorder
+from tests.helpers import TINY, refused
+from tests.messages import messages
+
+X = np.random.default_rng(0).normal(size=(30, 3))
+NAMES = ("a", "b c", 'd"e"')
+
+
+def write_text(path: Path, delimiter: str, head: str = "") -> None:
+    np.savetxt(path, X, delimiter=delimiter, header=head, comments="", encoding="utf-8")
+
+
+def write_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps(X))
+
+
+def pandas_frame():
+    return pytest.importorskip("pandas").DataFrame(X, columns=list(NAMES))
+
+
+QUOTED = '\ufeffa,b c,"d""e"""'
+WRITE = {
+    "zip.pt": lambda path: torch.save(torch.from_numpy(X), path),
+    "zipped by torch.bin": lambda path: torch.save(torch.from_numpy(X), path),
+    "old.pth": lambda path: torch.save(torch.from_numpy(X), path, _use_new_zipfile_serialization=False),
+    "x.pkl": write_pickle,
+    "x.safetensors": lambda path: safetensors.numpy.save_file({"NAME": X}, path),
+    "x.mat": lambda path: pytest.importorskip("scipy.io").savemat(path, {"NAME": X}),
+    "plain.csv": lambda path: write_text(path, ","),
+    "plain's $HOME.csv": lambda path: write_text(path, ","),
+    "semicolons.csv": lambda path: write_text(path, ";"),
+    "tabs.tsv": lambda path: write_text(path, "\t"),
+    "spaces.txt": lambda path: write_text(path, " "),
+    "headed.csv": lambda path: write_text(path, ",", QUOTED),
+    "headed.tsv": lambda path: write_text(path, "\t", QUOTED.replace(",", "\t")),
+    "headed.dat": lambda path: write_text(path, " ", "a b_c d"),
+    "x.parquet": lambda path: pandas_frame().to_parquet(path),
+    "x.feather": lambda path: pandas_frame().to_feather(path),
+}
+HEADED = {"headed.csv": NAMES, "headed.tsv": NAMES, "headed.dat": ("a", "b_c", "d")}
+HEADED |= {"x.parquet": NAMES, "x.feather": NAMES}
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_what_is_no_array_says_how_it_becomes_one(tmp_path, monkeypatch, capsys, name):
+    """The command that is named makes it, with the names of its columns where the file has them."""
+    if name in ("x.parquet", "x.feather"):
+        pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    path = Path(name)
+    WRITE[name](path)
+    kind, command, into = conversion(path)
+    refused(["train", "array", "--data", path, *TINY], capsys, path, kind, command)
+    refused(["train", path], capsys, command, f"grbm train array --data {shlex.quote(str(into))}")
+    python, option, code = shlex.split(command)
+    assert (python, option) == ("python", "-c")
+    exec(code, {})
+    np.testing.assert_allclose(open_array(into)[:].numpy(), X, atol=1e-12)
+    assert column_names(into, 3) == HEADED.get(name, ())
+
+
+def test_data_in_the_place_of_a_preset(tmp_path, capsys):
+    """What is advised learns it."""
+    folder = tmp_path / "some pictures"
+    (folder / "in it").mkdir(parents=True)
+    for k in range(4):
+        pixels = np.random.default_rng(k).integers(0, 256, (5, 5, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "in it" / f"{k}.png")
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
+        for path in sorted(folder.rglob("*.png")):
+            archive.write(path, path.name)
+    np.save(tmp_path / "x.npy", X)
+    for path, preset in ((folder, "images"), (tmp_path / "p.zip", "images"), (tmp_path / "x.npy", "array")):
+        said = refused(["train", path], capsys, path)
+        advised = shlex.split(re.search(r"grbm (train .*)$", said)[1])
+        assert advised[:2] == ["train", preset]
+        assert cli.main([*advised, *TINY, "--out", str(tmp_path / f"run {path.name}")]) == 0
+    run = tmp_path / "run x.npy"
+    advised = shlex.split(re.search(r"grbm (resume .*)$", refused(["train", run], capsys, "resume"))[1])
+    assert cli.main(advised) == 0
+    (tmp_path / "empty").mkdir()
+    refused(["train", tmp_path / "empty"], capsys, "without pictures")
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "word"),
+    [
+        ("p.zip", {"a.png": b""}, "images"),
+        ("p.npz", {"a.txt": b"", "b.csv": b""}, "numpy.savez"),
+        ("a.png", None, "images"),
+        ("x.abc", None, "numpy.save"),
+    ],
+)
+def test_other_files_say_what_they_are(tmp_path, name, members, word):
+    path = tmp_path / name
+    if members is None:
+        path.write_bytes(b"something")
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, content in members.items():
+                archive.writestr(member, content)
+    with pytest.raises(UserError, match=f"{name}.*{word}"):
+        open_array(path)
+
+
+def test_only_arrays_of_an_archive_are_listed(tmp_path):
+    np.savez(tmp_path / "x.npz", x=X)
+    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
+        for name in ("__MACOSX/._x.npy", "README.txt"):
+            archive.writestr(name, b"\0\5\x16\7")
+    assert np.array_equal(open_array(tmp_path / "x.npz")[:].numpy(), X)
+    with pytest.raises(UserError, match="--key: x\\."):
+        open_array(tmp_path / "x.npz", "README.txt")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_python_objects_in_an_archive(tmp_path, save):
+    """Which array holds them, and how it is written without."""
+    names = np.array(["a", "b", "c"], object)
+    save(tmp_path / "names.npz", x=X, columns=names)
+    assert np.array_equal(open_array(tmp_path / "names.npz")[:].numpy(), X)
+    with pytest.raises(UserError, match=r"names\.npz.*'columns'.*to_numpy\(str\)"):
+        column_names(tmp_path / "names.npz", 3)
+    save(tmp_path / "names.npz", x=X, columns=names.astype(str))
+    assert column_names(tmp_path / "names.npz", 3) == ("a", "b", "c")
+    save(tmp_path / "numbers.npz", x=X.astype(object), columns=names.astype(str))
+    with pytest.raises(UserError, match=r"numbers\.npz.*'x'.*astype\(float\)"):
+        open_array(tmp_path / "numbers.npz")
+    np.save(tmp_path / "numbers.npy", X.astype(object))
+    with pytest.raises(UserError, match=r"numbers\.npy.*astype\(float\)"):
+        open_array(tmp_path / "numbers.npy")
+
+
+@pytest.fixture
+def keyed(tmp_path, monkeypatch):
+    """A run on x.npy, stopped half way, and an archive in which its data are one of two arrays."""
+    np.save(tmp_path / "x.npy", X)
+    np.savez(tmp_path / "two.npz", X_train=X, y=np.arange(30))
+    after = Recorder.after
+
+    def interrupted(recorder, *args, **options):
+        if recorder.state.update == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return after(recorder, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "after", interrupted)
+        args = ["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--train.n-updates", "6"]
+        assert cli.main([*args, "--train.rounds", "0", "--out", str(tmp_path / "run")]) == 143
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "array", *TINY, "--out", "OTHER"],
+        ["resume", "RUN"],
+        ["evaluate", "RUN", "--samples", "10"],
+        ["mixing", "RUN", "--chains", "4", "--draws", "20", "--burn-in", "2"],
+        ["figures", "RUN"],
+        ["report", "RUN"],
+        ["encode", "RUN", "train"],
+        ["encode", "RUN", "DATA"],
+        ["impute", "RUN", "DATA", "--steps", "4"],
+    ],
+    ids=lambda words: " ".join(words[:1] + words[2:3]),
+)
+def test_every_command_that_asks_for_a_key_takes_one(keyed, capsys, command):
+    places = {"RUN": keyed / "run", "DATA": keyed / "two.npz", "OTHER": keyed / "other"}
+    args = [str(places.get(word, word)) for word in command]
+    args += [] if "DATA" in command else ["--data", str(keyed / "two.npz")]
+    capsys.readouterr()
+    if command[0] != "report":  # whose page does without data that cannot be read
+        assert cli.main(args) == 2
+        assert "--key: X_train, y" in capsys.readouterr().err
+    assert cli.main([*args, "--key", "X_train"]) == 0
+    if command[0] == "resume":  # its settings, and so its checkpoints, stay those that it was begun with
+        assert runs.read(keyed / "run").status.ended == "finished"
+        assert runs.read(keyed / "run").config.dataset.key is None
+
+
+def test_wherever_data_are_given_a_key_is():
+    for command, (_, flags) in words().items():
+        assert ("--data" in flags) <= ("--key" in flags) or command == "reproduce", command  # which has pictures alone
+
+
+def test_flags_in_messages_are_there():
+    """A sentence names options of the command that it names; and in data/, where any may have asked, of all."""
+    flags = {command: set(flags) for command, (_, flags) in words().items()}
+    of_all = set.intersection(*(flags[name] for name in flags if name != "reproduce" and "--data" in flags[name]))
+    others = {"--extra", "--rules", "--only", "--help", "--version"}  # uv's, those of `grbm reproduce fig1`, all's
+    for module, said in messages():
+        named = re.findall(r"grbm (\w+)[^-,;]*?(--[a-z][a-z0-9.-]*[a-z0-9])", said)
+        for command, flag in named:
+            assert flag in flags.get(command, {flag}), said
+        bare = set(re.findall(r"--[a-z][a-z0-9.-]*[a-z0-9]", said)) - {flag for _, flag in named} - others
+        allowed = of_all if module.startswith("data/") else set().union(*flags.values())
+        assert bare <= allowed, f"{module}: {said}"
+
+
+def test_what_cannot_be_encoded_says_what_helps(keyed, capsys):
+    """Gaps are filled by `grbm impute`, which refuses what is infinite."""
+    assert cli.main(["resume", str(keyed / "run")]) == 0
+    rows = X[:4].copy()
+    rows[2, 1] = np.nan
+    np.save(keyed / "gaps.npy", rows)
+    said = refused(["encode", keyed / "run", keyed / "gaps.npy"], capsys, "Row 2", "grbm impute")
+    assert cli.main(["impute", str(keyed / "run"), str(keyed / "gaps.npy"), "--steps", "4"]) == 0
+    rows[2, 1] = np.inf
+    np.save(keyed / "gaps.npy", rows)
+    said = refused(["encode", keyed / "run", keyed / "gaps.npy"], capsys, "Row 2", "infinite")
+    assert "impute" not in said
+
+
+def test_a_run_that_diverged_is_not_said_to_go_on(keyed, capsys):
+    run, args = keyed / "run", ["train", "array", "--data", keyed / "x.npy", *TINY, "--out", keyed / "run"]
+    assert "--resume" in refused(args, capsys, run)
+    (run / "status.json").write_text((run / "status.json").read_text().replace("interrupted", "diverged"))
+    assert "--resume" not in refused(args, capsys, run, "diverged")

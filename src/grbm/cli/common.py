@@ -11,6 +11,7 @@ import tyro
 from grbm.cli.names import close
 from grbm.errors import UserError
 from grbm.runs.config import Which
+from grbm.streams import plain
 
 if TYPE_CHECKING:
     from grbm.runs import Run
@@ -71,14 +72,14 @@ def read_run(
     if run.status.ended != "finished":
         note(f"{folder}: {ending(run)}")
     if text := describe(run.config):
-        print(text, file=sys.stderr if quiet else sys.stdout)
+        print(plain(text), file=sys.stderr if quiet else sys.stdout)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
     return run._replace(config=config)
 
 
 def note(text: str) -> None:
     """Something that the user should know, beside what was asked for."""
-    print(f"Note: {text}", file=sys.stderr)
+    print(f"Note: {plain(text)}", file=sys.stderr)
 
 
 def require(flag: str, number: float | None, least: float) -> None:

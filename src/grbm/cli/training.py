@@ -12,6 +12,7 @@ from grbm.errors import UserError
 from grbm.runs.config import Dynamics, RunConfig
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
 from grbm.runs.presets import PRESETS, Preset
+from grbm.streams import plain
 
 SHORT = {  # what everyone sets
     "--n-hidden": "--model.n-hidden",
@@ -43,7 +44,7 @@ def train(args: list[str]) -> None:
     source = ["--config", written] if written else []
     config = replace(config, command=shlex.join(["grbm", "train", *source, *args]), given=given)
     if text := describe(config):
-        print(text)
+        print(plain(text))
     folder = options.out or Path("runs") / (config.preset or "run")
     config.check()
     if config.data is not None and not config.data.exists():

@@ -18,6 +18,7 @@ from grbm.report import plots, sheets, table_plots
 from grbm.runs.config import SamplingConfig
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
+from grbm.streams import plain
 
 
 def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> list[Path]:
@@ -81,7 +82,8 @@ def table_samples(
     """Rows of a table (n, N), as many samples, and the names of its columns."""
     real = dataset.train[spread(len(dataset.train), 2000)]
     drawn = generate(run, 2000, sampler=sampler, seed=seed)
-    return real, drawn, dataset.columns or tuple(f"column {k}" for k in range(real.shape[1]))
+    names = dataset.columns or (f"column {k}" for k in range(real.shape[1]))
+    return real, drawn, tuple(plain(name) for name in names)
 
 
 @torch.no_grad()

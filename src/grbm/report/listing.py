@@ -9,6 +9,7 @@ from grbm.errors import UserError
 from grbm.report.words import duration
 from grbm.runs import CONFIG, EVALUATION, RunConfig, read_metrics, read_status
 from grbm.runs.claiming import is_held
+from grbm.streams import plain
 from grbm.typed import is_kind, read_json
 
 DEEPEST = 4  # folders in folders that are looked into
@@ -76,7 +77,7 @@ def table(listed: list[Listed]) -> Iterator[str]:
         done = f"{run.updates:,}" + ("" if run.updates >= run.n_updates else f" of {run.n_updates:,}")
         numbers = ("–" if x is None else f"{x:.3g}" for x in (run.energy_distance, run.log_likelihood))
         took = "–" if run.seconds is None else duration(run.seconds)
-        rows.append((run.folder, run.data, run.ended, done, f"{run.n_hidden:,}", took, *numbers))
+        rows.append((plain(run.folder), plain(run.data), run.ended, done, f"{run.n_hidden:,}", took, *numbers))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()

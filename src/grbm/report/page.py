@@ -24,6 +24,7 @@ from grbm.runs import Run
 from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
+from grbm.streams import plain
 from grbm.typed import is_kind, read_json
 
 N_FRAMES = 40
@@ -301,4 +302,4 @@ def _settings(run: Run) -> str:
 
 
 def _name(run: Run) -> str:
-    return run.folder.resolve().name
+    return plain(run.folder.resolve().name)

@@ -20,6 +20,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.progress import Progress
 from grbm.runs.signals import on_signals
 from grbm.runs.training import train
+from grbm.streams import printing
 
 
 class Planned(NamedTuple):
@@ -179,16 +180,17 @@ def _was_stopped(worker: _Worker, found: BaseException) -> bool:
 
 def _work(folder: Path, threads: int, pipe: Connection) -> None:
     torch.set_num_threads(threads)
-    while True:
-        try:
-            planned: Planned = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        try:
-            pipe.send(_train(planned.config, folder / planned.name))
-        except (UserError, StoppedError, OSError) as error:
-            pipe.send(error)
-            return
+    with printing():
+        while True:
+            try:
+                planned: Planned = pipe.recv()
+            except (EOFError, KeyboardInterrupt):
+                return
+            try:
+                pipe.send(_train(planned.config, folder / planned.name))
+            except (UserError, StoppedError, OSError) as error:
+                pipe.send(error)
+                return
 
 
 def _train(config: RunConfig, folder: Path, **told: Any) -> str:

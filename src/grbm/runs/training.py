@@ -25,11 +25,12 @@ from grbm.runs.presets import for_wide, without_rounds
 from grbm.runs.recorder import Notes, Recorder
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
+from grbm.streams import plain
 from grbm.training import fit
 
 
 def _warn(message: str) -> None:
-    print(f"grbm: {message}", file=sys.stderr, flush=True)
+    print(f"grbm: {plain(message)}", file=sys.stderr, flush=True)
 
 
 def train(

@@ -92,3 +92,11 @@ def refuse_existing(path: Path, overwrite: bool, other: str = "") -> None:
     """Raise UserError where a file would be replaced that the user did not mean to; ``other`` says how else."""
     if path.exists() and not overwrite:
         raise UserError(f"{path} already exists; add --overwrite to replace it{other}.")
+
+
+def refuse_own(path: Path) -> None:
+    """Raise UserError for an ``--out`` among the files that a run is made of, whatever may be overwritten."""
+    from grbm.runs import run_of
+
+    if (run := run_of(path)) is not None:
+        raise UserError(f"{path} is the place of a file of the run in {run}; choose another with --out.")

@@ -34,7 +34,7 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
 
 Start with `grbm train digits` (a minute at most). Every command explains itself with --help.
 Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong;
-130 or 143, stopped by a signal."""
+129, 130 or 143, stopped by a signal."""
 SPIN_COUNT = "8000"  # how often a waiting thread looks before it sleeps; fewer cost time on idle cores
 
 

@@ -77,7 +77,11 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
 
 def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
     """A run's own configuration, and the arguments that change it."""
-    path = path / "config.json" if path.is_dir() else path
+    from grbm.runs.folder import refuse_links
+
+    if path.is_dir():
+        refuse_links(path)
+        path = path / "config.json"
     if not path.is_file():
         raise UserError(f"{path} is not a file; give --config a run, or its config.json.")
     if args and not args[0].startswith("-"):
@@ -146,7 +150,7 @@ def resume(args: list[str]) -> None:
     from grbm import runs
 
     options = parse(ResumeOptions, args, "grbm resume")
-    config = RunConfig.read(options.run / runs.CONFIG)
+    config = runs.read_config(options.run)
     given = {name: getattr(options, name) for name in ("device", "data_dir", "data")}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     _run(config, options.run, overwrite=False, resume=True, figures=options.figures)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,7 +127,8 @@ def _write_folder(target: Path, files: dict[str, bytes]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         flush_folder(temporary)
-        shutil.rmtree(target, ignore_errors=True)  # one of the same update: damaged, or equal to this
+        if target.exists():  # one of the same update: damaged, or equal to this
+            remove(target)
         temporary.replace(target)
         flush_folder(target.parent)
     finally:
@@ -303,10 +305,14 @@ def prune(folder: Path, keep: int, update: int, run: str = "") -> None:
     present = [path for path in updates(folder) if (_number(path) or 0) <= update]
     for path in present[keep:]:
         if path != kept and _removable(path, run):
-            # a rename first, so that a kill in the middle leaves rubbish by name and not half a checkpoint
-            rubbish = path.with_name(f"{PARTIAL}{path.name}")
-            path.replace(rubbish)
-            shutil.rmtree(rubbish, ignore_errors=True)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint by a rename first: a kill in the middle leaves rubbish by name and not half a checkpoint."""
+    rubbish = path.with_name(f"{PARTIAL}{path.name}-{time.time_ns()}")
+    path.replace(rubbish)
+    shutil.rmtree(rubbish, ignore_errors=True)
 
 
 def best(folder: Path) -> Path | None:

@@ -72,7 +72,7 @@ def train(
     LostProcessError
         Where another process of the group has died.
     StoppedError
-        After SIGINT or SIGTERM, when the update is finished and a checkpoint written.
+        After SIGINT, SIGTERM or SIGHUP, when the update is finished and a checkpoint written.
     UserError
         For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
     """
@@ -94,7 +94,7 @@ def train(
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
             if group.is_leader and run.dataset.is_grey:
                 warn("These pictures are grey, and learned as three equal channels; --dataset.grey learns one.")
-        log = group.on_leader(lambda: _open(run, folder))
+        log = group.on_leader(lambda: _open(run, folder, warn))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
             _learn(run, recorder, folder, on_start, on_update)
@@ -175,12 +175,12 @@ def _learn(
         ) from error
 
 
-def _open(run: Prepared, folder: Path) -> Log:
+def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
     run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape, run.reference, run.contrasts)
     run_folder.forget_results(folder)  # of weights that will not be the run's
-    return Log(folder, run.config, run.state.update)
+    return Log(folder, run.config, run.state.update, warn)
 
 
 def _name_of(config: RunConfig) -> str:
@@ -192,7 +192,7 @@ def _name_of(config: RunConfig) -> str:
 
 def _as_begun(folder: Path, config: RunConfig) -> RunConfig:
     """The configuration as the run was begun with it; raises UserError where that was another."""
-    there = RunConfig.read(folder / CONFIG)
+    there = run_folder.read_config(folder)
     other = there.difference(config)
     if config.preset == "array":  # what becomes of it when its table turns out to be wide or short
         may_be = config, for_wide(config), without_rounds(config)
@@ -209,4 +209,4 @@ def _is_finished(folder: Path) -> bool:
     status = run_folder.read_status(folder)
     if status.ended == "diverged":
         raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")
-    return status.ended == "finished" and (folder / WEIGHTS).is_file()
+    return status.ended == "finished" and run_folder.has_weights(folder)

@@ -293,19 +293,24 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
 
 
 def prune(folder: Path, keep: int, update: int, run: str = "") -> None:
-    """Remove what was left half written, and checkpoints up to ``update`` but the newest ``keep`` and the best.
+    """Remove what kills left, and checkpoints up to ``update`` but the newest ``keep`` and the best.
 
     Those beyond it are damaged, or training would have gone on from them: they must not take the place of good ones.
     What is not of this run stays.
     """
-    for path in folder.glob(f"{PARTIAL}*"):
-        if path.is_dir() and not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
-            shutil.rmtree(path, ignore_errors=True)
+    clean(folder)
     kept = best(folder)
     present = [path for path in updates(folder) if (_number(path) or 0) <= update]
     for path in present[keep:]:
         if path != kept and _removable(path, run):
             remove(path)
+
+
+def clean(folder: Path) -> None:
+    """Remove what kills left of checkpoints that were being written or removed."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        if path.is_dir() and not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def remove(path: Path) -> None:

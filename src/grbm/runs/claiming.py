@@ -227,7 +227,8 @@ def is_claimed(folder: Path) -> bool:
 
 
 def clean(folder: Path) -> None:
-    """Remove what a kill left of files that were being replaced."""
+    """Remove what kills left of files and checkpoints that were being replaced."""
+    checkpoint.clean(folder / CHECKPOINTS)
     written = _written(folder)
     for path in folder.rglob(".*"):
         name = path.relative_to(folder).as_posix()

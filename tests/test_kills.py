@@ -138,7 +138,7 @@ def test_numbers_that_no_training_logs(run, tmp_path, capsys, number):
     spoilt = dict.fromkeys(json.loads(lines[0]), "?") | {"update": 6}
     text = json.dumps(spoilt).replace('"?"', number)
     (run / runs.METRICS).write_text(
-        "\n".join([*lines, *[text] * 30, text.replace('"update": 6', f'"update": {number}')])
+        "\n".join([*lines, *[text, *[lines[-1]] * 4] * 6, text.replace('"update": 6', f'"update": {number}')])
     )
     (run / runs.EVALUATION).write_text(f'{{"log_likelihood_test": {number}}}')
     (run / runs.STATUS).unlink()

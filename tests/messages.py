@@ -26,7 +26,7 @@ SAYS = {
     "warn",
     "warning",
 }
-SAYS |= {"note"}
+SAYS |= {"note", "_say"}
 RETURNS = {"errors.py", "runs/recorder.py"}  # whose functions return sentences
 
 

@@ -17,6 +17,7 @@ SOURCE = Path(grbm.__file__).parent
 ROOMS = [
     *(
         "lazy",
+        "streams",
         "errors",
         "typed",
         "options",

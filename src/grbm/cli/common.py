@@ -11,6 +11,7 @@ import tyro
 from grbm.cli.names import close
 from grbm.errors import UserError
 from grbm.runs.config import Which
+from grbm.streams import plain
 
 if TYPE_CHECKING:
     from grbm.runs import Run
@@ -77,7 +78,7 @@ def read_run(
     if run.status.ended != "finished":
         note(f"{folder}: {ending(run)}")
     if text := describe(run.config):
-        print(text, file=sys.stderr if quiet else sys.stdout)
+        print(plain(text), file=sys.stderr if quiet else sys.stdout)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
     config = replace(config, dataset=replace(config.dataset, key=key or config.dataset.key))
     return run._replace(config=config)
@@ -85,7 +86,7 @@ def read_run(
 
 def note(text: str) -> None:
     """Something that the user should know, beside what was asked for."""
-    print(f"Note: {text}", file=sys.stderr)
+    print(f"Note: {plain(text)}", file=sys.stderr)
 
 
 def require(flag: str, number: float | None, least: float) -> None:
@@ -98,3 +99,11 @@ def refuse_existing(path: Path, overwrite: bool, other: str = "") -> None:
     """Raise UserError where a file would be replaced that the user did not mean to; ``other`` says how else."""
     if path.exists() and not overwrite:
         raise UserError(f"{path} already exists; add --overwrite to replace it{other}.")
+
+
+def refuse_own(path: Path) -> None:
+    """Raise UserError for an ``--out`` among the files that a run is made of, whatever may be overwritten."""
+    from grbm.runs import run_of
+
+    if (run := run_of(path)) is not None:
+        raise UserError(f"{path} is the place of a file of the run in {run}; choose another with --out.")

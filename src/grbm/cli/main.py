@@ -11,6 +11,7 @@ from typing import Any
 from grbm import __version__
 from grbm.cli.names import COMMANDS, close
 from grbm.errors import DivergenceError, StoppedError, UserError
+from grbm.streams import plain, printing
 
 USAGE = """\
 grbm: Gaussian-Bernoulli restricted Boltzmann machines
@@ -33,13 +34,21 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
 
 Start with `grbm train digits` (a minute at most). Every command explains itself with --help.
 Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong;
-130 or 143, stopped by a signal."""
+129, 130 or 143, stopped by a signal."""
 SPIN_COUNT = "8000"  # how often a waiting thread looks before it sleeps; fewer cost time on idle cores
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code, as `USAGE` lists them."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    with printing() as lost:
+        code = _main(list(sys.argv[1:] if argv is None else argv))
+        if (error := lost()) is not None:
+            _say(f"the output could not be written ({error.strerror}); free some space, or send it elsewhere.")
+            code = code or 2
+    return code
+
+
+def _main(args: list[str]) -> int:
     if args[:1] == ["--version"]:
         print(f"grbm {__version__}")
         return 0
@@ -52,33 +61,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _command(args[0])(args[1:]) or 0
     except UserError as error:
         if not error.told:
-            print(f"grbm: {error}", file=sys.stderr)
+            _say(error)
         return 2
     except (DivergenceError, StoppedError) as error:
         if os.environ.get("RANK", "0") == "0":  # all processes of a job come here together
-            print(f"grbm: {error}", file=sys.stderr)
+            _say(error)
         return 1 if isinstance(error, DivergenceError) else 128 + error.signal
-    except BrokenPipeError:  # whoever read the output has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
     except OSError as error:
         if not getattr(error, "told", False):
-            print(f"grbm: {error}; check the path, its permissions and the space on the disk.", file=sys.stderr)
+            _say(f"{error}; check the path, its permissions and the space on the disk.")
         return 2
     except MemoryError:
-        print("grbm: the memory is full; use smaller numbers, or a machine with more.", file=sys.stderr)
+        _say("the memory is full; use smaller numbers, or a machine with more.")
         return 2
     except RuntimeError as error:
         if not _of_memory(error):
             raise
-        print("grbm: the device's memory is full; use smaller numbers, or a device with more.", file=sys.stderr)
+        _say("the device's memory is full; use smaller numbers, or a device with more.")
         return 2
     except KeyboardInterrupt:
-        print("grbm: interrupted.", file=sys.stderr)
+        _say("interrupted.")
         return 130
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+def _say(text: object) -> None:
+    """Print a sentence as an error: one line, whatever names are in it."""
+    print(f"grbm: {plain(str(text))}", file=sys.stderr)
 
 
 def _wait_briefly() -> None:

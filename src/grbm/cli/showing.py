@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from grbm.cli.common import parse, read_run, refuse_existing
+from grbm.cli.common import parse, read_run, refuse_existing, refuse_own
 from grbm.cli.options import CompareOptions, FiguresOptions, ListOptions, ReportOptions
 from grbm.errors import UserError
 
@@ -30,6 +30,7 @@ def compare(args: list[str]) -> None:
     options = parse(CompareOptions, args, "grbm compare")
     if len(options.runs) < 2:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
+    refuse_own(options.out)
     refuse_existing(options.out, options.overwrite, ", or choose another with --out")
     from grbm.report.comparing import compare
     from grbm.runs import note_written

@@ -13,6 +13,7 @@ from grbm.errors import UserError
 from grbm.runs.config import Dynamics, RunConfig
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
 from grbm.runs.presets import PRESETS, Preset
+from grbm.streams import plain
 
 SHORT = {  # what everyone sets
     "--n-hidden": "--model.n-hidden",
@@ -45,7 +46,7 @@ def train(args: list[str]) -> None:
     source = ["--config", written] if written else []
     config = replace(config, command=shlex.join(["grbm", "train", *source, *args]), given=given)
     if text := describe(config):
-        print(text)
+        print(plain(text))
     folder = options.out or Path("runs") / (config.preset or "run")
     config.check()
     if config.data is not None and not config.data.exists():
@@ -94,7 +95,11 @@ def _for_data(path: Path) -> str:
 
 def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
     """A run's own configuration, and the arguments that change it."""
-    path = path / "config.json" if path.is_dir() else path
+    from grbm.runs.folder import refuse_links
+
+    if path.is_dir():
+        refuse_links(path)
+        path = path / "config.json"
     if not path.is_file():
         raise UserError(f"{path} is not a file; give --config a run, or its config.json.")
     if args and not args[0].startswith("-"):
@@ -163,7 +168,7 @@ def resume(args: list[str]) -> None:
     from grbm import runs
 
     options = parse(ResumeOptions, args, "grbm resume")
-    config = RunConfig.read(options.run / runs.CONFIG)
+    config = runs.read_config(options.run)
     given = {name: getattr(options, name) for name in ("device", "data_dir", "data")}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     config = replace(config, dataset=replace(config.dataset, key=options.key or config.dataset.key))

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from grbm.cli.common import note, parse, read_run, refuse_existing, require
+from grbm.cli.common import note, parse, read_run, refuse_existing, refuse_own, require
 from grbm.cli.names import close
 from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions
 from grbm.errors import UserError
@@ -75,6 +75,7 @@ def encode(args: list[str]) -> None:
     written = [path, *([beside] if options.what in ("train", "test") else [])]
     written += [] if run.model.contrasts is None else [shares]
     for where in written:
+        refuse_own(where)
         refuse_existing(where, options.overwrite, ", or choose another with --out")
     _note_units(strangeness(run, rows))
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
@@ -113,6 +114,7 @@ def impute(args: list[str]) -> None:
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
     errors = path.with_suffix(".std.npy")
     for where in (path, errors):
+        refuse_own(where)
         refuse_existing(where, options.overwrite, ", or choose another with --out")
     _note_units(strangeness(run, torch.from_numpy(rows)))
     filled, std = impute_rows(
@@ -151,6 +153,8 @@ def export(args: list[str]) -> None:
     from grbm.interchange.programs import Encoder, write_onnx, write_program
 
     run, path = read_run(options.run, None, None, options.weights), options.out
+    for where in (path, path / runs.CONFIG, path / runs.WEIGHTS):  # a file, or a folder of two
+        refuse_own(where)
     refuse_existing(path, options.overwrite)
     if path.is_dir() and path.suffix in (".onnx", ".pt2"):
         raise UserError(f"{path} is a folder; give the name of a file.")

@@ -14,6 +14,7 @@ from grbm.report.page import CURVES, curve, data_of, samples, scores
 from grbm.report.words import duration
 from grbm.runs import Run
 from grbm.runs.paper import describe
+from grbm.streams import plain
 
 
 def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[str, ...]]:
@@ -79,9 +80,9 @@ def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
         rows.append(row | {"machine": run.status.machine})
     always = ("updates done", "time")
     keys = [key for key in rows[0] if key in always or len({str(row.get(key)) for row in rows}) > 1]
-    return [(key, *("–" if row.get(key) in (None, "") else str(row[key]) for row in rows)) for key in keys]
+    return [(key, *("–" if row.get(key) in (None, "") else plain(str(row[key])) for row in rows)) for key in keys]
 
 
 def _names(several: Sequence[Run]) -> list[str]:
-    names = [run.folder.resolve().name for run in several]
-    return names if len(set(names)) == len(names) else [str(run.folder) for run in several]
+    names = [plain(run.folder.resolve().name) for run in several]
+    return names if len(set(names)) == len(names) else [plain(str(run.folder)) for run in several]

@@ -15,9 +15,9 @@ from grbm.evaluate.exact import quadrature
 from grbm.evaluate.mixtures import model_grid
 from grbm.evaluate.nearest import nearest
 from grbm.report import plots, sheets, table_plots
-from grbm.runs.config import SamplingConfig
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
+from grbm.streams import plain
 
 
 def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> list[Path]:
@@ -48,7 +48,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
             sheet, caption = nearest_sheet(drawn, dataset, shape)
             save(sheets.captioned(sheet, caption), "nearest.png")
     elif run.standardizer.n_columns == run.model.n_visible == 2:
-        save(_plane(run, dataset, sampling, sampler, seed), "density.png")
+        save(plane(run, dataset, sampler=sampler, seed=seed), "density.png")
     else:
         real, drawn, names = table_samples(run, dataset, sampler, seed)
         if drawn.isfinite().all():
@@ -81,11 +81,12 @@ def table_samples(
     """Rows of a table (n, N), as many samples, and the names of its columns."""
     real = dataset.train[spread(len(dataset.train), 2000)]
     drawn = generate(run, 2000, sampler=sampler, seed=seed)
-    return real, drawn, dataset.columns or tuple(f"column {k}" for k in range(real.shape[1]))
+    names = dataset.columns or (f"column {k}" for k in range(real.shape[1]))
+    return real, drawn, tuple(plain(name) for name in names)
 
 
 @torch.no_grad()
-def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, sampler: Sampler, seed: int) -> Figure:
+def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, seed: int = 1) -> Figure:
     """Data, learned density and samples of a model of the plane."""
     figure = Figure(figsize=(10.5, 3.5), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
@@ -105,7 +106,12 @@ def _plane(run: runs.Run, dataset: Dataset, sampling: SamplingConfig, sampler: S
         middle.text(0.5, 0.5, "too sharp for a grid", ha="center", transform=middle.transAxes)
     drawn = generate(run, 1000, sampler=sampler, seed=seed)
     plots.sample_panel(
-        right, drawn, dataset.mixture, f"model: 1,000 samples, {sampling.n_steps} steps from noise", limits, ticks=True
+        right,
+        drawn,
+        dataset.mixture,
+        f"model: 1,000 samples, {run.config.sampling.n_steps} steps from noise",
+        limits,
+        ticks=True,
     )
     if dataset.mixture is not None:
         text = "red: three standard deviations around each mode of the true density"

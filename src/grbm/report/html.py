@@ -10,12 +10,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from grbm.streams import IN_TEXT
+
 
 def page(title: str, body: Sequence[str]) -> str:
     """One file without any address: the policy forbids the browser to fetch anything."""
     css, js = ((resources("grbm.report") / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-    return f"""<!doctype html>
+    text = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -35,6 +37,7 @@ def page(title: str, body: Sequence[str]) -> str:
 </body>
 </html>
 """
+    return text.translate(IN_TEXT)
 
 
 def section(title: str, *parts: str) -> str:

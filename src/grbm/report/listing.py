@@ -1,14 +1,16 @@
 """`grbm list`: the runs in a folder, a line each."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grbm.errors import UserError
 from grbm.report.words import duration
-from grbm.runs import CONFIG, EVALUATION, RunConfig, read_metrics, read_status
+from grbm.runs import CONFIG, EVALUATION, last_metrics, read_config, read_status
 from grbm.runs.claiming import is_held
+from grbm.streams import plain
 from grbm.typed import is_kind, read_json
 
 DEEPEST = 4  # folders in folders that are looked into
@@ -38,17 +40,17 @@ def runs_in(folder: Path) -> Iterator[Listed]:
         if CONFIG not in files:
             continue
         try:
-            config, status, metrics = RunConfig.read(here / CONFIG), read_status(here), read_metrics(here)
-        except UserError:
+            config, status, last = read_config(here), read_status(here), last_metrics(here)
+            ended = status.ended if status.ended != "running" or is_held(here) else "killed"
+        except (UserError, OSError):
             continue
         folders.clear()
-        last = metrics[-1] if metrics else {}
         updates = max(status.update, last.get("update", 0))
         name = config.data.name if config.data is not None else config.dataset.name
         yield Listed(
             str(here),
             name,
-            status.ended if status.ended != "running" or is_held(here) else "killed",
+            ended,
             updates,
             config.train.n_updates,
             config.model.n_hidden,
@@ -61,10 +63,10 @@ def runs_in(folder: Path) -> Iterator[Listed]:
 def _likelihood(folder: Path) -> float | None:
     try:
         found = read_json(folder / EVALUATION)
-        number = found.get("log_likelihood_test") if found.get("log_z_converged") is not False else None
+        number: Any = found.get("log_likelihood_test") if found.get("log_z_converged") is not False else None
     except (OSError, ValueError, AttributeError):
         return None
-    return number if is_kind(float, number) else None
+    return float(number) if is_kind(float, number) and math.isfinite(number) else None
 
 
 def table(listed: list[Listed]) -> Iterator[str]:
@@ -76,7 +78,7 @@ def table(listed: list[Listed]) -> Iterator[str]:
         done = f"{run.updates:,}" + ("" if run.updates >= run.n_updates else f" of {run.n_updates:,}")
         numbers = ("–" if x is None else f"{x:.3g}" for x in (run.energy_distance, run.log_likelihood))
         took = "–" if run.seconds is None else duration(run.seconds)
-        rows.append((run.folder, run.data, run.ended, done, f"{run.n_hidden:,}", took, *numbers))
+        rows.append((plain(run.folder), plain(run.data), run.ended, done, f"{run.n_hidden:,}", took, *numbers))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()

@@ -1,6 +1,5 @@
 """`report.html`: what a run is and how good, on one page that needs nothing but a browser."""
 
-import base64
 import shlex
 from collections.abc import Iterator
 from html import escape
@@ -17,13 +16,14 @@ from grbm.errors import UserError
 from grbm.files import write_text
 from grbm.report import html, plots, sheets, table_plots
 from grbm.report.doctor import diagnose
-from grbm.report.figures import nearest_sheet, table_samples
+from grbm.report.figures import nearest_sheet, plane, table_samples
 from grbm.report.image_scores import OWN, ScoreTable, cells, read_table, widths
 from grbm.report.words import duration, ending, with_error
 from grbm.runs import Run
 from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
+from grbm.streams import plain
 from grbm.typed import is_kind, read_json
 
 N_FRAMES = 40
@@ -54,7 +54,7 @@ def report(run: Run, *, seed: int = 1, dataset: Dataset | None = None) -> Path:
     body = [
         _head(run, dataset),
         html.section("Samples", f'<div class="grid">{"".join(samples(run, dataset, seed))}</div>'),
-        html.section("What was learned", *_learned(run)),
+        html.section("What was learned", *_learned(run, dataset, seed)),
         html.section("Scores", *_scored(run)),
         html.section("The doctor's findings", _findings(run, dataset, seed)),
         html.section("Settings", _settings(run)),
@@ -178,15 +178,15 @@ CURVES = (
 )
 
 
-def _learned(run: Run) -> Iterator[str]:
+def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
     if run.image_shape is not None:
         sheet = sheets.filter_sheet(run.model.W, run.image_shape, 100)
         caption = "Weights of the hidden units of largest norm, each divided by its largest weight; "
         caption += "0 is mid-grey." if run.image_shape[0] > 1 else "red is positive, blue negative, white 0."
         yield html.figure(html.picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
-    elif (run.folder / runs.FIGURES / "density.png").is_file():
-        picture = base64.b64encode((run.folder / runs.FIGURES / "density.png").read_bytes()).decode()
-        yield html.figure(f"data:image/png;base64,{picture}", "", "data, learned density and samples", "card wide")
+    elif dataset is not None and run.standardizer.n_columns == run.model.n_visible == 2:
+        picture = html.raster(plane(run, dataset, seed=seed), 150, transparent=False)
+        yield html.figure(picture, "", "data, learned density and samples", "card wide")
     curves = [curve({"": run}, *which) for which in CURVES]
     parts = {"training": "free_energy_data", "held out": "free_energy_test"}
     energies = {
@@ -301,4 +301,4 @@ def _settings(run: Run) -> str:
 
 
 def _name(run: Run) -> str:
-    return run.folder.resolve().name
+    return plain(run.folder.resolve().name)

@@ -15,6 +15,7 @@ from grbm.report.beside import as_json, comparisons, plane_grid
 from grbm.report.beside import log_z as log_z_of_run
 from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.sampling import generate, on_device
+from grbm.streams import plain
 from grbm.typed import is_kind, read_json
 
 
@@ -89,7 +90,9 @@ def dearer(folder: Path, model: str) -> dict[str, Any]:
         return {}
     kinds = ("log_likelihood", "dequantised", "bits_per_dimension", "rows_", "log_z")
     kept = {name: x for name, x in before.items() if name.startswith(kinds)}
-    return kept if all(is_kind(float | bool | str, x) for x in kept.values()) else {}
+    if not all(is_kind(float | bool | str, x) for x in kept.values()):
+        return {}
+    return {name: plain(x) if isinstance(x, str) else x for name, x in kept.items()}
 
 
 def _whole(

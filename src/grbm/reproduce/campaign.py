@@ -20,6 +20,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.progress import Progress
 from grbm.runs.signals import on_signals
 from grbm.runs.training import train
+from grbm.streams import printing
 
 
 class Planned(NamedTuple):
@@ -57,7 +58,7 @@ def train_missing(
     UserError
         For a run of other settings in ``folder``, or bad input.
     StoppedError
-        After SIGINT or SIGTERM; each run has written its checkpoint then, and no process is left.
+        After SIGINT, SIGTERM or SIGHUP; each run has written its checkpoint then, and no process is left.
     """
     if at_once == 1 and threads is None and deadline is None:
         for run in planned:
@@ -77,9 +78,9 @@ def train_missing(
     overdue = False
 
     def stop(number: int) -> None:
-        """Pass SIGTERM on to the workers; a terminal sends its SIGINT to all of them itself."""
+        """Pass all but SIGINT on to the workers, as SIGTERM; a terminal sends its SIGINT to all of them itself."""
         for worker in workers:
-            if number == signal.SIGTERM:
+            if number != signal.SIGINT:
                 worker.process.terminate()
 
     def left() -> float:
@@ -129,7 +130,7 @@ def missing(planned: Sequence[Planned], folder: Path) -> list[Planned]:
 def _finished(folder: Path, config: RunConfig) -> bool:
     if not (folder / runs.CONFIG).is_file():
         return False
-    other = RunConfig.read(folder / runs.CONFIG).difference(config)
+    other = runs.read_config(folder).difference(config)
     if other is not None:
         raise UserError(f"{folder} holds a run with other settings ({other}); choose another folder with --out.")
     status = runs.read_status(folder)
@@ -179,16 +180,17 @@ def _was_stopped(worker: _Worker, found: BaseException) -> bool:
 
 def _work(folder: Path, threads: int, pipe: Connection) -> None:
     torch.set_num_threads(threads)
-    while True:
-        try:
-            planned: Planned = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        try:
-            pipe.send(_train(planned.config, folder / planned.name))
-        except (UserError, StoppedError, OSError) as error:
-            pipe.send(error)
-            return
+    with printing():
+        while True:
+            try:
+                planned: Planned = pipe.recv()
+            except (EOFError, KeyboardInterrupt):
+                return
+            try:
+                pipe.send(_train(planned.config, folder / planned.name))
+            except (UserError, StoppedError, OSError) as error:
+                pipe.send(error)
+                return
 
 
 def _train(config: RunConfig, folder: Path, **told: Any) -> str:
@@ -196,11 +198,11 @@ def _train(config: RunConfig, folder: Path, **told: Any) -> str:
         train(config, folder, resume=True, **told)
     except DivergenceError as error:
         return str(error)
-    return f"{runs.read_metrics(folder)[-1]['seconds']:.0f} s"
+    return f"{runs.last_metrics(folder).get('seconds', 0.0):.0f} s"
 
 
 def how_far(planned: Planned, folder: Path) -> str:
     """How far a run in ``folder`` is, in words; empty where it has not logged anything."""
-    metrics = runs.read_metrics(folder / planned.name)
+    last = runs.last_metrics(folder / planned.name)
     n_updates = planned.config.train.n_updates
-    return f"{planned.name}: update {metrics[-1]['update']:,} of {n_updates:,}" if metrics else ""
+    return f"{planned.name}: update {last['update']:,} of {n_updates:,}" if last else ""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from grbm.lazy import lazily
 
 if TYPE_CHECKING:
-    from grbm.runs.claiming import note_written
+    from grbm.runs.claiming import note_written, run_of
     from grbm.runs.config import RunConfig, Which
     from grbm.runs.folder import (
         CHECKPOINTS,
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         WEIGHTS,
         Run,
         Status,
+        last_metrics,
         model_digest,
         read,
+        read_config,
         read_metrics,
         read_status,
     )
@@ -55,17 +57,20 @@ __all__ = [
     "RunConfig",
     "Status",
     "Which",
+    "last_metrics",
     "model_digest",
     "note_written",
     "read",
+    "read_config",
     "read_metrics",
     "read_status",
+    "run_of",
 ]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "grbm.runs.claiming": ["note_written"],
+        "grbm.runs.claiming": ["note_written", "run_of"],
         "grbm.runs.config": ["RunConfig", "Which"],
         "grbm.runs.folder": [
             "CHECKPOINTS",
@@ -87,8 +92,10 @@ __getattr__, __dir__ = lazily(
             "WEIGHTS",
             "Run",
             "Status",
+            "last_metrics",
             "model_digest",
             "read",
+            "read_config",
             "read_metrics",
             "read_status",
         ],

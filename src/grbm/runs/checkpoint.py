@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,7 +127,8 @@ def _write_folder(target: Path, files: dict[str, bytes]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         flush_folder(temporary)
-        shutil.rmtree(target, ignore_errors=True)  # one of the same update: damaged, or equal to this
+        if target.exists():  # one of the same update: damaged, or equal to this
+            remove(target)
         temporary.replace(target)
         flush_folder(target.parent)
     finally:
@@ -291,22 +293,31 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
 
 
 def prune(folder: Path, keep: int, update: int, run: str = "") -> None:
-    """Remove what was left half written, and checkpoints up to ``update`` but the newest ``keep`` and the best.
+    """Remove what kills left, and checkpoints up to ``update`` but the newest ``keep`` and the best.
 
     Those beyond it are damaged, or training would have gone on from them: they must not take the place of good ones.
     What is not of this run stays.
     """
-    for path in folder.glob(f"{PARTIAL}*"):
-        if path.is_dir() and not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
-            shutil.rmtree(path, ignore_errors=True)
+    clean(folder)
     kept = best(folder)
     present = [path for path in updates(folder) if (_number(path) or 0) <= update]
     for path in present[keep:]:
         if path != kept and _removable(path, run):
-            # a rename first, so that a kill in the middle leaves rubbish by name and not half a checkpoint
-            rubbish = path.with_name(f"{PARTIAL}{path.name}")
-            path.replace(rubbish)
-            shutil.rmtree(rubbish, ignore_errors=True)
+            remove(path)
+
+
+def clean(folder: Path) -> None:
+    """Remove what kills left of checkpoints that were being written or removed."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        if path.is_dir() and not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint by a rename first: a kill in the middle leaves rubbish by name and not half a checkpoint."""
+    rubbish = path.with_name(f"{PARTIAL}{path.name}-{time.time_ns()}")
+    path.replace(rubbish)
+    shutil.rmtree(rubbish, ignore_errors=True)
 
 
 def best(folder: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,27 +13,21 @@ from grbm.files import write_text
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import (
-    BEST_WEIGHTS,
     CHECKPOINTS,
+    CODES,
     CONFIG,
-    DATA,
-    EVALUATION,
-    FID,
     FIGURES,
+    IMPUTED,
     JOB,
-    METRICS,
-    MIXING,
-    RAW_WEIGHTS,
-    REPORT,
     SAMPLES,
-    STATUS,
     TENSORBOARD,
-    TRACE,
+    TOP,
     TRAJECTORY,
     WANDB,
-    WEIGHTS,
     WRITTEN,
+    read_config,
     read_status,
+    refuse_links,
 )
 from grbm.typed import read_bytes
 
@@ -41,9 +36,10 @@ def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
     """Raise UserError where a folder is not free for a new run; returns whether one is there, to be removed."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another folder with --out.")
-    if folder.is_dir() and any(path.name != JOB for path in folder.iterdir()):
+    if folder.is_dir() and any(not _is_first(path) for path in folder.iterdir()):
+        refuse_links(folder)
         try:
-            RunConfig.read(folder / CONFIG)
+            read_config(folder)
         except (UserError, OSError) as error:
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.") from error
         if not overwrite:
@@ -54,6 +50,12 @@ def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
             raise UserError(f"{config.data} lies in {folder}, which would be removed; move it away, or choose another.")
         return True
     return False
+
+
+def _is_first(path: Path) -> bool:
+    """Whether a run that was killed before it had a configuration left ``path``."""
+    left = LEFT.fullmatch(path.name)
+    return path.name == JOB or (left is not None and left[2] in (JOB, CONFIG) and path.is_file())
 
 
 def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
@@ -67,22 +69,6 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
 
 
-TOP = (
-    CONFIG,
-    METRICS,
-    WEIGHTS,
-    RAW_WEIGHTS,
-    BEST_WEIGHTS,
-    DATA,
-    EVALUATION,
-    MIXING,
-    TRACE,
-    FID,
-    REPORT,
-    STATUS,
-    JOB,
-    WRITTEN,
-)
 OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
     "|".join(
         [
@@ -104,12 +90,18 @@ LEFT = re.compile(r"(.*/)?\.([^/]+)\.[a-z0-9_]{8}(\.\w+)?")  # by a kill: a file
 def _is_own(name: str, written: set[str]) -> bool:
     """Whether the program writes files of this name, or left one on the way to it."""
     left = LEFT.fullmatch(name)
+    if left is not None and left[1] in (f"{CODES}/", f"{IMPUTED}/") and left[2].endswith(".npy"):
+        return True  # a name that is noted only when its file is whole
     names = [name, f"{left[1] or ''}{left[2]}"] if left else [name]
     return any(OWN.fullmatch(known) or known in written for known in names)
 
 
 def _remove(folder: Path) -> None:
-    """Remove the run in ``folder``; raises UserError, with everything still there, for what is not a run's."""
+    """Remove the run in ``folder``; raises UserError, with everything still there, for what is not a run's.
+
+    A kill on the way leaves a run that can be resumed or overwritten: checkpoints go first, each by one rename, so that
+    none is half there, and the configuration, by which a run is known, goes last.
+    """
     written = _written(folder)
     files, folders = [], []
     for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
@@ -127,11 +119,14 @@ def _remove(folder: Path) -> None:
                 f"{path} is not what `grbm train` wrote, so nothing was removed; move it away, or choose another "
                 f"folder with --out."
             )
-    for path in files:
-        path.unlink()
+    for path in checkpoint.updates(folder / CHECKPOINTS):
+        checkpoint.remove(path)
+    for path in (path for path in files if path != folder / CONFIG):
+        path.unlink(missing_ok=True)
     for path in folders:
         with suppress(OSError):  # one that holds nothing of ours and is empty goes too
             path.rmdir()
+    (folder / CONFIG).unlink()
 
 
 def note_written(folder: Path, *paths: Path) -> None:
@@ -139,6 +134,17 @@ def note_written(folder: Path, *paths: Path) -> None:
     inside = {p.resolve().relative_to(folder.resolve()).as_posix() for p in paths if _inside(p, folder)}
     if inside:
         write_text(folder / WRITTEN, "".join(f"{name}\n" for name in sorted(inside | _written(folder))))
+
+
+def run_of(path: Path) -> Path | None:
+    """The folder of the run that has ``path`` as one of its own files, there or not yet; None where there is none."""
+    whole = path.resolve()
+    for folder in whole.parents:
+        if OWN.fullmatch(whole.relative_to(folder).as_posix()):
+            with suppress(UserError, OSError):  # no run there
+                RunConfig.read(folder / CONFIG)
+                return folder
+    return None
 
 
 def _inside(path: Path, folder: Path) -> bool:
@@ -164,10 +170,17 @@ def identity(folder: Path) -> tuple[int, int] | None:
 def is_held(folder: Path) -> bool:
     """Whether a process trains in ``folder`` now; False where the system has no such locks."""
     try:
-        with locked(folder):
-            return False
-    except UserError:
+        import fcntl
+    except ImportError:
+        return False
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: it keeps nobody from training, as `locked` says
+        return False
+    except BlockingIOError:
         return True
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -175,6 +188,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold a run folder, made where it is not there; raises UserError where another process trains in it.
 
     The system lets go when the process ends, however it ends. Where there are no such locks (Windows), none is taken.
+    A process that asks `is_held` has a shared lock for an instant, and is waited for.
     """
     try:
         import fcntl
@@ -189,12 +203,16 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"Another process is training in {folder}; stop it, or train in another folder: grbm train ... --out"
-            ) from error
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if is_held(folder):
+                raise UserError(
+                    f"Another process is training in {folder}; stop it, or train in another folder: grbm train ... "
+                    f"--out"
+                )
+            time.sleep(0.001)
         yield
     finally:
         os.close(handle)
@@ -213,8 +231,10 @@ def is_claimed(folder: Path) -> bool:
 
 
 def clean(folder: Path) -> None:
-    """Remove what a kill left of files that were being replaced."""
-    for path in folder.glob(".*"):
-        left = LEFT.fullmatch(path.name)
-        if left is not None and left[2] in TOP and path.is_file():
+    """Remove what kills left of files and checkpoints that were being replaced."""
+    checkpoint.clean(folder / CHECKPOINTS)
+    written = _written(folder)
+    for path in folder.rglob(".*"):
+        name = path.relative_to(folder).as_posix()
+        if LEFT.fullmatch(name) and _is_own(name, written) and path.is_file():
             path.unlink(missing_ok=True)

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from grbm.contrasts import NAMES, Contrasts, from_tensors
+from grbm.data.images import IDX_FOLDERS
 from grbm.data.loading import Dataset
 from grbm.data.standardise import Standardizer
 from grbm.errors import Divergence, UserError, unreadable
@@ -23,7 +26,7 @@ from grbm.model import WEIGHTS as WEIGHTS
 from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig, Which
-from grbm.typed import is_kind, read_bytes, read_json, restore
+from grbm.typed import read_bytes, read_json, restore
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
 BEST_WEIGHTS = "model_best.safetensors"  # on the validation rows, while training goes on
@@ -33,6 +36,12 @@ EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 WRITTEN = "written.txt"  # files in the folder whose names the user chose
 REPORT = "report.html"
+LARGEST = torch.finfo(torch.float32).max  # of numbers in metrics.jsonl: greater ones no training has logged
+TOP = (
+    *(CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, BEST_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB),
+    WRITTEN,
+)  # files
+FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED)
 
 
 @dataclass(frozen=True)
@@ -73,12 +82,57 @@ class Run(NamedTuple):
     reference: Reference | None = None  # the mixture that describes whitened data
 
     def load_data(self) -> Dataset:
-        """The data that it was trained on; raises UserError where they are not there, or no longer fit its model."""
+        """The data that it was trained on; raises UserError where they are not there, or no longer fit its model.
+
+        Nothing is downloaded: whoever wrote the run's configuration does not decide what is fetched, and to where.
+        """
+        _require_there(self.config)
         dataset, n_columns = self.config.load_data(), self.standardizer.n_columns
         if (found := dataset.train.shape[1]) != n_columns:
             where = self.config.data or self.config.dataset.name
             raise UserError(f"{where} has {found} columns now, but the model knows {n_columns}; give its data.")
         return dataset
+
+
+def _require_there(config: RunConfig) -> None:
+    """Raise UserError for data that would have to be downloaded."""
+    name, folder = config.dataset.name, config.data_dir
+    if name not in IDX_FOLDERS:
+        return
+    places = (folder / IDX_FOLDERS[name] / "raw", folder / "raw", folder)
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        if not any((place / f"{part}-ubyte{suffix}").is_file() for place in places for suffix in ("", ".gz")):
+            raise UserError(
+                f"{IDX_FOLDERS[name]} is not in {folder}; give --data-dir a folder that holds "
+                f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
+            )
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise UserError for a link in a run's folder where the program reads or writes; the folder itself may be one."""
+    inside = (chain([folder / name], (folder / name).rglob("*")) for name in FOLDERS)
+    for path in chain((folder / name for name in (*TOP, WANDB, f"{WANDB}/id.txt")), *inside):
+        if path.is_symlink():
+            raise UserError(
+                f"{path} is a link, by which files outside of the run would be read or written; put what it points to "
+                f"in its place, or remove it."
+            )
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration of the run in ``folder``; raises UserError where it holds none, or links."""
+    refuse_links(folder)
+    return RunConfig.read(folder / CONFIG)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether the weights that training ended with are there, and whole."""
+    try:
+        for name in (WEIGHTS, *([RAW_WEIGHTS] if (folder / RAW_WEIGHTS).is_file() else [])):
+            GRBM.from_parameters(read_tensors(folder / name), name)
+    except UserError:
+        return False
+    return True
 
 
 def forget_results(folder: Path) -> None:
@@ -151,7 +205,7 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     """
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run (it has no {CONFIG}); give a folder that `grbm train` made.")
-    config = RunConfig.read(folder / CONFIG)
+    config = read_config(folder)
     try:
         config.check()
     except UserError as error:
@@ -161,7 +215,8 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     if standardizer.n_units != model.n_visible:
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
-    return Run(folder, config, model, standardizer, base, image_shape, status, read_metrics(folder), reference)
+    metrics = read_metrics(folder, warn)
+    return Run(folder, config, model, standardizer, base, image_shape, status, metrics, reference)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -258,22 +313,42 @@ def read_data(
     return standardizer, Base(data["base_mean"], data["base_var"]), reference, contrasts, image_shape
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, up to the first that is not whole: a killed run may end in half a line."""
-    metrics: list[dict[str, Any]] = []
-    if (folder / METRICS).is_file():
-        for line in read_bytes(folder / METRICS).decode("utf-8", "replace").splitlines():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                break
-            needed = {"update": int, "seconds": float}
-            if not is_kind(dict[str, float | None], record) or not all(
-                is_kind(kind, record.get(name)) for name, kind in needed.items()
-            ):
-                break
-            metrics += [record] if record["update"] > 0 else []
-    return metrics
+def read_metrics(folder: Path, warn: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
+    """The whole lines of metrics.jsonl; ``warn`` is told how many were damaged, but for half a line at its end."""
+    path = folder / METRICS
+    lines = read_bytes(path).decode("utf-8", "replace").split("\n") if path.is_file() else [""]
+    records = [_record(line) for line in lines]
+    if damaged := sum(record is None for record in records[:-1]):
+        warn(f"{path}: {damaged} of {len(lines) - 1:,} lines are damaged and were left out.")
+    return [record for record in records if record]
+
+
+def last_metrics(folder: Path) -> dict[str, Any]:
+    """The last whole line of metrics.jsonl, however long the file is; empty where there is none."""
+    path = folder / METRICS
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        for tail in (1 << 16, None):
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0 if tail is None else max(0, size - tail))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+            if found := next(filter(None, map(_record, reversed(lines))), None):
+                return found
+    return {}
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """A line of metrics.jsonl: numbers by name, None for those that are not finite; None where it is no such line."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not all(x is None or type(x) in (int, float) for x in record.values()):
+        return None
+    found = {name: x if x is not None and abs(x) <= LARGEST else None for name, x in record.items()}
+    update = found.get("update")
+    return found if type(update) is int and 0 < update < 2**63 and found.get("seconds") is not None else None
 
 
 def read_status(folder: Path) -> Status:

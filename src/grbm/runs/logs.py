@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,15 @@ class Log:
         Its ``log`` says where to write.
     update : int
         Where training goes on; what an earlier attempt wrote after it is taken back.
+    warn : callable
+        Called where lines of that attempt were damaged, and go.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, update: int = 0) -> None:
+    def __init__(
+        self, folder: Path, config: RunConfig, update: int = 0, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
         path = folder / METRICS
-        kept = [record for record in read_metrics(folder) if record["update"] <= update]
+        kept = [record for record in read_metrics(folder, warn) if record["update"] <= update]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
         self.file = path.open("a", encoding="utf-8")
         self.board = Board(folder / TENSORBOARD, update) if config.log.tensorboard else None

@@ -1,5 +1,6 @@
 """What a person sees while a run trains."""
 
+import sys
 import threading
 import time
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+from grbm.streams import Stream, terminal
 
 PATIENCE = 5.0  # seconds after which a person is told that the data are still being prepared
 
@@ -19,7 +22,7 @@ class Progress:
 
     def __init__(self, *, is_leader: bool = True) -> None:
         self.n_updates, self.seconds, self.note, self.nats = 0, 0.0, "", ""
-        self.console = Console(highlight=False)
+        self.console = Console(highlight=False, file=terminal())  # type: ignore[arg-type]
         columns = ("{task.percentage:3.0f}%", BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Bar(*columns, TextColumn("{task.fields[note]}"), console=self.console, transient=True)
         self.last_line, self.first = 0.0, 0
@@ -50,6 +53,11 @@ class Progress:
         self.task = self.bar.add_task("", total=self.n_updates, completed=update, note="")
         if self.console.is_terminal:
             self.bar.start()
+            self.protect()
+
+    def protect(self) -> None:
+        """Let no escape sequence through what the started bar put in the place of the streams, until it stops."""
+        sys.stdout, sys.stderr = Stream(sys.stdout), Stream(sys.stderr)
 
     def update(self, update: int, record: dict[str, Any] | None) -> None:
         self.seconds = time.perf_counter() - self.started

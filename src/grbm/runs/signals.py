@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_signals(react: Callable[[int], None]) -> Iterator[list[int]]:
-    """Call ``react`` with the number of each SIGINT and SIGTERM inside the block; yields the numbers heard so far.
+    """Call ``react`` with the number of each SIGINT, SIGTERM and SIGHUP inside the block; yields those heard so far.
 
-    Outside the main thread, whose signals they are, nothing is heard.
+    A SIGHUP that is ignored, as under ``nohup``, stays so. Outside the main thread, whose signals they are, nothing is
+    heard.
     """
     heard: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -21,7 +22,10 @@ def on_signals(react: Callable[[int], None]) -> Iterator[list[int]]:
         heard.append(number)
         react(number)
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, hear) for number in numbers}
     try:
         yield heard
     finally:

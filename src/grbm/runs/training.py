@@ -27,11 +27,12 @@ from grbm.runs.presets import for_wide, without_rounds
 from grbm.runs.recorder import Notes, Recorder
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
+from grbm.streams import plain
 from grbm.training import fit
 
 
 def _warn(message: str) -> None:
-    print(f"grbm: {message}", file=sys.stderr, flush=True)
+    print(f"grbm: {plain(message)}", file=sys.stderr, flush=True)
 
 
 def train(
@@ -73,7 +74,7 @@ def train(
     LostProcessError
         Where another process of the group has died.
     StoppedError
-        After SIGINT or SIGTERM, when the update is finished and a checkpoint written.
+        After SIGINT, SIGTERM or SIGHUP, when the update is finished and a checkpoint written.
     UserError
         For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
     """
@@ -97,7 +98,7 @@ def train(
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
             if group.is_leader:
                 _describe_pictures(run, warn)
-        log = group.on_leader(lambda: _open(run, folder))
+        log = group.on_leader(lambda: _open(run, folder, warn))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
             _learn(run, recorder, folder, on_start, on_update)
@@ -189,12 +190,12 @@ def _learn(
         ) from error
 
 
-def _open(run: Prepared, folder: Path) -> Log:
+def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
     run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape, run.reference, run.contrasts)
     run_folder.forget_results(folder)  # of weights that will not be the run's
-    return Log(folder, run.config, run.state.update)
+    return Log(folder, run.config, run.state.update, warn)
 
 
 def _name_of(config: RunConfig) -> str:
@@ -214,7 +215,7 @@ def _as_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, str | None]:
 
     Raises UserError where the run was begun with another.
     """
-    there, now = RunConfig.read(folder / CONFIG), config.dataset.key
+    there, now = run_folder.read_config(folder), config.dataset.key
     config = _with(config, key=there.dataset.key, white=config.dataset.white or there.dataset.white)
     other = there.difference(config)
     if config.preset == "array":  # what becomes of it when its table turns out to be wide or short
@@ -232,4 +233,4 @@ def _is_finished(folder: Path) -> bool:
     status = run_folder.read_status(folder)
     if status.ended == "diverged":
         raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")
-    return status.ended == "finished" and (folder / WEIGHTS).is_file()
+    return status.ended == "finished" and run_folder.has_weights(folder)

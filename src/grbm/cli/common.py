@@ -1,5 +1,6 @@
 """What all commands share: reading their options, and the run that they are about."""
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -87,6 +88,15 @@ def read_run(
 def note(text: str) -> None:
     """Something that the user should know, beside what was asked for."""
     print(f"Note: {plain(text)}", file=sys.stderr)
+
+
+def note_units(far: float) -> None:
+    """Say so where rows lie far out, ``far`` times as far as the training data."""
+    if math.isfinite(far) and far > 3:
+        note(
+            f"these rows lie {far:.0f} times as far from the training mean as the training data do; are they in the "
+            f"same units?"
+        )
 
 
 def require(flag: str, number: float | None, least: float) -> None:

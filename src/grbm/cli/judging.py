@@ -5,11 +5,12 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from grbm.cli.common import note, parse, read_run, require
+from grbm.cli.common import note, note_units, parse, read_run, require
 from grbm.cli.options import DoctorOptions, EvaluateOptions, MixingOptions
 from grbm.errors import UserError
 
 if TYPE_CHECKING:
+    from grbm.data.loading import Dataset
     from grbm.report.image_scores import ScoreTable
     from grbm.runs import Run
 
@@ -27,12 +28,24 @@ def evaluate(args: list[str]) -> None:
     from grbm import files, runs
     from grbm.evaluate.exact import is_enumerable
     from grbm.report import words
-    from grbm.report.scores import dearer, evaluate
+    from grbm.report.scores import dearer, evaluate, score_rows
+    from grbm.runs.encoding import rows_to_encode, strangeness
 
     run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
     found: dict[str, Any] = {}
+    try:
+        dataset = run.load_data()
+    except runs.OtherDataError:
+        if options.data is None or options.fid:
+            raise
+        rows = rows_to_encode(run, str(options.data), options.key, note)
+        note_units(strangeness(run, rows))
+        sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
+        found = score_rows(run, rows, str(options.data), **sizes)
+        print(json.dumps(found, indent=2) if options.json else "\n".join(words.of_rows(found)))
+        return
     if options.fid:
-        table = _fid(run, options)
+        table = _fid(run, dataset, options)
         found["images"] = table._asdict()
         if not options.json:
             print("\n".join(table.lines()))
@@ -43,6 +56,7 @@ def evaluate(args: list[str]) -> None:
             print(f"  log Z by annealing: {what} ...", file=sys.stderr, flush=True)
         scores = evaluate(
             run,
+            dataset=dataset,
             n_samples=options.samples,
             seed=options.seed,
             whole=options.log_likelihood,
@@ -63,7 +77,7 @@ def evaluate(args: list[str]) -> None:
         print(json.dumps(found, indent=2))
 
 
-def _fid(run: "Run", options: EvaluateOptions) -> "ScoreTable":
+def _fid(run: "Run", dataset: "Dataset", options: EvaluateOptions) -> "ScoreTable":
     """The table of image distances; the network is optional where there is a classifier of one's own."""
     from grbm.devices import pick_device
     from grbm.evaluate.features import inception
@@ -77,7 +91,7 @@ def _fid(run: "Run", options: EvaluateOptions) -> "ScoreTable":
     judge = inception(options.fid_weights, run.config.dataset.name, pick_device("auto"), note)
     return score_images(
         run,
-        run.load_data(),
+        dataset,
         judge,
         n=options.fid_samples,
         with_references=options.fid_references,

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from grbm.cli.common import parse, read_run, refuse_existing, refuse_own
+from grbm.cli.common import note, parse, read_run, refuse_existing, refuse_own
 from grbm.cli.options import CompareOptions, FiguresOptions, ListOptions, ReportOptions
 from grbm.errors import UserError
 
@@ -22,7 +22,8 @@ def report(args: list[str]) -> None:
     options = parse(ReportOptions, args, "grbm report")
     from grbm.report.page import report
 
-    print(f"  {report(read_run(options.run, options.data_dir, options.data, key=options.key), seed=options.seed)}")
+    run = read_run(options.run, options.data_dir, options.data, key=options.key)
+    print(f"  {report(run, seed=options.seed, warn=note)}")
 
 
 def compare(args: list[str]) -> None:
@@ -35,7 +36,9 @@ def compare(args: list[str]) -> None:
     from grbm.report.comparing import compare
     from grbm.runs import note_written
 
-    table = compare([read_run(folder, None, None) for folder in options.runs], options.out, seed=options.seed)
+    table = compare(
+        [read_run(folder, None, None) for folder in options.runs], options.out, seed=options.seed, warn=note
+    )
     for folder in options.runs:
         note_written(folder, options.out)
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]

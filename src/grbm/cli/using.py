@@ -1,9 +1,8 @@
 """The commands that use a run: samples, codes of data, gaps filled in, files for other programs. Parse, call, print."""
 
-import math
 from pathlib import Path
 
-from grbm.cli.common import note, parse, read_run, refuse_existing, refuse_own, require
+from grbm.cli.common import note, note_units, parse, read_run, refuse_existing, refuse_own, require
 from grbm.cli.names import close
 from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions
 from grbm.errors import UserError
@@ -77,7 +76,7 @@ def encode(args: list[str]) -> None:
     for where in written:
         refuse_own(where)
         refuse_existing(where, options.overwrite, ", or choose another with --out")
-    _note_units(strangeness(run, rows))
+    note_units(strangeness(run, rows))
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
@@ -116,7 +115,7 @@ def impute(args: list[str]) -> None:
     for where in (path, errors):
         refuse_own(where)
         refuse_existing(where, options.overwrite, ", or choose another with --out")
-    _note_units(strangeness(run, torch.from_numpy(rows)))
+    note_units(strangeness(run, torch.from_numpy(rows)))
     filled, std = impute_rows(
         run,
         rows,
@@ -135,15 +134,6 @@ def impute(args: list[str]) -> None:
     if options.noise_std > 0:
         print(f"  all others are means given noise of standard deviation {options.noise_std:g}")
     print(f"  their standard deviations: {errors}")
-
-
-def _note_units(far: float) -> None:
-    """Say so where rows lie far out, ``far`` times as far as the training data."""
-    if math.isfinite(far) and far > 3:
-        note(
-            f"these rows lie {far:.0f} times as far from the training mean as the training data do; are they in the "
-            f"same units?"
-        )
 
 
 def export(args: list[str]) -> None:

@@ -19,6 +19,7 @@ class Score(NamedTuple):
     mean: float
     error: float
     n_rows: int
+    n_without: int = 0  # rows left out: they have no density, since they break what held for all rows learned from
 
 
 @torch.no_grad()
@@ -32,7 +33,7 @@ def log_likelihood(
     levels: int | None = None,
     seed: int = 0,
 ) -> Score:
-    """Mean log-density of ``rows`` (n, N), in nats per sample.
+    """Mean log-density of ``rows`` (n, N), in nats per sample; of those that have one.
 
     The model knows z = (x − mean)/scale, so the density of x is that of z over Π scale: log p(x) = −F(z) − log Z −
     Σ log scale. The last term is the log-determinant of the standardisation; without it, two standardisations of the
@@ -57,18 +58,21 @@ def log_likelihood(
     if levels is not None:
         constant += rows.shape[1] * math.log(levels - 1)
     rng = generator(seed, "dequantisation")
-    total = squares = 0.0
+    total, squares, n = 0.0, 0.0, 0
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK].double()
+        x = x[~scale.breaks(x).any(1)]
+        n += len(x)
         if levels is not None:
             x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
         log_p = -model.free_energy(scale(x).to(device)).double().cpu() - constant
         total += float(log_p.sum())
         squares += float((log_p + constant).square().sum())
-    n = len(rows)
+    if n == 0:
+        return Score(-math.inf, 0.0, 0, len(rows))
     mean = total / n
     variance = max(0.0, squares / n - (mean + constant) ** 2)
-    return Score(mean, math.hypot(math.sqrt(variance / n), log_z_error), n)
+    return Score(mean, math.hypot(math.sqrt(variance / n), log_z_error), n, len(rows) - n)
 
 
 def bits_per_dimension(score: Score, n_visible: int) -> Score:

@@ -1,6 +1,6 @@
 """`grbm compare`: runs side by side, in the terminal and on a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -17,12 +17,17 @@ from grbm.runs.paper import describe
 from grbm.streams import plain
 
 
-def compare(several: Sequence[Run], path: Path, *, seed: int = 1) -> list[tuple[str, ...]]:
-    """Write runs side by side to ``path``; returns the table of settings that differ and scores, with its head."""
+def compare(
+    several: Sequence[Run], path: Path, *, seed: int = 1, warn: Callable[[str], None] = lambda text: None
+) -> list[tuple[str, ...]]:
+    """Write runs side by side to ``path``; returns the table of settings that differ and scores, with its head.
+
+    ``warn`` is told where data of a run are not there.
+    """
     names = _names(several)
     table: list[tuple[str, ...]] = [("", *names)]
     table += _differences(several)
-    data = [data_of(run) for run in several]
+    data = [data_of(run, warn) for run in several]
     table.append(_ended(several, data, seed))
     found = [_final(run) | dict(scores(run)) for run in several]
     for label in dict.fromkeys(label for own in found for label in own):

@@ -1,7 +1,7 @@
 """`report.html`: what a run is and how good, on one page that needs nothing but a browser."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,15 @@ MIXED = {
 }
 
 
-def report(run: Run, *, seed: int = 1, dataset: Dataset | None = None) -> Path:
+def report(
+    run: Run, *, seed: int = 1, dataset: Dataset | None = None, warn: Callable[[str], None] = lambda text: None
+) -> Path:
     """Write report.html into the run's folder, from its files; returns its path.
 
-    Samples and the way to them are drawn anew; scores are those that ``grbm evaluate`` and ``grbm mixing`` left.
+    ``warn`` is told where its data are not there, which leaves out what needs them. Samples and the way to them are
+    drawn anew; scores are those that ``grbm evaluate`` and ``grbm mixing`` left.
     """
-    dataset = dataset or data_of(run)
+    dataset = dataset or data_of(run, warn)
     body = [
         _head(run, dataset),
         html.section("Samples", f'<div class="grid">{"".join(samples(run, dataset, seed))}</div>'),
@@ -64,11 +67,12 @@ def report(run: Run, *, seed: int = 1, dataset: Dataset | None = None) -> Path:
     return path
 
 
-def data_of(run: Run) -> Dataset | None:
-    """The run's data, if they are where they were."""
+def data_of(run: Run, warn: Callable[[str], None]) -> Dataset | None:
+    """The run's data, if they are where they were; else ``warn`` is told why not."""
     try:
         return run.load_data()
-    except UserError:
+    except UserError as error:
+        warn(f"Without its data, of which there is this to say: {error}")
         return None
 
 

@@ -57,7 +57,12 @@ def evaluate(
         for name, rows in (("train", dataset.train), ("test", dataset.test)):
             if len(rows) == 0:
                 continue
-            z = scale(rows[:10_000])
+            some = rows[:10_000]
+            has_density = ~scale.breaks(some).any(1)
+            scores[f"without_density_{name}"] = len(some) - int(has_density.sum())
+            if not has_density.any():
+                continue
+            z = scale(some[has_density])
             mean = model.reconstruction(z)
             free_energy = model.free_energy(z).double()
             scores[f"free_energy_{name}"] = float(free_energy.mean())
@@ -78,6 +83,21 @@ def evaluate(
             "mode_share": list(drawn.mode_share),
         }
     return scores
+
+
+def score_rows(
+    run: Run, rows: Table, where: str, *, ais_steps: int = 2000, ais_chains: int = 1000, seed: int = 1
+) -> dict[str, Any]:
+    """The mean log-likelihood of other ``rows`` (n, N) than the run's own, with its error, as one number of ``where``.
+
+    They are neither rows that the run learned from nor such as it held out, and nothing of it is kept.
+    """
+    known = log_z_of_run(run, Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
+    score = log_likelihood(on_device(run), run.standardizer, rows, known.log_z, known.error)
+    found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}
+    found |= {"log_likelihood": score.mean if score.n_rows else None, "log_likelihood_error": score.error}
+    found |= {"log_z": known.log_z, "log_z_error": known.error, "log_z_method": known.method}
+    return found | ({} if known.found is None else {"log_z_converged": known.found.converged})
 
 
 def dearer(folder: Path, model: str) -> dict[str, Any]:
@@ -102,7 +122,7 @@ def _whole(
     known = on_device(run), run.standardizer, rows, log_z, log_z_error
     score = log_likelihood(*known)
     scores = {f"log_likelihood_{name}": score.mean, f"log_likelihood_{name}_error": score.error}
-    scores[f"rows_{name}"] = score.n_rows
+    scores[f"rows_{name}"], scores[f"without_density_{name}"] = score.n_rows, score.n_without
     if dataset.levels is not None:
         dequantised = log_likelihood(*known, levels=dataset.levels, seed=seed)
         bits = bits_per_dimension(dequantised, run.model.n_visible)

@@ -61,8 +61,32 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
     yield f"  {log_z} nats ({scores['log_z_method']})"
     if "log_z_verdict" in scores:
         yield textwrap.fill(scores["log_z_verdict"], 100, initial_indent="  ", subsequent_indent="  ")
+    yield from without_density(scores)
     yield from beside(scores)
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
+
+
+def without_density(scores: dict[str, Any]) -> Iterator[str]:
+    """How many rows have none, where there are such; the numbers are of the others."""
+    for name, label in (("train", "training"), ("test", "held-out"), ("", "")):
+        n = scores.get(f"without_density_{name}".rstrip("_"))
+        if n:
+            yield (
+                f"  {n:,} {label + ' ' if label else ''}rows have no density and are left out: in columns that were "
+                f"constant, or followed from others, in all rows learned from, they differ."
+            )
+
+
+def of_rows(scores: dict[str, Any]) -> Iterator[str]:
+    """The ``scores`` of `grbm.report.scores.score_rows` for people."""
+    if scores.get("log_z_converged") is False:
+        yield "  log Z has NOT converged: this log-likelihood is not to be used. Raise --ais-steps or --ais-chains."
+    number = scores["log_likelihood"]
+    shown = "none" if number is None else with_error(number, scores["log_likelihood_error"])
+    yield f"Log-likelihood of the {scores['rows']:,} rows of {scores['rows_of']}: {shown} nats per sample"
+    yield f"  (log Z {scores['log_z']:.3f} ± {scores['log_z_error']:.2g}, {scores['log_z_method']})."
+    yield from without_density(scores)
+    yield "They are not the data that the run learned from, and nothing is written to it."
 
 
 def beside(scores: dict[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grbm.contrasts import NAMES, Contrasts, from_tensors
 from grbm.data.images import IDX_FOLDERS
-from grbm.data.loading import Dataset
+from grbm.data.loading import Dataset, statistics
 from grbm.data.standardise import Standardizer
 from grbm.errors import Divergence, UserError, unreadable
 from grbm.files import read_tensors, write_tensors, write_text
@@ -66,6 +66,7 @@ class Status:
 
 
 REFERENCE = ("weights", "means", "factors")
+FINGERPRINT = "fingerprint"
 
 
 class Run(NamedTuple):
@@ -80,18 +81,35 @@ class Run(NamedTuple):
     status: Status
     metrics: list[dict[str, Any]]
     reference: Reference | None = None  # the mixture that describes whitened data
+    fingerprint: str | None = None  # of the data; None where an earlier version wrote the run
 
     def load_data(self) -> Dataset:
-        """The data that it was trained on; raises UserError where they are not there, or no longer fit its model.
+        """The data that it was trained on, split as they were.
 
         Nothing is downloaded: whoever wrote the run's configuration does not decide what is fetched, and to where.
+
+        Raises
+        ------
+        OtherDataError
+            Where the user's own data are no longer those: another split of other rows would pass for what was held out.
+        UserError
+            Where they are not there.
         """
         _require_there(self.config)
         dataset, n_columns = self.config.load_data(), self.standardizer.n_columns
+        where = str(self.config.data or self.config.dataset.name)
         if (found := dataset.train.shape[1]) != n_columns:
-            where = self.config.data or self.config.dataset.name
-            raise UserError(f"{where} has {found} columns now, but the model knows {n_columns}; give its data.")
+            raise OtherDataError(f"{where} has {found} columns now, but the model knows {n_columns}; give its data.")
+        if self.config.data is not None and self.fingerprint not in (None, statistics(dataset, where).fingerprint):
+            raise OtherDataError(
+                f"{where} does not hold the data that {self.folder} learned from; give those with --data. Other rows "
+                f"are scored by: grbm evaluate RUN --data FILE."
+            )
         return dataset
+
+
+class OtherDataError(UserError):
+    """Data that are there and are not those of a run."""
 
 
 def _require_there(config: RunConfig) -> None:
@@ -148,15 +166,27 @@ def save_data(
     image_shape: tuple[int, int, int] | None = None,
     reference: Reference | None = None,
     contrasts: Contrasts | None = None,
+    fingerprint: str = "",
 ) -> None:
-    """What turns numbers into the model's units and back, where tempered paths start, and the shape of images."""
+    """What turns numbers into the model's units and back, where tempered paths start, the shape of images.
+
+    And the fingerprint of the data, by which they are known again.
+    """
     tensors = {name: x for name, x in standardizer._asdict().items() if x is not None}
     tensors |= {"base_mean": base.mean, "base_var": base.var}
     if reference is not None:
         tensors |= {f"reference_{name}": getattr(reference, name) for name in REFERENCE}
     if contrasts is not None:
         tensors |= contrasts.tensors()
-    write_tensors(folder / DATA, tensors | ({"image_shape": torch.tensor(image_shape)} if image_shape else {}))
+    if image_shape is not None:
+        tensors["image_shape"] = torch.tensor(image_shape)
+    write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
+
+
+def read_fingerprint(folder: Path) -> str | None:
+    """That of the data; None where an earlier version kept none."""
+    kept = read_tensors(folder / DATA).get(FINGERPRINT, torch.empty(0))
+    return bytes(kept.tolist()).decode("ascii", "replace") if kept.dtype == torch.uint8 and len(kept) else None
 
 
 def save_status(folder: Path, status: Status) -> None:
@@ -216,7 +246,8 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
     metrics = read_metrics(folder, warn)
-    return Run(folder, config, model, standardizer, base, image_shape, status, metrics, reference)
+    fingerprint = read_fingerprint(folder)
+    return Run(folder, config, model, standardizer, base, image_shape, status, metrics, reference, fingerprint)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -262,6 +293,7 @@ def read_data(
         UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file."),
     )
     columns = data.pop("columns", None)
+    data.pop(FINGERPRINT, None)
     if not all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values()):
         raise whole
     parts = [data.pop(f"reference_{name}", None) for name in REFERENCE]

@@ -193,7 +193,8 @@ def _learn(
 def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
-    run_folder.save_data(folder, run.scale, run.base, run.dataset.image_shape, run.reference, run.contrasts)
+    shape, fingerprint = run.dataset.image_shape, run.fingerprint
+    run_folder.save_data(folder, run.scale, run.base, shape, run.reference, run.contrasts, fingerprint)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update, warn)
 

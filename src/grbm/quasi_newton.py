@@ -32,6 +32,7 @@ BURN_IN = 4  # steps of the chains, which annealing left near the model, or the 
 REMEMBERED = 50  # steps whose curvature counts
 PART = 1 << 17  # numbers that fit into a cache
 LEAST = 0.3  # effective share of the draws, below which log Z is not believed
+LARGEST = 1e9  # free energy, of which float64 keeps a millionth of a nat
 HALVINGS = 12  # of a step, before a round ends
 FIRST = 0.1  # length of the first step of all, whose curvature nothing tells
 
@@ -50,6 +51,7 @@ class Drawn(NamedTuple):
     chains: Tensor  # visible units from which they go on ([R,] C, N)
     last: Tensor  # those of the model, (C, N)
     accept_rate: Tensor | None
+    is_absolute: bool = False  # whether the density is known with its constant
 
 
 class Height(NamedTuple):
@@ -57,7 +59,7 @@ class Height(NamedTuple):
 
     value: float
     gradient: Tensor  # by the natural parameters (P,)
-    share: float  # effective share of the draws (Kong 1992)
+    share: float  # effective share of the draws (Kong 1992); 0 where energies are so large that no digits are left
 
 
 class Memory(NamedTuple):
@@ -97,7 +99,7 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
     log_z = bennett(log_w[:DRAWS], log_w[DRAWS:])[0]
     share = DRAWS / len(pool)
     mixed = torch.logaddexp(log_q + math.log(share), log_q + log_w - log_z + math.log(1 - share))
-    return Drawn(Draws(pool, mixed), chains, states[-1], rate)
+    return Drawn(Draws(pool, mixed), chains, states[-1], rate, is_absolute=True)
 
 
 def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
@@ -106,6 +108,8 @@ def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
     at_rows, positive = averaged(energy, rows, None)
     at_draws, negative = averaged(energy, draws.v, draws.log_q)
     log_w = -at_draws - draws.log_q
+    if not max(float(at_rows.abs().max()), float(at_draws.abs().max())) < LARGEST:
+        return Height(-math.inf, torch.zeros_like(natural.vector(energy)), 0.0)
     value = -at_rows.mean() - (log_w.logsumexp(0) - math.log(len(log_w)))
     gradient = natural.gradient(energy, positive.minus(negative))
     return Height(float(value), gradient, 1 / (len(log_w) * float(log_w.softmax(0).square().sum())))

@@ -1,6 +1,7 @@
 """The algorithm, readable top to bottom: an update is a positive phase, a negative phase and a clipped step uphill."""
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from grbm.model import GRBM, Energy
 from grbm.moments import MomentSum
 from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
 from grbm.options import FitOptions, Precision
-from grbm.quasi_newton import LEAST, ROWS, Draws, Memory, climb, draw, height
+from grbm.quasi_newton import LEAST, ROWS, Drawn, Draws, Memory, climb, draw, height
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
 from grbm.samplers.engines import native_update
@@ -25,6 +26,7 @@ from grbm.schedules import cosine
 from grbm.spectral import equalise
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
+FELL = 1.0  # nats a row, beyond which a round has led down
 FRESH = 0.3  # weight of a round's parameters in their average, which evens out what its own draws brought in
 
 
@@ -41,6 +43,7 @@ class TrainState:
     adaptation: Adaptation = field(default_factory=Adaptation)  # of the sampler, such as its ladder
     guard: Guard = field(default_factory=Guard)  # the last good parameters
     memory: Memory | None = None  # of the last rounds of quasi-Newton steps
+    drawn: Drawn | None = None  # for the next round, which would draw the same anew
 
     def settle(self) -> None:
         """Wait for the device, and raise DivergenceError if one of the last updates was broken."""
@@ -130,16 +133,20 @@ def train_round(
     options: FitOptions = FitOptions(),
     *,
     group: ProcessGroup = ALONE,
-) -> StepMetrics:
+) -> StepMetrics | None:
     """Make one round of quasi-Newton steps up the log-likelihood of ``data`` (n, N), or of 4,096 rows of it.
 
     The first round begins at the average of the parameters where there is one, which goes on over rounds. Processes
-    that share a run share the chains, and all climb alike.
+    that share a run share the chains, and all climb alike. Fresh draws tell what a round was worth: one that has led
+    down by more than `FELL`, which only draws of a reference can tell, or out of the finite numbers, is taken back,
+    with None for its metrics; after that there is nothing to climb.
     """
     model, sampler = state.model, state.adaptation.applied(objective).sampler
     memory = state.memory or Memory.empty(torch.nn.utils.parameters_to_vector(model.parameters()))
     if state.memory is None and state.average is not None:
         model.load_state_dict(state.average.state_dict())
+    machines = [machine for machine in (model, state.average) if machine is not None]
+    before, began_with = replace(state), [copy.deepcopy(machine.state_dict()) for machine in machines]
     seed, device = seed_of(state.seed, "round", state.update), model.W.device
     rows = data[torch.randperm(len(data), generator=generator(seed, "rows"))[:ROWS].to(_device_of(data))]
     rows = model.at_unit_contrast(rows, generator(seed, "contrasts", device=rows.device))
@@ -149,13 +156,21 @@ def train_round(
     else:
         chains = group.all_gather(chains)
     energy = model.freeze()
-    drawn = draw(energy, sampler, chains, Blocks(seed, 1, device=device))
+    drawn = state.drawn or draw(energy, sampler, chains, Blocks(seed, 1, device=device))
     state.memory, began, reached = climb(model, rows, drawn.draws, memory, min_var=options.min_var)
     if state.average is not None:
         follow(state.average, model, began, rows, drawn.draws)
     own = group.part(chains.shape[-2])
     state.persistent = drawn.chains[..., own, :].contiguous()
-    state.update, state.guard = state.update + 1, Guard()  # no step leads down, or out of the finite world
+    state.update, state.guard = state.update + 1, Guard()
+    following = Blocks(seed_of(state.seed, "round", state.update), 1, device=device)
+    state.drawn = draw(model.freeze(), sampler, group.all_gather(state.persistent), following)
+    now = height(in_double(model.freeze()), rows.double(), state.drawn.draws).value
+    if not math.isfinite(now) or (drawn.is_absolute and now < began - FELL):
+        for machine, was in zip(machines, began_with, strict=True):
+            machine.load_state_dict(was)
+        vars(state).update(vars(before))
+        return None
     data_h = energy.hidden_logits(rows).sigmoid()
     sums = MomentSum(energy)
     sums.add(drawn.last, energy.hidden_logits(drawn.last).sigmoid())
@@ -194,7 +209,8 @@ def fit(
 ) -> Iterator[StepMetrics]:
     """Train up to update ``options.n_updates``; learning rates fall to 0 by the cosine (Eq. 22).
 
-    The last ``options.rounds`` updates are rounds of quasi-Newton steps (`train_round`).
+    The last ``options.rounds`` updates are rounds of quasi-Newton steps (`train_round`), of which the first that leads
+    down ends learning: ``state.update`` tells how many were made.
 
     What is returned is an iterator that makes an update for each `StepMetrics` it yields: nothing is learned before it
     is iterated over, and training can be looked at, or left, after any update.
@@ -293,7 +309,10 @@ def _fit(
     state.settle()
     while state.update < options.n_updates:
         _weigh_contrasts(state, data, options.contrast_scales)
-        yield train_round(state, objective, data, options, group=group)
+        metrics = train_round(state, objective, data, options, group=group)
+        if metrics is None:
+            return
+        yield metrics
 
 
 @torch.no_grad()

@@ -101,7 +101,7 @@ def train(
         log = group.on_leader(lambda: _open(run, folder, warn))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
-            _learn(run, recorder, folder, on_start, on_update)
+            _learn(run, recorder, folder, on_start, on_update, warn)
         finally:
             if log is not None:
                 with suppress(OSError):  # all that counts was flushed before
@@ -155,6 +155,7 @@ def _learn(
     folder: Path,
     on_start: Callable[[Tensor | Standardised, GRBM, int, int], None],
     on_update: Callable[[int, Record | None], None],
+    warn: Callable[[str], None],
 ) -> None:
     """Update after update, until all are made, a signal asks for a stop, or the numbers leave the finite world."""
     state, options, group = run.state, run.config.train, recorder.group
@@ -177,6 +178,11 @@ def _learn(
                     recorder.save()
                     recorder.finish(Status("interrupted", state.update, recorder.machine))
                     raise StoppedError(asked[0] if asked else 0, folder, state.update)
+            if state.update < options.n_updates and not recorder.is_done and group.is_leader:
+                warn(
+                    f"The round after update {state.update:,} of {options.n_updates:,} led down, or out of the finite "
+                    f"numbers; it was taken back, and learning ends there."
+                )
             recorder.save()
             recorder.finish(Status("finished", state.update, recorder.machine))
     except DivergenceError as error:

@@ -1,0 +1,114 @@
+"""Rounds of quasi-Newton steps that lead nowhere: taken back, said, and the end of learning."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import grbm.training
+from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, Gibbs, TrainState, cli, fit, runs
+from grbm.quasi_newton import Climbed, Draws, height
+from grbm.reference import Reference
+from grbm.samplers import GlobalMoves
+
+OPTIONS = FitOptions(12, 20, rounds=6, average_decay=0.9)
+
+
+def clusters(n: int, seed: int) -> torch.Tensor:
+    """Two in the plane."""
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 2, generator=g) * 0.4 + torch.randint(0, 2, (n, 1), generator=g) * 2 - 1
+
+
+def begun() -> TrainState:
+    model = GRBM(2, 6, seed=0)
+    return TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed=1)
+
+
+JUMPS = GlobalMoves(Reference(torch.ones(1), torch.zeros(1, 2), 2 * torch.eye(2)[None]), 2)
+
+
+def learn(state, sampler=JUMPS):
+    return list(fit(state, clusters(200, 0), PCD(sampler, 2, 32), OPTIONS))
+
+
+def broken(which: int, how: float):
+    """`climb` whose round number ``which`` ends at weights that were multiplied."""
+    real, calls = grbm.training.climb, []
+
+    def climb(model, *args, **options):
+        calls.append(1)
+        found: Climbed = real(model, *args, **options)
+        if len(calls) == which:
+            with torch.no_grad():
+                model.mu.add_(how)
+        return found
+
+    return climb
+
+
+@pytest.mark.parametrize(("how", "sampler"), [(30.0, JUMPS), (math.nan, JUMPS), (math.inf, Gibbs())])
+def test_a_round_that_leads_down_or_out_is_taken_back_and_is_the_last(how, sampler, monkeypatch):
+    assert len(learn(begun(), sampler)) == 12
+    good, at_9 = begun(), ()
+    for _ in fit(good, clusters(200, 0), PCD(sampler, 2, 32), OPTIONS):
+        if good.update == 9:
+            at_9 = copy.deepcopy((good.model.state_dict(), good.average.state_dict(), good.persistent, good.memory))
+            break
+    monkeypatch.setattr(grbm.training, "climb", broken(4, how))
+    state = begun()
+    assert len(learn(state, sampler)) == 9
+    assert state.update == 9
+    for name, was in at_9[0].items():
+        assert torch.equal(state.model.state_dict()[name], was)
+        assert torch.equal(state.average.state_dict()[name], at_9[1][name])
+    assert torch.equal(state.persistent, at_9[2])
+    assert all(torch.equal(a, b) for a, b in zip(state.memory, at_9[3], strict=True))
+
+
+def test_draws_that_serve_the_next_round_are_those_that_it_would_make():
+    one, two = begun(), begun()
+    learn(one)
+    for _ in fit(two, clusters(200, 0), PCD(JUMPS, 2, 32), OPTIONS):
+        two.drawn = None
+    for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_energies_without_digits_are_worth_nothing():
+    """Far from all rows every state has the same energy, rounded, and any height could come of it."""
+    model = GRBM(2, 3, dtype=torch.float64)
+    rows = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    draws = Draws(rows, torch.zeros(50).double())
+    assert height(model.freeze(), rows, draws).share > 0
+    with torch.no_grad():
+        model.mu.fill_(1e60)
+    found = height(model.freeze(), rows, draws)
+    assert (found.value, found.share) == (-math.inf, 0)
+
+
+def test_a_run_says_that_a_round_was_taken_back(tmp_path, monkeypatch, capsys):
+    np.save(tmp_path / "x.npy", clusters(400, 0).numpy())
+    args = ["--updates", "26", "--train.rounds", "6", "--n-hidden", "8", "--no-figures"]
+    monkeypatch.setattr(grbm.training, "climb", broken(3, math.nan))
+    command = ["train", "array", "--data", str(tmp_path / "x.npy"), *args, "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    assert "after update 22 of 26" in capsys.readouterr().err
+    run = runs.read(tmp_path / "run")
+    assert (run.status.ended, run.status.update) == ("finished", 22)
+    assert all(torch.isfinite(p).all() for p in run.model.parameters())
+    cli.main(["doctor", str(tmp_path / "run")])
+    assert "update 22 of 26" in capsys.readouterr().out
+    assert cli.main(["resume", str(tmp_path / "run")]) == 0
+    assert runs.read_status(tmp_path / "run").update == 22
+
+
+@pytest.mark.parametrize("share", [0.1, 0.0])
+def test_the_estimator_ends_there_too(share, monkeypatch):
+    monkeypatch.setattr(grbm.training, "climb", broken(2, math.nan))
+    X = clusters(300, 0).numpy()
+    fitted = GaussianBernoulliRBM(8, n_iter=4, n_rounds=5, validation_fraction=share, random_state=0).fit(X)
+    assert np.isfinite(fitted.score_samples(X)).all()
+    assert np.isfinite(fitted.validation_scores_).all()

@@ -3,10 +3,12 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from grbm import GaussianBernoulliRBM, cli
+from grbm.data.sentinels import sentinels
 from grbm.data.splitting import copies, first_of_each, split
 from grbm.data.tables import refuse_magnitudes
 from grbm.data.whitening import independent, set_apart, whiten
@@ -234,3 +236,75 @@ def test_a_run_holds_copies_together(tmp_path):
     assert len(train) + len(test) == 300
     assert len(test) >= 30
     assert not set(map(tuple, train)) & set(map(tuple, test))
+
+
+def table_with(value: float, share: float = 0.02) -> tuple[np.ndarray, int]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 2))
+    where = rng.random(500) < share
+    X[where, 1] = value
+    return X, int(where.sum())
+
+
+@pytest.mark.parametrize("value", [-9999.0, 9.97e36, 999.0, -1e20])
+def test_numbers_that_stand_for_missing_are_named(value, tmp_path, capsys):
+    X, n = table_with(value)
+    with pytest.warns(UserWarning, match=rf"Column 1 holds {value:.6g} in {n} rows".replace("+", r"\+")) as told:
+        learned(X)
+    assert told[0].filename == __file__
+    named = pd.DataFrame(X, columns=["ph", "depth"])
+    with pytest.warns(UserWarning, match="Column 1 .'depth'."):
+        learned(named)
+    np.save(tmp_path / "x.npy", X)
+    command = ["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    said = capsys.readouterr().err
+    assert f"Column 1 holds {value:.6g} in" in said
+
+
+def test_two_such_numbers_and_those_of_other_columns_are_found():
+    X = table_with(-9999.0, 0.05)[0]
+    X[::50, 0], X[1::100, 1] = 1e9, 9999.0
+    found = sentinels(X)
+    assert [(s.column, s.value) for s in found] == [(0, 1e9), (1, -9999.0)]
+    assert found[0].n_rows == 10
+    assert -5 < found[0].low < found[0].high < 5
+
+
+@pytest.mark.filterwarnings("error")
+def test_tails_and_levels_are_no_such_numbers():
+    rng = np.random.default_rng(0)
+    columns = [rng.standard_cauchy(2000), np.exp(3 * rng.normal(size=2000)), rng.poisson(0.05, 2000)]
+    columns += [
+        rng.integers(0, 2, 2000),
+        rng.zipf(2.0, 2000).clip(max=10**6),
+        np.r_[np.zeros(1000), rng.normal(size=1000)],
+    ]
+    columns += [np.round(rng.normal(size=2000), 1), rng.choice([0, 1000], 2000)]
+    assert sentinels(np.stack(columns, 1).astype(float)) == []
+
+
+def test_masked_numbers_are_missing():
+    X = np.ma.masked_greater(np.random.default_rng(0).normal(size=(300, 2)), 2)
+    X.data[X.mask] = 1e6
+    with pytest.raises(ValueError, match="NaN"):
+        learned(X)
+    whole = learned(np.ma.array(X.data[~X.mask.any(1)]))
+    np.testing.assert_array_equal(whole.impute(X), whole.impute(np.where(X.mask, np.nan, X.data)))
+    with pytest.raises(ValueError, match="NaN"):
+        whole.score_samples(X)
+
+
+def test_columns_that_are_no_numbers_are_named():
+    good = np.arange(30.0)
+    for column, words in (
+        (np.array(["a", "b", "c"] * 10), "'kind' .*'a'"),
+        (pd.date_range("2026-01-01", periods=30), "'kind' .*datetime64"),
+        (pd.Categorical(["x", "y", "z"] * 10), "'kind' .*category"),
+    ):
+        with pytest.raises(ValueError, match=f"Column {words}"):
+            learned(pd.DataFrame({"good": good, "kind": column}))
+    learned(pd.DataFrame({"good": good, "text": [str(x * x) for x in range(30)]}))  # numbers that are written as text
+    with pytest.raises(ValueError, match="Complex") as told:
+        learned(np.ones((30, 2)) * 1j)
+    assert "[" not in str(told.value), "not the numbers"

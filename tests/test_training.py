@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -295,3 +296,49 @@ def test_anchored_units_are_undecided_at_data_points():
     torch.testing.assert_close(model.var.detach(), torch.full((3,), 0.4))
     torch.testing.assert_close(model.visible_mean(torch.full((50,), 0.5)).detach(), data.mean(0))
     assert same(paper_(model, seed=5), GRBM(3, 50, seed=5))
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    state = new_state()
+    other = TrainState(GRBM(3, 4), state.optimizer)
+    with pytest.raises(ValueError, match=r"state\.optimizer"):
+        fit(other, small_data(), CDS[0], FitOptions(2))
+    some = TrainState(state.model, torch.optim.SGD([state.model.W], lr=0.1))  # the rest is kept as it is
+    assert len(list(fit(some, small_data(), CDS[0], FitOptions(2)))) == 2
+
+
+def test_learning_that_nobody_iterates_is_told():
+    with pytest.warns(UserWarning, match=r"for metrics in grbm\.fit"):
+        fit(new_state(), small_data(), CDS[0], FitOptions(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(fit(new_state(), small_data(), CDS[0], FitOptions(2)))
+        fit(new_state(), small_data(), CDS[0], FitOptions(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("given", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64])
+def test_data_of_another_type_are_learned_in_the_models(dtype, given):
+    model = GRBM(3, 4, dtype=dtype)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    data = (4 * small_data()).round().to(given)
+    assert len(list(fit(state, data, CDS[0], FitOptions(2)))) == 2
+    other = GRBM(3, 4, dtype=dtype)
+    again = TrainState(other, torch.optim.SGD(other.parameters(), lr=0.1))
+    list(fit(again, data.to(dtype), CDS[0], FitOptions(2)))
+    assert torch.equal(model.W, other.W)
+    assert model.W.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_machine_of_half_precision_is_not_learned(dtype):
+    model = GRBM(3, 4).to(dtype)
+    with pytest.raises(TypeError, match=str(dtype)):
+        fit(TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1)), small_data(), CDS[0], FitOptions(2))
+
+
+def test_data_that_are_no_dense_real_tensor_say_what_to_give():
+    frame = pytest.importorskip("pandas").DataFrame(small_data().numpy())
+    for data, words in ((small_data().to_sparse(), "to_dense"), (small_data() * 1j, "complex"), (frame, "to_numpy")):
+        with pytest.raises(TypeError, match=words):
+            fit(new_state(), data, CDS[0], FitOptions(2))

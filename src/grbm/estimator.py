@@ -27,7 +27,7 @@ from grbm.randomness import Blocks, generator, seed_of
 from grbm.recipe import Progress, held_out, learn, objective
 from grbm.samplers import Annealed, Gibbs, GlobalMoves, sample
 from grbm.samplers.collapsed import annealed
-from grbm.table_checks import Array, warn_user
+from grbm.table_checks import Array, warn_of_sentinels, warn_user
 from grbm.training import train_step
 
 FEWEST_ANNEALED, PARTING = 256, 50
@@ -96,7 +96,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     device : str, default="auto"
         "cpu", "cuda", ..., or "auto": a GPU if there is one and the machine is large enough to be faster there.
     n_jobs : int, default=None
-        Threads of training and sampling; None is PyTorch's own number, -1 all processors.
+        Threads of training and sampling; -1 is all processors. None is one for small machines, whose steps are too
+        short to share, else PyTorch's own number.
 
     Attributes
     ----------
@@ -234,6 +235,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         X = self._complete(X, reset=not go_on)
         if not (X[:1] != X).any():
             raise nothing_varies(len(X))
+        warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
         units = self._coordinates().units if go_on else units_for(X, self.whiten)
         if not go_on:
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data

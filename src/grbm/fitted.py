@@ -24,10 +24,11 @@ from grbm.options import Recipe, has_rounds, recipe_for, sees_clusters
 from grbm.randomness import generator
 from grbm.recipe import Learned, Progress, begin, optimizer
 from grbm.samplers import Gibbs, GlobalMoves, ParallelTempering, Sampler
-from grbm.table_checks import Array, check_distance, check_scale, refuse_datasets, refuse_gaps
+from grbm.table_checks import Array, as_numbers, check_distance, check_scale, refuse_datasets, refuse_gaps
 from grbm.training import TrainState
 
 FLOATS = (np.float64, np.float32)
+ALONE = 1e6  # weights x chains x replicas of a step, below which two threads gain 15 % at most, and lose all when busy
 MOST_HIDDEN = 256  # that "auto" comes to
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
@@ -202,7 +203,7 @@ class FittedState:
     def _complete(self, X: Any, *, reset: bool = True) -> Array:
         """Rows to learn from, checked."""
         refuse_datasets(X)
-        X = validate_data(self, X, dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
+        X = validate_data(self, as_numbers(X), dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
         refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
         refuse_magnitudes(X.min(0), X.max(0), "X", X.dtype)
         return np.ascontiguousarray(X)
@@ -210,7 +211,7 @@ class FittedState:
     def _validated(self, X: Any, *, gaps: bool = False) -> Array:
         """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
+        X = validate_data(self, as_numbers(X), dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
         if not gaps:
             refuse_gaps(X, "Fill the gaps of X first: impute(X).")
         array: Array = np.ascontiguousarray(X)
@@ -274,12 +275,21 @@ class FittedState:
         return pick_device(self.device, self.n_features_in_ * n_hidden * n_chains * self.n_steps)
 
     def _threads(self) -> AbstractContextManager[None]:
-        return threads(None if self.n_jobs is None else effective_n_jobs(self.n_jobs))
+        """Those asked for; else one where steps are so short that threads would mostly wait for one another."""
+        if self.n_jobs is not None:
+            return threads(effective_n_jobs(self.n_jobs))
+        n_hidden = len(self.components_) if self.__sklearn_is_fitted__() else self._recipe(self._seen[0]).n_hidden
+        work = self._coordinates().scale.n_units * n_hidden * self._recipe(1).n_chains * self._replicas_in_use
+        return threads(1 if work < ALONE else None)
 
     def _objective(self) -> PCD:
         sampler, recipe = self._sampler(), self._recipe(1)
         n_steps = 1 if isinstance(sampler, GlobalMoves) else self.n_steps
         return PCD(sampler, n_steps, recipe.n_chains, probabilities=True, restart=self.restart)
+
+    @property
+    def _replicas_in_use(self) -> int:
+        return 1 if isinstance(self._sampler(), GlobalMoves) else self._replicas
 
     @property
     def _replicas(self) -> int:

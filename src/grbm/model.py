@@ -6,6 +6,7 @@ Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any, Self
 
@@ -131,11 +132,19 @@ class GRBM(Sized, nn.Module):
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The machine that `save_pretrained` wrote, or that a run folder holds: ``model.safetensors`` in ``folder``.
 
-        Raises UserError where the file is missing, damaged, or no GRBM.
+        Raises UserError where the file is missing, damaged, or no GRBM, and warns where it is a run's: its machine is
+        one of rows as the run standardised them.
         """
         path = Path(folder) / WEIGHTS
         if not path.is_file():
             raise UserError(f"{path} is missing; give a folder that save_pretrained or `grbm export` wrote, or a run.")
+        if (path.parent / "data.safetensors").is_file():
+            warnings.warn(
+                f"{folder} is a run, whose machine takes rows as the run standardised them: run = grbm.runs.read("
+                f"Path({str(folder)!r})); run.model.log_prob(run.standardizer(x), ...)",
+                UserWarning,
+                stacklevel=2,
+            )
         return cls.from_parameters(read_tensors(path), str(path))
 
     def save_pretrained(self, folder: str | Path) -> None:

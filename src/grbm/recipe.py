@@ -156,8 +156,6 @@ def learn(
                     ended = "early"
                 if ended != "finished":
                     break
-            else:  # all updates are made, or a round had to be taken back
-                break
         except (_FellError, DivergenceError):
             if halvings == HALVINGS or watch is None:
                 raise

@@ -89,5 +89,13 @@ def rows_of(data: Any, like: Tensor) -> Tensor | Rows:
         data = torch.from_numpy(data).to(like)
     if not hasattr(data, "shape") or not hasattr(data, "__getitem__"):
         raise TypeError(f"data must be a tensor (n, N), a Dataset or a DataLoader of one, got {type(data).__name__}.")
+    if hasattr(data, "iloc"):
+        raise TypeError(f"data must be a tensor (n, N), got {type(data).__name__}: give torch.tensor(data.to_numpy()).")
+    if isinstance(data, Tensor):
+        if data.layout != torch.strided:
+            raise TypeError("data is a sparse tensor; give data.to_dense().")
+        if data.is_complex():
+            raise TypeError("data is complex; give its real and imaginary parts as columns of their own.")
+        data = data.to(like.dtype)
     rows: Tensor | Rows = data
     return rows

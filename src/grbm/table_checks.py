@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from grbm.data.sentinels import sentinels
 from grbm.errors import ScaleWarning
 
 Array = np.ndarray[Any, Any]
@@ -53,6 +54,36 @@ def warn_user(message: str, category: type[Warning]) -> None:
     ):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def as_numbers(X: Any) -> Any:
+    """X with NaN where an array is masked; raises ValueError for columns that are no real numbers, by name."""
+    if isinstance(X, np.ma.MaskedArray):
+        filled: Array = X.data
+        if np.ma.is_masked(X):
+            filled = np.where(np.ma.getmaskarray(X), np.nan, filled)
+        return filled
+    if np.iscomplexobj(X):
+        raise ValueError("Complex data not supported: give their real and imaginary parts as columns of their own.")
+    for name, column in X.items() if hasattr(X, "items") and hasattr(X, "dtypes") else ():
+        kind = getattr(column.dtype, "kind", "O")
+        if kind in "mM":
+            raise ValueError(f"Column {name!r} holds {column.dtype}: make numbers of it, such as seconds.")
+        if kind not in "buif":
+            try:
+                np.asarray(column, dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"Column {name!r} holds {column.dtype}, which are no numbers ({error}); leave it out, or encode it "
+                    f"(sklearn.preprocessing.OneHotEncoder)."
+                ) from error
+    return X
+
+
+def warn_of_sentinels(X: Array, names: Array | None) -> None:
+    """Say so where a number may stand for missing (`grbm.data.sentinels`)."""
+    for found in sentinels(X):
+        warn_user(found.sentence([] if names is None else list(names)), UserWarning)
 
 
 def refuse_gaps(X: Array, advice: str) -> None:

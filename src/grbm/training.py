@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, NamedTuple
@@ -133,20 +134,20 @@ def train_round(
     options: FitOptions = FitOptions(),
     *,
     group: ProcessGroup = ALONE,
-) -> StepMetrics | None:
+) -> StepMetrics:
     """Make one round of quasi-Newton steps up the log-likelihood of ``data`` (n, N), or of 4,096 rows of it.
 
     The first round begins at the average of the parameters where there is one, which goes on over rounds. Processes
-    that share a run share the chains, and all climb alike. Fresh draws tell what a round was worth: one that has led
-    down by more than `FELL`, which only draws of a reference can tell, or out of the finite numbers, is taken back,
-    with None for its metrics; after that there is nothing to climb.
+    that share a run share the chains, and all climb alike. Fresh draws tell what a round was worth: the parameters are
+    taken back to where it began if it has led out of the finite numbers, or down by more than `FELL`, which only draws
+    of a reference can tell.
     """
     model, sampler = state.model, state.adaptation.applied(objective).sampler
     memory = state.memory or Memory.empty(torch.nn.utils.parameters_to_vector(model.parameters()))
     if state.memory is None and state.average is not None:
         model.load_state_dict(state.average.state_dict())
     machines = [machine for machine in (model, state.average) if machine is not None]
-    before, began_with = replace(state), [copy.deepcopy(machine.state_dict()) for machine in machines]
+    began_with = [copy.deepcopy(machine.state_dict()) for machine in machines]
     seed, device = seed_of(state.seed, "round", state.update), model.W.device
     rows = data[torch.randperm(len(data), generator=generator(seed, "rows"))[:ROWS].to(_device_of(data))]
     rows = model.at_unit_contrast(rows, generator(seed, "contrasts", device=rows.device))
@@ -169,8 +170,7 @@ def train_round(
     if not math.isfinite(now) or (drawn.is_absolute and now < began - FELL):
         for machine, was in zip(machines, began_with, strict=True):
             machine.load_state_dict(was)
-        vars(state).update(vars(before))
-        return None
+        state.memory, state.drawn = memory, None
     data_h = energy.hidden_logits(rows).sigmoid()
     sums = MomentSum(energy)
     sums.add(drawn.last, energy.hidden_logits(drawn.last).sigmoid())
@@ -209,8 +209,7 @@ def fit(
 ) -> Iterator[StepMetrics]:
     """Train up to update ``options.n_updates``; learning rates fall to 0 by the cosine (Eq. 22).
 
-    The last ``options.rounds`` updates are rounds of quasi-Newton steps (`train_round`), of which the first that leads
-    down ends learning: ``state.update`` tells how many were made.
+    The last ``options.rounds`` updates are rounds of quasi-Newton steps (`train_round`).
 
     What is returned is an iterator that makes an update for each `StepMetrics` it yields: nothing is learned before it
     is iterated over, and training can be looked at, or left, after any update.
@@ -246,6 +245,11 @@ def fit(
         raise TypeError(f"options must be an object such as grbm.FitOptions(n_updates=100), got {options!r}.")
     if options.spectral_norm is not None and not isinstance(state.optimizer, torch.optim.SGD):
         raise ValueError(f"spectral_norm goes with torch.optim.SGD, not with {type(state.optimizer).__name__}.")
+    learned = {id(p) for p in state.model.parameters()}
+    if learned.isdisjoint(id(p) for group_ in state.optimizer.param_groups for p in group_["params"]):
+        raise ValueError("state.optimizer holds no parameter of state.model; make it of state.model.parameters().")
+    if state.model.W.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"state.model must be of float32 or float64, got {state.model.W.dtype}: state.model.float().")
     if options.rounds and not isinstance(objective, PCD):
         raise ValueError("rounds of quasi-Newton steps go with persistent chains: grbm.PCD.")
     if not hasattr(objective, "negative") or isinstance(objective, type):
@@ -273,7 +277,29 @@ def fit(
             f"{group.world_size} processes cannot share {n_blocks} blocks evenly, the most that divide "
             f"{options.blocks}, the {batch_size} rows of a batch and the chains."
         )
-    return _fit(state, data, objective, options, batch_size, precision, group)
+    return Fitting(
+        _fit(state, data, objective, options, batch_size, precision, group), state.update < options.n_updates
+    )
+
+
+class Fitting(Iterator[StepMetrics]):
+    """What `fit` returns: an update for each `StepMetrics`; warns where nobody iterated, and so nothing was learned."""
+
+    def __init__(self, updates: Iterator[StepMetrics], has_work: bool) -> None:
+        self._updates, self._is_idle = updates, has_work
+
+    def __next__(self) -> StepMetrics:
+        self._is_idle = False
+        return next(self._updates)
+
+    def __del__(self) -> None:
+        if self._is_idle:
+            warnings.warn(
+                "Nothing was learned: grbm.fit makes an update for each step of an iteration. Write: for metrics in "
+                "grbm.fit(...): pass",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 def _fit(
@@ -309,10 +335,7 @@ def _fit(
     state.settle()
     while state.update < options.n_updates:
         _weigh_contrasts(state, data, options.contrast_scales)
-        metrics = train_round(state, objective, data, options, group=group)
-        if metrics is None:
-            return
-        yield metrics
+        yield train_round(state, objective, data, options, group=group)
 
 
 @torch.no_grad()

@@ -67,10 +67,7 @@ def _training(run: Run) -> Iterator[Finding]:
     last = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     match run.status.ended:
         case "finished":
-            reason = "a round led down, or out of the finite numbers, and was taken back"
-            if run.config.train.patience is not None:
-                reason = f"held-out rows were no longer described better, or {reason}"
-            early = f"Stopped at update {last:,} of {n_updates:,}: {reason}."
+            early = f"Stopped at update {last:,} of {n_updates:,}: held-out rows were no longer described better."
             yield Finding("fine", "training", f"Finished all {n_updates:,} updates." if last >= n_updates else early)
         case "diverged":
             yield Finding("wrong", "divergence", str(run.status))

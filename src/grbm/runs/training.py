@@ -12,7 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
+from grbm.data.tables import spread
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.model import GRBM
@@ -29,6 +31,8 @@ from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
 from grbm.streams import plain
 from grbm.training import fit
+
+LOOKED_AT = 100_000  # rows, for numbers that stand for something else
 
 
 def _warn(message: str) -> None:
@@ -98,10 +102,14 @@ def train(
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
             if group.is_leader:
                 _describe_pictures(run, warn)
+                if run.config.dataset.name == "array":
+                    rows = run.dataset.train
+                    for found in sentinels(rows[spread(len(rows), LOOKED_AT)].numpy()):
+                        warn(found.sentence(run.dataset.columns))
         log = group.on_leader(lambda: _open(run, folder, warn))
         try:
             recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
-            _learn(run, recorder, folder, on_start, on_update, warn)
+            _learn(run, recorder, folder, on_start, on_update)
         finally:
             if log is not None:
                 with suppress(OSError):  # all that counts was flushed before
@@ -155,7 +163,6 @@ def _learn(
     folder: Path,
     on_start: Callable[[Tensor | Standardised, GRBM, int, int], None],
     on_update: Callable[[int, Record | None], None],
-    warn: Callable[[str], None],
 ) -> None:
     """Update after update, until all are made, a signal asks for a stop, or the numbers leave the finite world."""
     state, options, group = run.state, run.config.train, recorder.group
@@ -178,11 +185,6 @@ def _learn(
                     recorder.save()
                     recorder.finish(Status("interrupted", state.update, recorder.machine))
                     raise StoppedError(asked[0] if asked else 0, folder, state.update)
-            if state.update < options.n_updates and not recorder.is_done and group.is_leader:
-                warn(
-                    f"The round after update {state.update:,} of {options.n_updates:,} led down, or out of the finite "
-                    f"numbers; it was taken back, and learning ends there."
-                )
             recorder.save()
             recorder.finish(Status("finished", state.update, recorder.machine))
     except DivergenceError as error:

@@ -48,18 +48,6 @@ HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "tiles.h"
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread"]
 
 
-_forked = False  # OpenMP's threads do not outlive a fork, and waiting for them would be for ever
-
-
-def _note_fork() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
-
-
 def serves(energy: Energy) -> bool:
     """Whether walks under ``energy`` can be run here."""
     return serves_tensor(energy.W)
@@ -172,4 +160,4 @@ def _processor() -> str:
 
 def n_threads() -> int:
     """Threads of a walk."""
-    return 1 if _forked else torch.get_num_threads()
+    return torch.get_num_threads()

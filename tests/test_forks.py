@@ -1,0 +1,58 @@
+"""Forked processes, in which the threads of their parents are gone."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from grbm import GaussianBernoulliRBM
+from grbm.devices import threads
+
+FORKS = """
+import os, sys, numpy as np
+from multiprocessing import get_context
+from grbm import GaussianBernoulliRBM
+X = np.random.default_rng(0).normal(size=(2000, 12))
+big, gappy = np.repeat(X, 100, 0), X[:100].copy()
+gappy[:, 3] = np.nan
+rbm = GaussianBernoulliRBM(n_iter=3, n_jobs=4, random_state=0).fit(X)
+expected = rbm.score_samples(big)
+
+def same(_):
+    return bool((rbm.score_samples(big) == expected).all())
+
+uses = [lambda: rbm.transform(big), lambda: rbm.sample(50), lambda: rbm.impute(gappy, n_steps=8),
+        lambda: GaussianBernoulliRBM(n_iter=2, random_state=1).fit(X),
+        lambda: GaussianBernoulliRBM(n_iter=2, n_jobs=4, whiten=True).fit(X), lambda: rbm.partial_fit(X)]
+for use in uses:
+    pid = os.fork()
+    if pid == 0:
+        use()
+        os._exit(0)
+    print(os.waitpid(pid, 0)[1])
+with get_context("fork").Pool(2) as pool:
+    print([int(not x) for x in pool.map(same, range(2))])
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="processes are not forked here")
+def test_a_forked_child_computes_alone():
+    """All that an estimator does, after its parent has computed with several threads."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines() == [*["0"] * 6, "[0, 0]"], done.stderr
+
+
+def test_small_machines_take_one_thread(monkeypatch):
+    seen = []
+    monkeypatch.setattr("grbm.fitted.threads", lambda n: seen.append(n) or threads(n))
+    X = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)).numpy()
+    small = GaussianBernoulliRBM(n_iter=1, random_state=0).fit(X)
+    small.score_samples(X)
+    assert set(seen) == {1}
+    seen.clear()
+    GaussianBernoulliRBM(64, n_iter=1, n_jobs=2, random_state=0).fit(X)
+    assert seen == [2]
+    seen.clear()
+    GaussianBernoulliRBM(2000, n_iter=1, random_state=0).fit(X)
+    assert seen == [None]

@@ -18,9 +18,11 @@ from torch import Tensor
 
 LARGE = 1 << 20  # bytes from which memory is kept
 KEPT = 1 << 31  # bytes that are kept while nobody has them
+IDLE, LATELY = 200 << 20, 100  # bytes of them at most whose size was not asked for in the last so many requests
 
 _free: list[mmap.mmap] = []  # the piece given back last at the end
 _returned: deque[mmap.mmap] = deque()  # given back since one was last looked for
+_asked: dict[int, int] = {}  # by size, the request that was for it last
 _lock = threading.Lock()
 
 
@@ -52,8 +54,12 @@ def _piece(n_bytes: int) -> mmap.mmap:
     with _lock:
         while _returned:
             _free.append(_returned.popleft())
+        now = _asked[n_bytes] = max(_asked.values(), default=0) + 1
         while sum(map(len, _free)) > KEPT:
             del _free[0]
+        idle = [piece for piece in _free if _asked[len(piece)] < now - LATELY]
+        while sum(map(len, idle)) > IDLE:
+            _free.remove(idle.pop(0))
         for k in reversed(range(len(_free))):
             if len(_free[k]) == n_bytes:
                 return _free.pop(k)

@@ -3,6 +3,7 @@
 import lzma
 import math
 import mmap
+import os
 import struct
 import tokenize
 import zipfile
@@ -120,12 +121,22 @@ class Mapped:
 
     def __init__(self, file: BinaryIO, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> None:
         self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.file = os.fdopen(os.dup(file.fileno()), "rb")
+        self.name, self.was = file.name, _version(self.file)
         count = math.prod(shape)
         self.array = np.frombuffer(self.map, dtype, count, offset).reshape(shape, order=order)
         self.shape, self.dtype = shape, dtype
 
     def __getitem__(self, index: np.ndarray) -> np.ndarray:
-        """A copy of these rows; in parts, since each may bring a whole large page into memory."""
+        """A copy of these rows; in parts, since each may bring a whole large page into memory.
+
+        Raises UserError where the file is no longer what it was: reading beyond its end would end the process.
+        """
+        if _version(self.file) != self.was:
+            raise UserError(
+                f"{self.name} was changed while it was read; put back what it was. A run goes on from its last "
+                f"checkpoint: grbm resume RUN."
+            )
         rows = np.empty((len(index), *self.shape[1:]), self.dtype)
         together = len(index) > 0 and np.ptp(index) * (rows.nbytes // len(index)) < RESIDENT
         part = len(index) if together else RESIDENT // LARGE_PAGE
@@ -134,6 +145,12 @@ class Mapped:
             if hasattr(self.map, "madvise"):
                 self.map.madvise(mmap.MADV_DONTNEED)
         return rows
+
+
+def _version(file: IO[bytes]) -> tuple[int, int]:
+    """What changes when somebody writes into a file."""
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
 
 
 def _header(file: BinaryIO | IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

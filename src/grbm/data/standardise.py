@@ -7,6 +7,7 @@ from torch import Tensor
 
 from grbm.data.config import Mode
 from grbm.data.tables import ROUNDING, ColumnStatistics, StoredTable, measure, resolution, vary
+from grbm.errors import UserError
 from grbm.model import Base
 
 DIGITS = 64  # roundings that a row may be away from an exact relation
@@ -155,4 +156,11 @@ class Standardised:
         return len(self.rows)
 
     def __getitem__(self, which: Tensor | slice) -> Tensor:
-        return self.scale(self.rows[which]).to(self.device)
+        """Rows by numbers or slice; raises UserError where they are no longer finite, as they were at the start."""
+        x = self.rows[which]
+        if not x.isfinite().all():
+            raise UserError(
+                "The data hold NaN or infinite numbers now, and did not when training began; put back what they were. "
+                "A run goes on from its last checkpoint: grbm resume RUN."
+            )
+        return self.scale(x).to(self.device)

@@ -63,7 +63,7 @@ def as_numbers(X: Any) -> Any:
         if np.ma.is_masked(X):
             filled = np.where(np.ma.getmaskarray(X), np.nan, filled)
         return filled
-    if np.iscomplexobj(X):
+    if isinstance(X, np.ndarray) and np.iscomplexobj(X):
         raise ValueError("Complex data not supported: give their real and imaginary parts as columns of their own.")
     for name, column in X.items() if hasattr(X, "items") and hasattr(X, "dtypes") else ():
         kind = getattr(column.dtype, "kind", "O")

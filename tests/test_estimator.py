@@ -364,6 +364,8 @@ def test_unscaled_features_are_named():
         clone(rbm).partial_fit(X + 50)
     with pytest.warns(ScaleWarning), pytest.raises(DivergenceError, match="standardised"):
         rbm.fit(1e6 * X)
+    with pytest.warns(ScaleWarning, match="feature 1 "), pytest.raises(DivergenceError, match="visible unit 1 "):
+        rbm.fit(X * np.where(np.arange(X.shape[1]) == 1, 1e6, 1))
 
 
 def test_wide_tables_of_many_columns_with_two_values_are_standardised():

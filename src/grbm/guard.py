@@ -106,11 +106,15 @@ def _overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | No
 
 
 def _explosion(update: int, energy: Energy, sampler: Sampler, chains_v2: Tensor, model: nn.Module) -> Divergence:
-    """Name the visible unit that left the sensible world first, and what to do."""
-    log_var, slope = energy.var.log(), model.get_parameter("log_var").grad
+    """Name the visible unit that left the sensible world first, or whose gradient is the steepest, and what to do."""
+    log_var = energy.var.log()
+    W, mu, slope = (p.grad for p in (model.get_parameter(name) for name in ("W", "mu", "log_var")))
+    assert W is not None
+    assert mu is not None
     assert slope is not None
     bad = ~torch.isfinite(log_var + chains_v2 + slope)
-    unit = int((log_var.abs().nan_to_num(torch.inf) + 1e6 * bad).argmax())
+    steep = (W.square().sum(1) + mu.square() + slope.square()).nan_to_num(torch.inf)
+    unit = int((log_var.abs().nan_to_num(torch.inf) + 1e6 * bad if bad.any() else steep).argmax())
     remedies: tuple[Remedy, ...] = ("learning_rate",)
     if isinstance(sampler, LangevinOptions):
         remedies = (*remedies, "step_size")

@@ -173,7 +173,8 @@ class EvaluateOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Where the data are now, if they moved since training. The rows of any other file are scored as such: one number,
+    which is not kept as the run's."""
     key: str | None = None
     """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
 

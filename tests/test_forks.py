@@ -36,11 +36,31 @@ with get_context("fork").Pool(2) as pool:
 """
 
 
+SAMPLES = """
+import os, torch
+from grbm import GRBM, Gibbs, sample
+torch.set_num_threads(2)
+model = GRBM(200, 200)
+sample(model, Gibbs(), n_chains=2000, n_steps=20, seed=0)
+pid = os.fork()
+if pid == 0:
+    sample(model, Gibbs(), n_chains=2000, n_steps=20, seed=0)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+"""
+
+
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="processes are not forked here")
 def test_a_forked_child_computes_alone():
     """All that an estimator does, after its parent has computed with several threads."""
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=100)
     assert done.stdout.splitlines() == [*["0"] * 6, "[0, 0]"], done.stderr
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="processes are not forked here")
+def test_samplers_alone_are_used_in_forked_children_too():
+    done = subprocess.run([sys.executable, "-c", SAMPLES], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_small_machines_take_one_thread(monkeypatch):

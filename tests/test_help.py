@@ -66,7 +66,7 @@ def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path, after):
     time.sleep(after)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
-    if child.returncode == -signal.SIGINT and "grbm" not in err:
+    if "grbm" not in err and (child.returncode == -signal.SIGINT or "init_import_site" in err):
         pytest.skip("Python itself had not begun")
     assert child.returncode == 130
     assert "Traceback" not in err

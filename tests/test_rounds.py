@@ -1,4 +1,4 @@
-"""Rounds of quasi-Newton steps that lead nowhere: taken back, said, and the end of learning."""
+"""Rounds of quasi-Newton steps that lead nowhere are taken back."""
 
 import copy
 import math

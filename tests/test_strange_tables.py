@@ -10,6 +10,7 @@ import torch
 from grbm import GaussianBernoulliRBM, cli
 from grbm.data.sentinels import sentinels
 from grbm.data.splitting import copies, first_of_each, split
+from grbm.data.standardise import Standardizer
 from grbm.data.tables import refuse_magnitudes
 from grbm.data.whitening import independent, set_apart, whiten
 from grbm.errors import UserError
@@ -249,7 +250,7 @@ def table_with(value: float, share: float = 0.02) -> tuple[np.ndarray, int]:
 @pytest.mark.parametrize("value", [-9999.0, 9.97e36, 999.0, -1e20])
 def test_numbers_that_stand_for_missing_are_named(value, tmp_path, capsys):
     X, n = table_with(value)
-    with pytest.warns(UserWarning, match=rf"Column 1 holds {value:.6g} in {n} rows".replace("+", r"\+")) as told:
+    with pytest.warns(UserWarning, match=rf"Column 1 holds {value:.6g} in {n} of 500 rows".replace("+", r"\+")) as told:
         learned(X)
     assert told[0].filename == __file__
     if value != 999:
@@ -310,3 +311,38 @@ def test_columns_that_are_no_numbers_are_named():
     with pytest.raises(ValueError, match="Complex") as told:
         learned(np.ones((30, 2)) * 1j)
     assert "[" not in str(told.value), "not the numbers"
+
+
+def test_whether_a_row_breaks_a_relation_hangs_on_no_other_row():
+    a, b = np.random.default_rng(0).normal(size=(2, 300))
+    single = np.c_[a, b, a + b].astype(np.float32)
+    single[:, 2] = single[:, 0] + single[:, 1]
+    scale = whiten(single.astype(np.float64)).scale
+    for rows in (
+        single,
+        single.astype(np.float64),
+        np.c_[a, b, a + b],
+        np.array([[1, 2, 3]]),
+        np.array([[1.0, 2.5, 3.5]]),
+    ):
+        assert not scale.breaks(torch.from_numpy(np.asarray(rows))).any()
+    off = np.array([[1.0, 2.5, 3.5], [1.0, 2.0, 3.001], [np.nan, 1.0, 2.0], [1.0, 2.5, 4.5]])
+    together = scale.breaks(torch.from_numpy(off)).any(1)
+    assert together.tolist() == [bool(scale.breaks(torch.from_numpy(row[None])).any()) for row in off]
+    assert together.tolist() == [False, True, False, True]
+    exact = whiten(np.c_[a, b, a + b]).scale
+    assert not exact.breaks(torch.from_numpy(single)).any(), "float32 has fewer digits"
+    assert exact.breaks(torch.tensor([[0.1, 0.2, 0.3 + 1e-9]], dtype=torch.float64)).any()
+
+
+def test_copies_beside_one_another_are_found_in_long_tables():
+    x = torch.from_numpy(np.repeat(np.random.default_rng(0).normal(size=(25_000, 2)), 2, axis=0))
+    assert copies(x).tolist()[:6:2] == copies(x).tolist()[1:7:2]
+    assert len(first_of_each(copies(x))) == 25_000
+
+
+def test_deviations_of_columns_far_from_zero_keep_their_digits():
+    x = torch.tensor([[1e10, 3.0, 0.0], [1e10 + 1, 3.0, 1.0]], dtype=torch.float64)
+    scale = Standardizer.fit(x, "pixel")
+    found = scale.deviations_in_columns(torch.tensor([[1e-7, 2.0]]))
+    torch.testing.assert_close(found, torch.tensor([[0.5e-7, 0.0, 1.0]]).double(), rtol=1e-6, atol=0)

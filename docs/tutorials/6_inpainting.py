@@ -18,7 +18,7 @@ from grbm import GaussianBernoulliRBM
 
 train, test = train_test_split(load_digits().data, test_size=0.3, random_state=0)
 scaler = StandardScaler().fit(train)
-rbm = GaussianBernoulliRBM(256, n_iter=250, n_replicas=1, random_state=0).fit(scaler.transform(train))
+rbm = GaussianBernoulliRBM(256, n_iter=250, n_replicas=1, whiten=False, random_state=0).fit(scaler.transform(train))
 
 # %%
 # Half a digit

@@ -2,13 +2,13 @@
 
 import math
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from grbm import forks
 from grbm.errors import UserError
 
 WORTH_A_GPU = 1e8  # work of an update above which an H100 was faster than 16 cores; docs/performance.md
@@ -30,32 +30,13 @@ def pick_device(name: str, work: float = math.inf) -> torch.device:
     return device
 
 
-_is_forked = False
-
-
-def _go_on_alone() -> None:
-    """One thread from here on: OpenMP's do not outlive a fork, and waiting for them would be for ever.
-
-    PyTorch's, and those of scikit-learn's k-means.
-    """
-    global _is_forked
-    _is_forked = True
-    torch.set_num_threads(1)
-    if (threadpoolctl := sys.modules.get("threadpoolctl")) is not None:
-        threadpoolctl.threadpool_limits(1, user_api="openmp")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_go_on_alone)
-
-
 @contextmanager
 def threads(n_threads: int | None) -> Iterator[None]:
     """Let PyTorch compute with so many threads inside the block; None leaves their number as it is.
 
     In a forked process there is one, whatever is asked for.
     """
-    if n_threads is None or _is_forked:
+    if n_threads is None or forks.is_child:
         yield
         return
     before = torch.get_num_threads()

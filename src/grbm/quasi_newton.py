@@ -108,7 +108,7 @@ def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
     at_rows, positive = averaged(energy, rows, None)
     at_draws, negative = averaged(energy, draws.v, draws.log_q)
     log_w = -at_draws - draws.log_q
-    if not max(float(at_rows.abs().max()), float(at_draws.abs().max())) < LARGEST:
+    if not float(torch.maximum(at_rows.abs().max(), at_draws.abs().max())) < LARGEST:  # also where one is NaN
         return Height(-math.inf, torch.zeros_like(natural.vector(energy)), 0.0)
     value = -at_rows.mean() - (log_w.logsumexp(0) - math.log(len(log_w)))
     gradient = natural.gradient(energy, positive.minus(negative))

@@ -194,6 +194,6 @@ def _copy(state: TrainState) -> TrainState:
 
 def _slower(good: TrainState, update: int, recipe: Recipe, halvings: int) -> TrainState:
     """The last good parameters, to be learned on from at a rate that was halved so often."""
-    state = replace(_copy(good), update=update)
+    state = replace(_copy(good), update=update, drawn=None)
     state.optimizer = optimizer(state.model, replace(recipe, learning_rate=recipe.learning_rate / 2**halvings))
     return state

@@ -117,7 +117,7 @@ def train_step(
     state.guard.withhold(model)
     descend(model, state.optimizer, factor, options.min_var)
 
-    state.persistent, state.memory = chains.persistent, None
+    state.persistent, state.memory, state.drawn = chains.persistent, None, None
     if looks(state.update, energy):
         state.adaptation.learn(objective, energy, pooled.swap_rate)
     state.update += 1
@@ -166,8 +166,10 @@ def train_round(
     state.update, state.guard = state.update + 1, Guard()
     following = Blocks(seed_of(state.seed, "round", state.update), 1, device=device)
     state.drawn = draw(model.freeze(), sampler, group.all_gather(state.persistent), following)
-    now = height(in_double(model.freeze()), rows.double(), state.drawn.draws).value
-    if not math.isfinite(now) or (drawn.is_absolute and now < began - FELL):
+    fresh = rows.double(), state.drawn.draws
+    now, there = height(in_double(model.freeze()), *fresh).value, height(in_double(energy), *fresh)
+    had = there.value if there.share >= LEAST else began  # by the same draws, where they tell
+    if not math.isfinite(now) or (drawn.is_absolute and now < had - FELL):
         for machine, was in zip(machines, began_with, strict=True):
             machine.load_state_dict(was)
         state.memory, state.drawn = memory, None

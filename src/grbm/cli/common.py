@@ -82,6 +82,8 @@ def read_run(
         print(plain(text), file=sys.stderr if quiet else sys.stdout)
     config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
     config = replace(config, dataset=replace(config.dataset, key=key or config.dataset.key))
+    if data is not None:
+        config.check()  # a run on a data set of its own takes no other
     return run._replace(config=config)
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from grbm.cli.common import note, note_units, parse, read_run, require
@@ -33,6 +34,7 @@ def evaluate(args: list[str]) -> None:
 
     run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
     found: dict[str, Any] = {}
+    own = None
     try:
         dataset = run.load_data()
     except runs.OtherDataError:
@@ -41,7 +43,9 @@ def evaluate(args: list[str]) -> None:
         rows = rows_to_encode(run, str(options.data), options.key, note)
         note_units(strangeness(run, rows))
         sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
-        found = score_rows(run, rows, str(options.data), **sizes)
+        with suppress(UserError):
+            own = read_run(options.run, options.data_dir, None, options.weights, quiet=True).load_data()
+        found = score_rows(run, rows, str(options.data), own, **sizes)
         print(json.dumps(found, indent=2) if options.json else "\n".join(words.of_rows(found)))
         return
     if options.fid:

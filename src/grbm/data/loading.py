@@ -115,8 +115,9 @@ class Measured(NamedTuple):
         """Raise UserError for columns whose numbers, or their squares, leave float32 in the model's units."""
         for stats in filter(None, (self.train, self.test)):
             z = torch.stack([(bound - scale.mean) / scale.scale for bound in (stats.low, stats.high)]).abs().amax(0)
-            if not (z < LARGEST).all():
-                column = int((~(z < LARGEST)).nonzero()[0])
+            wrong = scale.kept & ~(z < LARGEST)
+            if wrong.any():
+                column = int(wrong.nonzero()[0])
                 largest = max(abs(float(stats.low[column])), abs(float(stats.high[column])))
                 raise UserError(
                     f"{where} holds numbers of up to {largest:.3g} in column {column}, too large to be squared in "
@@ -148,7 +149,10 @@ def _split(rows: Table, config: DatasetConfig, source: Source, seed: int) -> Dat
         raise UserError(f"{source.path or source.folder} holds a single {what}; training needs at least 2.")
     order = torch.randperm(len(rows), generator=generator(seed, "split"))[: config.subset]
     n_test = int(len(order) * config.held_out)
-    same = copies(rows, is_picture=config.name in ("images", "celeba"))
+    chosen = rows[order] if isinstance(rows, Tensor) else rows.take(order)
+    found, same = copies(chosen, is_picture=config.name in ("images", "celeba")), None
+    if found is not None:
+        same = torch.zeros(len(rows), dtype=torch.int64).index_copy(0, order, found)
     parts = split(order, n_test, same)
     same = None if same is None else same[parts[0]]
     if isinstance(rows, Tensor):

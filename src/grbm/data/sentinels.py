@@ -19,14 +19,15 @@ class Sentinel(NamedTuple):
     n_rows: int
     low: float  # of the column's other numbers
     high: float
+    of_rows: int  # that were looked at
 
     def sentence(self, names: Sequence[str] = ()) -> str:
         """What a person should know, and do."""
         which = f"Column {self.column}" + (f" ({names[self.column]!r})" if len(names) else "")
         return (
-            f"{which} holds {self.value:.6g} in {self.n_rows:,} rows, far outside of its other numbers "
-            f"({self.low:.4g} to {self.high:.4g}), and it is learned as a number. If it stands for missing, put NaN in "
-            f"its place and fill those gaps, or leave those rows out."
+            f"{which} holds {self.value:.6g} in {self.n_rows:,} of {self.of_rows:,} rows, far outside of its other "
+            f"numbers ({self.low:.4g} to {self.high:.4g}), and it is learned as a number. If it stands for missing, "
+            f"put NaN in its place and fill those gaps, or leave those rows out."
         )
 
 
@@ -45,5 +46,9 @@ def sentinels(x: np.ndarray) -> list[Sentinel]:
             is_candidate &= away > GAP * np.abs(others - middle).max()
         if is_candidate.any() and len(others) >= OTHERS:
             k = int(np.where(is_candidate, counts, 0).argmax())
-            found.append(Sentinel(column, float(values[k]), int(counts[k]), float(others.min()), float(others.max())))
+            found.append(
+                Sentinel(
+                    column, float(values[k]), int(counts[k]), float(others.min()), float(others.max()), len(numbers)
+                )
+            )
     return found

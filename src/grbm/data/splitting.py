@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.data.tables import Table, chunks, spread
+from grbm.data.tables import CHUNK, Table, chunks, spread
 
-SOME = 20_000  # rows that tell whether there are copies
+MOST = 300_000_000  # numbers of a table in which copies are looked for: more take many seconds at every command
 ATOM = 0.01  # share of the rows, above which equal ones are a part of the density and no copies
 FEW = 10  # equal rows that are no atom, however few there are in all
 
@@ -33,19 +33,23 @@ def copies(rows: Table, *, is_picture: bool = False) -> Tensor | None:
     Rows of few different numbers are equal by chance. They are copies where some column has equal numbers hardly ever
     but in equal rows, and pictures are whatever their pixels are. Rows that make up a hundredth of all are an atom.
     """
-    n = len(rows)
-    some = rows[spread(n, SOME)].double().numpy()
-    alike = _pairs(_digests(some))
-    if alike == 0:
-        return None
-    distinct = [column for column in some.T if (column != column[0]).any()]
-    by_chance = len(distinct) == 1 and bool((distinct[0] == distinct[0].round()).all())
-    if not is_picture and (
-        by_chance or not any(alike >= 0.9 * _pairs(column) for column in distinct if _is_fine(column))
-    ):
+    n, width = rows.shape
+    if n * width > MOST:
         return None
     digests = np.concatenate([_digests(x) for _, x in chunks(rows)])
     _, same, counts = np.unique(digests, return_inverse=True, return_counts=True)
+    is_copied = (counts > 1) & (counts <= max(FEW, ATOM * n))
+    if not is_copied.any():
+        return None
+    if not is_picture:
+        several = np.flatnonzero(is_copied[same])
+        several = several[np.argsort(same[several], kind="stable")][: max(2, CHUNK // width)]  # whole groups
+        some = rows[torch.from_numpy(several)].double().numpy()
+        if width == 1 and bool((some == some.round()).all()):
+            return None
+        seen = rows[spread(n, CHUNK // width + 1)].double().numpy()
+        if not any(_is_fine(a) and _tells(b, same[several]) for a, b in zip(seen.T, some.T, strict=True)):
+            return None
     is_atom = (counts > max(FEW, ATOM * n))[same]
     same[is_atom] = len(counts) + np.arange(is_atom.sum())
     return torch.from_numpy(same)
@@ -65,19 +69,14 @@ def _digests(x: np.ndarray) -> np.ndarray:
     return found
 
 
-def _beside_atoms(x: np.ndarray) -> np.ndarray:
-    """How often each number is there, but for atoms."""
-    counts = np.unique(x, return_counts=True)[1]
-    found: np.ndarray = counts[counts <= max(FEW, ATOM * len(x))]
-    return found
-
-
-def _pairs(x: np.ndarray) -> int:
-    """How many pairs of equal numbers there are."""
-    counts = _beside_atoms(x)
-    return int((counts * (counts - 1) // 2).sum())
-
-
 def _is_fine(column: np.ndarray) -> bool:
-    """Whether most numbers are no atoms."""
-    return bool(2 * _beside_atoms(column).sum() > len(column))
+    """Whether most numbers of a column are no atoms."""
+    counts = np.unique(column, return_counts=True)[1]
+    return bool(2 * counts[counts <= max(FEW, ATOM * len(column))].sum() > len(column))
+
+
+def _tells(column: np.ndarray, same: np.ndarray) -> bool:
+    """Whether numbers of a column are equal hardly ever but in rows that are copies."""
+    pairs = [np.unique(x, return_counts=True)[1] for x in (same, column)]
+    alike, equal = (int((counts * (counts - 1) // 2).sum()) for counts in pairs)
+    return alike >= 0.9 * equal

@@ -2,15 +2,17 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from grbm.data.config import Mode
-from grbm.data.tables import ROUNDING, ColumnStatistics, StoredTable, measure, resolution, vary
+from grbm.data.tables import DOUBLE, ROUNDING, SINGLE, ColumnStatistics, StoredTable, is_single, measure, vary
 from grbm.errors import UserError
 from grbm.model import Base
 
-DIGITS = 64  # roundings that a row may be away from an exact relation
+DIGITS = 64  # roundings that a row may be away from an exact relation,
+SLACK = 1e-11  # or so much of its numbers' size, since relations are found to 1e-12 of it
 
 
 class Standardizer(NamedTuple):
@@ -26,6 +28,7 @@ class Standardizer(NamedTuple):
     to_z: Tensor | None = None  # (N, K), zero in the rows of columns that are left out
     to_x: Tensor | None = None  # (K, N)
     columns: Tensor | None = None  # (K,) int64, where nothing is whitened and others are constant
+    digits: Tensor | None = None  # (N,), what numbers learned from are rounded to, as a share of their size
 
     @property
     def n_columns(self) -> int:
@@ -59,20 +62,23 @@ class Standardizer(NamedTuple):
         return -log_scale if self.to_z is None else float(self.to_z[self.kept].slogdet().logabsdet) - log_scale
 
     def breaks(self, x: Tensor) -> Tensor:
-        """(n, N) bool: where rows x have other numbers in columns left out than those that z has follow from.
+        """(n, N) bool: values of columns left out that contradict what held in training, beyond rounding.
 
-        Beyond what their own digits are worth, with what else a column hangs on; not where something of it is NaN.
+        That of either's digits, with what else a column hangs on; not where something of it is NaN.
         """
+        if self.to_z is None and self.columns is None:
+            return torch.zeros(x.shape, dtype=torch.bool)
+        digits = torch.from_numpy(np.where(is_single(x.numpy()), SINGLE, DOUBLE))
+        if x.dtype == torch.float32:
+            digits.fill_(SINGLE)
         x = x.double()
         z = (x - self.mean) / self.scale
-        if self.projection is None:
-            return torch.zeros_like(z, dtype=torch.bool)
         size = z.abs() + (self.mean / self.scale).abs()
-        error = size * torch.from_numpy(resolution(x.numpy()))
+        error = size * (DIGITS * (digits if self.digits is None else digits.maximum(self.digits))).clamp_min(SLACK)
         left = z if self.to_z is None or self.to_x is None else z - z @ self.to_z @ self.to_x
         if self.to_z is not None and self.to_x is not None:
             error = error + error @ self.to_z.abs() @ self.to_x.abs()
-        return ~self.kept & (left.abs() > DIGITS * error)
+        return ~self.kept & (left.abs() > error)
 
     @classmethod
     def fit(
@@ -129,7 +135,9 @@ class Standardizer(NamedTuple):
 
     def deviations_in_columns(self, std: Tensor) -> Tensor:
         """And back, (n, K) to (n, N): 0 for what does not vary."""
-        return self.inverse(std) - self.mean
+        spread = std.double() * self.scale[self.kept]
+        every = spread.new_zeros(len(std), self.n_columns)
+        return spread if self.columns is None else every.index_copy(1, self.columns, spread)
 
     def base(self, stats: ColumnStatistics, floor: float = 1e-4) -> Base:
         """The Gaussian with independent units that matches the standardised data; constant columns get the floor.

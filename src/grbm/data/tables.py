@@ -94,14 +94,20 @@ def vary(std: np.ndarray, low: np.ndarray, high: np.ndarray, digits: Any = DOUBL
     return varies
 
 
+def is_single(x: np.ndarray) -> np.ndarray:
+    """Which numbers have the digits of float32 alone, and are no integers, which are exact: bool, like x."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found: np.ndarray = (x == x.astype(np.float32)) & (x != np.round(x))
+    return found
+
+
 def resolution(x: np.ndarray) -> np.ndarray:
     """(N,): what the numbers of each column are rounded to, as a share of their size.
 
     That of float64, or of float32 where all are such numbers and not all are integers, which are exact.
     """
-    with np.errstate(over="ignore"):
-        is_single = ((x == x.astype(np.float32)) | np.isnan(x)).all(0) & (x != np.round(x)).any(0)
-    return np.where(is_single, SINGLE, DOUBLE)
+    is_of_singles = (is_single(x) | (x == np.round(x)) | np.isnan(x)).all(0) & is_single(x).any(0)
+    return np.where(is_of_singles, SINGLE, DOUBLE)
 
 
 def nothing_varies(n_rows: int) -> UserError:

@@ -115,8 +115,9 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
         reference = as_reference(mixture_of(z[some], types))
     if contrasts is not None:
         contrasts = contrasts._replace(centre=contrasts.centre @ torch.from_numpy(turn)).to(torch.zeros(1))
+    parts = {"mean": mean, "scale": scale, "to_z": to_z, "to_x": to_x, "digits": resolution(x)}
     return Whitened(
-        Standardizer(*(torch.from_numpy(a) for a in (mean, scale, to_z, to_x))),
+        Standardizer(**{name: torch.from_numpy(a) for name, a in parts.items()}),
         Base(*(torch.from_numpy(a).float() for a in (z.mean(0), np.maximum(widths, 1e-9)))),
         reference,
         tuple(np.flatnonzero(~varies).tolist()),

@@ -56,7 +56,7 @@ def log_likelihood(
     device = model.W.device
     constant = log_z - scale.log_det
     if levels is not None:
-        constant += rows.shape[1] * math.log(levels - 1)
+        constant += int(scale.kept.sum()) * math.log(levels - 1)
     rng = generator(seed, "dequantisation")
     total, squares, n = 0.0, 0.0, 0
     for first in range(0, len(rows), CHUNK):

@@ -76,13 +76,16 @@ def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> l
     if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST:
         return []
     test = dataset.test[spread(n, MOST)]
+    test = test[~run.standardizer.breaks(test).any(1)]
+    if len(test) < FEWEST:
+        return []
     train = dataset.train[spread(len(dataset.train), 10_000)]
     z = run.standardizer(test)
     ours = -run.model.free_energy(z).double() - known.log_z + run.standardizer.log_det
     if not bool(ours.isfinite().all()):
         return []
     rows, kept = train.double().cpu().numpy(), run.standardizer.kept.numpy()
-    if run.standardizer.to_z is None and not (width <= WIDEST_TABLE and independent(rows).all()):
+    if run.standardizer.to_z is None and not (width <= WIDEST_TABLE and independent(rows[:, kept]).all()):
         return []  # the model's density is one of columns that simpler models must do without
     found = baselines(rows, test.double().cpu().numpy(), kept=kept, seed=seed)
     return [compare(ours.cpu().numpy(), known.error, baseline) for baseline in found]

@@ -86,13 +86,21 @@ def evaluate(
 
 
 def score_rows(
-    run: Run, rows: Table, where: str, *, ais_steps: int = 2000, ais_chains: int = 1000, seed: int = 1
+    run: Run,
+    rows: Table,
+    where: str,
+    own: Dataset | None = None,
+    *,
+    ais_steps: int = 2000,
+    ais_chains: int = 1000,
+    seed: int = 1,
 ) -> dict[str, Any]:
     """The mean log-likelihood of other ``rows`` (n, N) than the run's own, with its error, as one number of ``where``.
 
-    They are neither rows that the run learned from nor such as it held out, and nothing of it is kept.
+    They are neither rows that the run learned from nor such as it held out, and nothing of it is kept. log Z that is
+    annealed begins at the run's ``own`` data, where they are there.
     """
-    known = log_z_of_run(run, Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
+    known = log_z_of_run(run, own or Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
     score = log_likelihood(on_device(run), run.standardizer, rows, known.log_z, known.error)
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}
     found |= {"log_likelihood": score.mean if score.n_rows else None, "log_likelihood_error": score.error}
@@ -108,7 +116,7 @@ def dearer(folder: Path, model: str) -> dict[str, Any]:
         return {}
     if not isinstance(before, dict) or before.get("model") != model or "rows_train" not in before:
         return {}
-    kinds = ("log_likelihood", "dequantised", "bits_per_dimension", "rows_", "log_z")
+    kinds = ("log_likelihood", "dequantised", "bits_per_dimension", "rows_", "log_z", "without_density")
     kept = {name: x for name, x in before.items() if name.startswith(kinds)}
     if not all(is_kind(float | bool | str, x) for x in kept.values()):
         return {}

@@ -72,8 +72,8 @@ def without_density(scores: dict[str, Any]) -> Iterator[str]:
         n = scores.get(f"without_density_{name}".rstrip("_"))
         if n:
             yield (
-                f"  {n:,} {label + ' ' if label else ''}rows have no density and are left out: in columns that were "
-                f"constant, or followed from others, in all rows learned from, they differ."
+                f"  {n:,} {label + ' ' if label else ''}rows have no density and are left out: a column that was "
+                f"constant, or followed from others, in the rows learned from has another value there."
             )
 
 

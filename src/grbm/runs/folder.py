@@ -292,7 +292,7 @@ def read_data(
         data.pop("image_shape", None),
         UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file."),
     )
-    columns = data.pop("columns", None)
+    columns, digits = data.pop("columns", None), data.pop("digits", None)
     data.pop(FINGERPRINT, None)
     if not all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values()):
         raise whole
@@ -318,7 +318,11 @@ def read_data(
             raise whole
         if not torch.allclose(to_x.double() @ to_z.double(), torch.eye(K).double(), atol=1e-4):
             raise whole
-        standardizer = Standardizer(data["mean"].double(), data["scale"].double(), to_z.double(), to_x.double())
+        if digits is not None and (digits.shape != (N,) or digits.dtype != torch.float64):
+            raise whole
+        standardizer = Standardizer(
+            data["mean"].double(), data["scale"].double(), to_z.double(), to_x.double(), digits=digits
+        )
     weights, means, factors = parts
     reference = None
     if weights is not None and means is not None and factors is not None:

@@ -137,18 +137,18 @@ def _scale(
     if n_contrasts is None or n_contrasts == 1:
         return scale, base, None, None
     rows = scale(dataset.train[spread(len(dataset.train), WHITENED_ROWS)])
-    units = _with_contrast(config.model.contrast_units, len(base.mean))
+    units = _with_contrast(config.model.contrast_units, scale.kept)
     squares = (rows - base.mean).square() / base.var
     squares = squares.sum(1) if units is None else squares @ units
     contrasts = scaled_gaussians(squares, base.mean.clone(), n_contrasts, units)
     return scale, base, None, contrasts.to(base.mean)
 
 
-def _with_contrast(chosen: str | None, n_visible: int) -> Tensor | None:
-    """1 for each visible unit that has contrast, 0 for others (N,); None where all have."""
+def _with_contrast(chosen: str | None, kept: Tensor) -> Tensor | None:
+    """1 for each unit that has contrast, 0 for others, of the columns ``kept`` (N,) bool; None where all have."""
     if chosen is None:
         return None
-    units = torch.zeros(n_visible)
+    units = torch.zeros(len(kept))
     try:
         first, last = (int(end) if end.strip() else None for end in chosen.split(":"))
     except ValueError as error:
@@ -156,8 +156,9 @@ def _with_contrast(chosen: str | None, n_visible: int) -> Tensor | None:
             f"--model.contrast-units must be FIRST:LAST, such as 1: for all but the first, got {chosen!r}."
         ) from error
     units[first:last] = 1
+    units = units[kept]
     if not units.any():
-        raise UserError(f"--model.contrast-units {chosen} is none of the {n_visible} visible units.")
+        raise UserError(f"--model.contrast-units {chosen} is none of the {len(units)} visible units.")
     return units
 
 

@@ -32,7 +32,7 @@ from grbm.samplers.engines import engine_name
 from grbm.streams import plain
 from grbm.training import fit
 
-LOOKED_AT = 100_000  # rows, for numbers that stand for something else
+LOOKED_AT = 2_000_000  # numbers, among which those that stand for something else are looked for
 
 
 def _warn(message: str) -> None:
@@ -104,7 +104,7 @@ def train(
                 _describe_pictures(run, warn)
                 if run.config.dataset.name == "array":
                     rows = run.dataset.train
-                    for found in sentinels(rows[spread(len(rows), LOOKED_AT)].numpy()):
+                    for found in sentinels(rows[spread(len(rows), LOOKED_AT // rows.shape[1] + 1)].numpy()):
                         warn(found.sentence(run.dataset.columns))
         log = group.on_leader(lambda: _open(run, folder, warn))
         try:
@@ -168,7 +168,6 @@ def _learn(
     state, options, group = run.state, run.config.train, recorder.group
     if group.is_leader:
         on_start(run.data, state.model, state.update, run.config.train.n_updates)
-    learning = fit(state, run.data, run.objective, options, precision=run.config.precision, group=group)
 
     def stop(number: int) -> None:
         """After this update; a second SIGINT stops at once."""
@@ -177,7 +176,9 @@ def _learn(
 
     try:
         with on_signals(stop) as asked:
-            for metrics in () if recorder.is_done else learning:
+            how = run.config.precision
+            learning = fit(state, run.data, run.objective, options, precision=how, group=group)
+            for metrics in learning if not recorder.is_done else ():
                 on_update(state.update, recorder.after(metrics))
                 if recorder.is_done:
                     break

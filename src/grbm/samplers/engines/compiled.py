@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from grbm import forks
 from grbm.errors import UserError
 from grbm.files import cache_folder, keeping, kept
 from grbm.model import Energy
@@ -160,4 +161,4 @@ def _processor() -> str:
 
 def n_threads() -> int:
     """Threads of a walk."""
-    return torch.get_num_threads()
+    return 1 if forks.is_child else torch.get_num_threads()

@@ -24,6 +24,7 @@ ROOMS = [
         "randomness",
         "schedules",
         "files",
+        "forks",
         "devices",
         "memory",
         "distributed",

@@ -194,6 +194,9 @@ def test_rows_that_are_alike_by_chance_are_no_copies():
     assert copies(x) is None
     assert copies(torch.from_numpy(rng.integers(0, 3, (500, 3)))) is None, "few values"
     assert copies(torch.from_numpy(rng.integers(0, 100, (500, 1)))) is None, "whole numbers"
+    many = torch.from_numpy(rng.integers(0, 300, (2000, 2)))
+    assert len(np.unique(many, axis=0)) < 2000
+    assert copies(many) is None, "equal by chance, in columns of many values"
     x[rng.random(500) < 0.3] = 0
     assert copies(x) is None, "an atom"
     x[400:420] = x[:20]
@@ -284,6 +287,8 @@ def test_tails_and_levels_are_no_such_numbers():
         np.r_[np.zeros(1000), rng.normal(size=1000)],
     ]
     columns += [np.round(rng.normal(size=2000), 1), rng.choice([0, 1000], 2000)]
+    columns += [np.r_[rng.uniform(size=1990), np.full(10, 5.0)]]  # near enough
+    columns += [rng.standard_cauchy(2000).clip(-100, 100)]  # cut off at what others come close to
     assert sentinels(np.stack(columns, 1).astype(float)) == []
 
 

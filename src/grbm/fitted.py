@@ -28,7 +28,7 @@ from grbm.table_checks import Array, as_numbers, check_distance, check_scale, re
 from grbm.training import TrainState
 
 FLOATS = (np.float64, np.float32)
-ALONE = 1e6  # weights x chains x replicas of a step, below which two threads gain 15 % at most, and lose all when busy
+ALONE = 1e6  # weights x chains x replicas of a step; below it a second thread gains at most 15 %
 MOST_HIDDEN = 256  # that "auto" comes to
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."

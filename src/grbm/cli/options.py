@@ -40,9 +40,9 @@ class ResumeOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved."""
     data: Path | None = None
-    """Where the data are now, if they moved."""
+    """Path of the data, if they moved."""
     key: str | None = None
-    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
     figures: bool = True
     """Draw the figures after training."""
 
@@ -84,7 +84,7 @@ class EncodeOptions:
     packed: bool = False
     """Such bits, eight a byte (numpy.unpackbits, axis 1, gives them back)."""
     key: str | None = None
-    """Which array of a .npz archive, or which column of a Hugging Face data set."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1
@@ -92,7 +92,7 @@ class EncodeOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Path of the data, if they moved since training."""
     overwrite: bool = False
     """Replace codes that are already there."""
 
@@ -117,7 +117,7 @@ class ImputeOptions:
     replicas: int | None = None
     """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1."""
     key: str | None = None
-    """Which array of a .npz archive."""
+    """Name of the array in a .npz archive."""
     weights: Which = "model"
     """As in grbm sample."""
     seed: int = 1
@@ -173,10 +173,10 @@ class EvaluateOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the data are now, if they moved since training. The rows of any other file are scored as such: one number,
-    which is not kept as the run's."""
+    """Path of the data, if they moved since training. A file with other data is scored as a whole: the command prints
+    its mean log-likelihood and leaves the scores of the run unchanged."""
     key: str | None = None
-    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class DoctorOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Path of the data, if they moved since training."""
     key: str | None = None
-    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
 
 
 @dataclass(frozen=True)
@@ -229,9 +229,9 @@ class MixingOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Path of the data, if they moved since training."""
     key: str | None = None
-    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
 
 
 @dataclass(frozen=True)
@@ -244,9 +244,9 @@ class FiguresOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Path of the data, if they moved since training."""
     key: str | None = None
-    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
 
 
 @dataclass(frozen=True)
@@ -260,9 +260,9 @@ class ReportOptions:
     data_dir: Path | None = None
     """Where the folder of image data is now, if it moved since training."""
     data: Path | None = None
-    """Where the data are now, if they moved since training."""
+    """Path of the data, if they moved since training."""
     key: str | None = None
-    """Which array of a .npz archive they are, or which column of a Hugging Face data set, if it is another now."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
 
 
 @dataclass(frozen=True)

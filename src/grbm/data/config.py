@@ -26,7 +26,7 @@ class DatasetConfig:
     subset: int | None = None
     """Arrays and pictures, CelebA: a random choice of so many rows, by seed, before any are held out."""
     key: str | None = None
-    """Which array of a .npz archive, or which column of a Hugging Face data set."""
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set."""
     crop: int | None = None
     """Pictures: side of the square to cut from their centre."""
     size: int | None = None

@@ -12,7 +12,7 @@ GAP = 3  # times as far as all others
 
 
 class Sentinel(NamedTuple):
-    """A number that hardly belongs to its column."""
+    """A repeated number far outside the other numbers of its column."""
 
     column: int
     value: float
@@ -26,13 +26,13 @@ class Sentinel(NamedTuple):
         which = f"Column {self.column}" + (f" ({names[self.column]!r})" if len(names) else "")
         return (
             f"{which} holds {self.value:.6g} in {self.n_rows:,} of {self.of_rows:,} rows, far outside of its other "
-            f"numbers ({self.low:.4g} to {self.high:.4g}), and it is learned as a number. If it stands for missing, "
-            f"put NaN in its place and fill those gaps, or leave those rows out."
+            f"numbers ({self.low:.4g} to {self.high:.4g}), and training treats it as a number. If it means missing, "
+            f"replace it by NaN and fill the gaps, or drop those rows."
         )
 
 
 def sentinels(x: np.ndarray) -> list[Sentinel]:
-    """Those of rows x (n, N), at most one a column: the one that most rows hold."""
+    """Find at most one sentinel per column of x (n, N): the one in most rows."""
     found = []
     for column, numbers in enumerate(np.asarray(x, dtype=np.float64).T):
         values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)

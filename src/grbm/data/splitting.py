@@ -1,4 +1,4 @@
-"""Which rows are held out: a random choice, in which copies of a row stay together."""
+"""Split rows at random into training and held-out rows, keeping copies of a row together."""
 
 import numpy as np
 import torch
@@ -6,15 +6,15 @@ from torch import Tensor
 
 from grbm.data.tables import CHUNK, Table, chunks, spread
 
-MOST = 300_000_000  # numbers of a table in which copies are looked for: more take many seconds at every command
-ATOM = 0.01  # share of the rows, above which equal ones are a part of the density and no copies
-FEW = 10  # equal rows that are no atom, however few there are in all
+MOST = 300_000_000  # numbers in a table that is searched for copies; a larger one would add seconds to every command
+ATOM = 0.01  # share of all rows above which equal rows count as an atom of the density, not as copies
+FEW = 10  # equal rows that never count as an atom
 
 
 def split(order: Tensor, n: int, same: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Numbers of rows but for the first ``n`` of a random ``order``, and these, each sorted.
+    """Split a random ``order`` of row numbers into the remaining rows and the first ``n``, each sorted.
 
-    Where rows have equal numbers in ``same`` they go where the first of them goes.
+    Rows with equal numbers in ``same`` stay together, so more than ``n`` may be held out.
     """
     if same is not None:
         first = torch.full((int(same.max()) + 1,), len(order)).scatter_reduce(
@@ -42,13 +42,13 @@ def copies(rows: Table, *, is_picture: bool = False) -> Tensor | None:
     if not is_copied.any():
         return None
     if not is_picture:
-        several = np.flatnonzero(is_copied[same])
-        several = several[np.argsort(same[several], kind="stable")][: max(2, CHUNK // width)]  # whole groups
-        some = rows[torch.from_numpy(several)].double().numpy()
-        if width == 1 and bool((some == some.round()).all()):
-            return None
-        seen = rows[spread(n, CHUNK // width + 1)].double().numpy()
-        if not any(_is_fine(a) and _tells(b, same[several]) for a, b in zip(seen.T, some.T, strict=True)):
+        few = max(2, CHUNK // width)
+        repeated = np.flatnonzero(is_copied[same])
+        repeated = repeated[np.argsort(same[repeated], kind="stable")][:few]  # whole groups
+        sample = np.union1d(repeated, spread(n, few).numpy())  # others too, which tell what is equal by chance
+        some = rows[torch.from_numpy(sample)].double().numpy()
+        is_whole = width == 1 and bool((some == some.round()).all())
+        if is_whole or not any(_identifies(column, same[sample]) for column in some.T):
             return None
     is_atom = (counts > max(FEW, ATOM * n))[same]
     same[is_atom] = len(counts) + np.arange(is_atom.sum())
@@ -69,14 +69,15 @@ def _digests(x: np.ndarray) -> np.ndarray:
     return found
 
 
-def _is_fine(column: np.ndarray) -> bool:
-    """Whether most numbers of a column are no atoms."""
-    counts = np.unique(column, return_counts=True)[1]
-    return bool(2 * counts[counts <= max(FEW, ATOM * len(column))].sum() > len(column))
+def _identifies(column: np.ndarray, same: np.ndarray) -> bool:
+    """Whether numbers of a column are hardly ever equal but in rows that are copies; most of them must not be atoms."""
+    alike, equal = (_repeats(x) for x in (same, column))
+    n_pairs = [int((counts * (counts - 1) // 2).sum()) for counts in (alike, equal)]
+    return bool(2 * equal.sum() > len(column) and n_pairs[0] >= 0.9 * n_pairs[1])
 
 
-def _tells(column: np.ndarray, same: np.ndarray) -> bool:
-    """Whether numbers of a column are equal hardly ever but in rows that are copies."""
-    pairs = [np.unique(x, return_counts=True)[1] for x in (same, column)]
-    alike, equal = (int((counts * (counts - 1) // 2).sum()) for counts in pairs)
-    return alike >= 0.9 * equal
+def _repeats(x: np.ndarray) -> np.ndarray:
+    """How often each number that is no atom occurs."""
+    counts = np.unique(x, return_counts=True)[1]
+    found: np.ndarray = counts[counts <= max(FEW, ATOM * len(x))]
+    return found

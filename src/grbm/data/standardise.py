@@ -62,9 +62,9 @@ class Standardizer(NamedTuple):
         return -log_scale if self.to_z is None else float(self.to_z[self.kept].slogdet().logabsdet) - log_scale
 
     def breaks(self, x: Tensor) -> Tensor:
-        """(n, N) bool: values of columns left out that contradict what held in training, beyond rounding.
+        """Mark values of left-out columns that contradict the relations of the training rows: (n, N) bool.
 
-        That of either's digits, with what else a column hangs on; not where something of it is NaN.
+        The tolerance is the rounding of the training rows and of x. A value that depends on NaN is not marked.
         """
         if self.to_z is None and self.columns is None:
             return torch.zeros(x.shape, dtype=torch.bool)

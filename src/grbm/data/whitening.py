@@ -206,10 +206,10 @@ def independent(x: Array) -> Array:
 
 
 def set_apart(x: Array) -> tuple[Array, Array]:
-    """Which columns of x (n, N) are `independent`, and a change (K, K) of these, standardised, on whose right they go.
+    """Select the `independent` columns of x (n, N), and rescale nearly dependent ones, by Gram-Schmidt.
 
-    It puts what others leave of a column, of deviation 1, in its place where that is hardly anything: the spread of two
-    prices is a direction like any other, and beside the prices it would be lost. By the method of Gram and Schmidt.
+    The matrix (K, K) is multiplied from the right. It replaces a nearly dependent column by its residual given the
+    columns before it, scaled to deviation 1. Without it the shrunk covariance would lose the spread of two prices.
     """
     mean, varies, scale, standard = _standard(x)
     n, which = len(x), np.flatnonzero(varies)

@@ -72,7 +72,7 @@ def data_of(run: Run, warn: Callable[[str], None]) -> Dataset | None:
     try:
         return run.load_data()
     except UserError as error:
-        warn(f"It is drawn without its data: {error}")
+        warn(f"The page is drawn without the data of the run: {error}")
         return None
 
 

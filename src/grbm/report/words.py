@@ -72,8 +72,8 @@ def without_density(scores: dict[str, Any]) -> Iterator[str]:
         n = scores.get(f"without_density_{name}".rstrip("_"))
         if n:
             yield (
-                f"  {n:,} {label + ' ' if label else ''}rows have no density and are left out: a column that was "
-                f"constant, or followed from others, in the rows learned from has another value there."
+                f"  {n:,} {label + ' ' if label else ''}rows have no density and are left out: a column that is "
+                f"constant, or a linear function of others, in the training rows has another value there."
             )
 
 
@@ -86,7 +86,7 @@ def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     yield f"Log-likelihood of the {scores['rows']:,} rows of {scores['rows_of']}: {shown} nats per sample"
     yield f"  (log Z {scores['log_z']:.3f} ± {scores['log_z_error']:.2g}, {scores['log_z_method']})."
     yield from without_density(scores)
-    yield "They are not the data that the run learned from, and nothing is written to it."
+    yield "These rows are not the data of the run. Nothing was written to the run."
 
 
 def beside(scores: dict[str, Any]) -> Iterator[str]:

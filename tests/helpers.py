@@ -70,6 +70,11 @@ def z_scores(v: torch.Tensor, h: torch.Tensor, moments: Moments) -> torch.Tensor
 FEW_AND_MANY = pytest.mark.parametrize("n_chains", [8_000, pytest.param(40_000, marks=pytest.mark.whole)])
 
 
+def rest_in_whole(n: int, *cases) -> list:
+    """Values of one parameter of a test, of which all but the first ``n`` are for the tier `whole`."""
+    return [*cases[:n], *(pytest.param(case, marks=pytest.mark.whole) for case in cases[n:])]
+
+
 # Models whose answers are known
 
 

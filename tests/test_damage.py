@@ -36,7 +36,7 @@ from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.training import train
 from grbm.typed import is_kind
-from tests.helpers import TINY, new_state, refused
+from tests.helpers import TINY, new_state, refused, rest_in_whole
 
 
 @pytest.fixture(scope="module")
@@ -188,11 +188,12 @@ def test_what_the_user_asked_for_in_the_folder_is_the_programs(run, capsys):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("config.json", "metrics.jsonl", "status.json", "model.safetensors", "evaluation.json", "report.html"),
-        *("figures", "samples", "tensorboard", "checkpoints", "trajectory", "codes", "imputed", "wandb"),
-        *("figures/density.png", "checkpoints/update-00000003", "checkpoints/update-00000003/state.json"),
-    ],
+    rest_in_whole(
+        6,
+        *("config.json", "model.safetensors", "figures", "checkpoints", "report.html", "figures/density.png"),
+        *("metrics.jsonl", "status.json", "evaluation.json", "samples", "tensorboard", "trajectory", "codes"),
+        *("imputed", "wandb", "checkpoints/update-00000003", "checkpoints/update-00000003/state.json"),
+    ),
 )
 @pytest.mark.parametrize("dangling", [False, True])
 def test_a_link_in_a_run_is_not_followed(run, tmp_path, capsys, name, dangling):
@@ -616,7 +617,7 @@ PIPES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(PIPES))
+@pytest.mark.parametrize("name", rest_in_whole(2, *PIPES))
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(run, name):
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
@@ -708,7 +709,8 @@ def changes(value):
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "status.json", "metrics.jsonl", "evaluation.json", "mixing.json", "fid.json"]
+    "name",
+    rest_in_whole(3, "config.json", "status.json", "evaluation.json", "metrics.jsonl", "mixing.json", "fid.json"),
 )
 def test_json_of_wrong_types_is_read_or_refused(run, name, capsys, monkeypatch):
     """By every function that reads it; a tenth of the cases here, more in the fuzzer."""

@@ -57,6 +57,7 @@ def test_a_forked_child_computes_alone():
     assert done.stdout.splitlines() == [*["0"] * 6, "[0, 0]"], done.stderr
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="processes are not forked here")
 def test_samplers_alone_are_used_in_forked_children_too():
     done = subprocess.run([sys.executable, "-c", SAMPLES], capture_output=True, text=True, timeout=100)

@@ -14,7 +14,7 @@ from grbm import UserError, cli, runs
 from grbm.report.listing import runs_in
 from grbm.runs import checkpoint, claiming
 from grbm.runs.recorder import Recorder
-from tests.helpers import TINY
+from tests.helpers import TINY, rest_in_whole
 
 WRITES = ("open", "replace", "rename", "unlink", "remove", "rmdir", "mkdir")
 OPTIONS = [*TINY, "--train.n-updates", "6", "--checkpoint.updates", "2", "--checkpoint.keep", "1"]
@@ -64,9 +64,7 @@ def killed(args: list[str], inside: Path, k: int, patch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("command", ["train", "train --overwrite", "resume", "evaluate"])
-@pytest.mark.parametrize(
-    "k", [2, 5, 8, *(pytest.param(k, marks=pytest.mark.whole) for k in range(1, 41) if k not in (2, 5, 8))]
-)
+@pytest.mark.parametrize("k", rest_in_whole(2, 2, 8, *(k for k in range(1, 41) if k not in (2, 8))))
 def test_a_folder_is_usable_after_a_kill_at_any_change(trained_runs, tmp_path, monkeypatch, capsys, command, k):
     """What was begun can be begun again, whatever the kill left; and a run that was overwritten can go on too."""
     out = tmp_path / "run"
@@ -130,7 +128,9 @@ def test_a_damaged_line_costs_itself_alone(run, capsys):
     assert str(path) not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e308", "1e999", "1" + "0" * 400, '"x"', "[1]"])
+@pytest.mark.parametrize(
+    "number", rest_in_whole(3, "NaN", '"x"', "1e999", "Infinity", "-Infinity", "1e308", "1" + "0" * 400, "[1]")
+)
 def test_numbers_that_no_training_logs(run, tmp_path, capsys, number):
     """In the record and in scores: the run is shown without them, and others in the list as ever."""
     shutil.copytree(run, tmp_path / "other")

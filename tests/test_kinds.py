@@ -19,7 +19,7 @@ from grbm.cli.completing import words
 from grbm.data.arrays import column_names, open_array
 from grbm.data.kinds import conversion
 from grbm.runs.recorder import Recorder
-from tests.helpers import TINY, refused
+from tests.helpers import TINY, refused, rest_in_whole
 from tests.messages import messages
 
 X = np.random.default_rng(0).normal(size=(30, 3))
@@ -172,17 +172,18 @@ def keyed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "command",
-    [
+    rest_in_whole(
+        3,
         ["train", "array", *TINY, "--out", "OTHER"],
-        ["resume", "RUN"],
         ["evaluate", "RUN", "--samples", "10"],
+        ["encode", "RUN", "DATA"],
+        ["resume", "RUN"],
         ["mixing", "RUN", "--chains", "4", "--draws", "20", "--burn-in", "2"],
         ["figures", "RUN"],
         ["report", "RUN"],
         ["encode", "RUN", "train"],
-        ["encode", "RUN", "DATA"],
         ["impute", "RUN", "DATA", "--steps", "4"],
-    ],
+    ),
     ids=lambda words: " ".join(words[:1] + words[2:3]),
 )
 def test_every_command_that_asks_for_a_key_takes_one(keyed, capsys, command):

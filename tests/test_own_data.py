@@ -8,7 +8,7 @@ import pytest
 
 from grbm import cli, runs
 from grbm.runs.folder import read_fingerprint
-from tests.helpers import TINY, refused
+from tests.helpers import TINY, refused, rest_in_whole
 
 
 @pytest.fixture
@@ -26,17 +26,18 @@ def evaluated(run, capsys, *options) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("change", "is_near"),
-    [
-        (lambda X: np.r_[X, X[:1]], True),
-        (lambda X: X * 10, False),
-        (lambda X: X[::-1], True),
-        (lambda X: X + np.eye(300, 3) * 1e-9, True),
-    ],
-)
-def test_other_data_are_scored_as_such_and_leave_the_runs_numbers(trained, change, is_near, capsys, tmp_path):
+CHANGES = {
+    "one row more": lambda X: np.r_[X, X[:1]],
+    "other units": lambda X: X * 10,
+    "another order": lambda X: X[::-1],
+    "last digits": lambda X: X + np.eye(300, 3) * 1e-9,
+}
+
+
+@pytest.mark.parametrize("name", rest_in_whole(2, *CHANGES))
+def test_other_data_are_scored_as_such_and_leave_the_runs_numbers(trained, name, capsys, tmp_path):
     run, X = trained
+    change, is_near = CHANGES[name], name != "other units"
     own = evaluated(run, capsys, "--log-likelihood")
     other = change(X)
     np.save(tmp_path / "o.npy", other)

@@ -75,6 +75,26 @@ def rest_in_whole(n: int, *cases) -> list:
     return [*cases[:n], *(pytest.param(case, marks=pytest.mark.whole) for case in cases[n:])]
 
 
+# Pictures whose pixels are known
+
+
+def on_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Bytes of colours (height, width, channels) laid on white by bytes of opacity (height, width)."""
+    a = alpha[..., None] / 255
+    return colour * a + 255 * (1 - a)
+
+
+def thrice(grey: np.ndarray) -> np.ndarray:
+    return np.repeat(grey[..., None], 3, -1)
+
+
+def upright(stored: np.ndarray, orientation: int) -> np.ndarray:
+    """The picture whose first row and column in a file are the sides that an EXIF orientation names (2.32, 4.6.4)."""
+    turned = stored if orientation < 5 else stored.swapaxes(0, 1)
+    down, across = orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
+    return turned[:: -1 if down else 1, :: -1 if across else 1]
+
+
 # Models whose answers are known
 
 

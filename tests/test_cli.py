@@ -205,8 +205,10 @@ def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
     wide, small = ["array", "--data", str(tmp_path / "wide.npy")], ["--updates", "3"]
     usual = trained("usual", *wide, *small)
     assert (usual.dataset.standardise, usual.objective.n_steps, usual.train.validation) == ("pixel", 10, 0.0)
-    named = trained("named", *wide, *small, "--objective.n-steps=1", "--train.validation", "0.1")
+    asked_for = ["--objective.n-steps=1", "--train.validation", "0.1", "--sampling.n-steps", "7"]
+    named = trained("named", *wide, *small, *asked_for)
     assert (named.dataset.standardise, named.objective.n_steps, named.train.validation) == ("pixel", 1, 0.1)
+    assert (named.sampling.sampler.name, named.sampling.n_steps) == ("gibbs", 7)
     white = trained("white", *wide, *small, "--dataset.standardise", "whiten")
     assert (white.sampler.name, white.model.start, white.train.rounds) == ("global-moves", "matched", 0)
     same = trained("white", *wide, *small, "--dataset.standardise", "whiten", "--resume")

@@ -21,11 +21,13 @@ import pytest
 import torch
 from PIL import Image
 
-from grbm import GRBM, UserError, cli, runs
+from grbm import GRBM, GaussianBernoulliRBM, UserError, cli, runs
 from grbm.cli import options
 from grbm.cli.common import flags_of
 from grbm.data.arrays import open_array
+from grbm.data.pictures import Look, open_pictures
 from grbm.files import read_tensors
+from tests.helpers import on_white, thrice, upright
 
 pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("GRBM_FUZZ_SEED", "0"))
@@ -99,9 +101,14 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 def other_json(text: str, rng: random.Random) -> str:
     """The document with one value of another type, or one name changed."""
-    wrongs = [None, True, -1, 0, 10**400, 1e308, float("nan"), "text", "", [], {}, [1, "x"], {"x": {}}, "9" * 50]
+    wrongs = [None, True, -1, 0, 10**400, 1e308, "text", "", [], {}, [1, "x"], {"x": {}}, "9" * 50]
+    wrongs += [float("nan"), float("inf"), float("-inf")]
+    if text.startswith('{"update"'):
+        lines = text.splitlines()
+        k = rng.randrange(len(lines))
+        return "\n".join([*lines[:k], other_json(f" {lines[k]}", rng), *lines[k + 1 :], ""])
     try:
-        document = json.loads(text.splitlines()[0] if text.startswith('{"update"') else text)
+        document = json.loads(text)
     except ValueError:
         return text
     place, path = document, []
@@ -393,3 +400,202 @@ def test_fuzz_special_arrays(tmp_path, standardise):
             error.add_note(f"case {k}, seed {SEED}")
             raise
         shutil.rmtree(out, ignore_errors=True)
+
+
+def test_fuzz_columns_of_every_magnitude_and_offset(tmp_path):
+    """Scores and samples are those of the same numbers about 0 with deviation 1, but for the units."""
+    for k, rng in enumerate(cases(60, "columns")):
+        draw = np.random.default_rng(rng.randrange(2**32))
+        n, columns = rng.choice([12, 60, 400]), rng.choice([1, 2, 3])
+        width = 10.0 ** np.array([rng.randrange(-140, 140) for _ in range(columns)])
+        far = np.array(
+            [rng.choice([0.0, 10.0 ** rng.randrange(-2, 13), -(10.0 ** rng.randrange(0, 13))]) for _ in width]
+        )
+        centre, digits = far * width, max(1e-5, 4 * float(np.spacing(np.abs(far)).max()))
+        X = centre + width * draw.normal(size=(n, columns))
+        U = ((X.astype(np.longdouble) - centre) / width).astype(float)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ours, plain = (GaussianBernoulliRBM(4, n_iter=2, random_state=0).fit(x) for x in (X, U))
+                assert ours.constant_ == ours.collinear_ == []
+                drawn = (ours.sample(50).astype(np.longdouble) - centre) / width
+                np.testing.assert_allclose(drawn.astype(float), plain.sample(50), atol=20 * digits)
+                expected = plain.score_samples(U) - np.log(width).sum()
+                np.testing.assert_allclose(ours.score_samples(X), expected, atol=100 * digits)
+            np.save(tmp_path / "x.npy", X)
+            for args in (
+                ["train", "array", "--data", tmp_path / "x.npy", *TINY, "--out", tmp_path / "run"],
+                ["sample", tmp_path / "run", "--n", "200", "--steps", "20"],
+            ):
+                assert outcome(args)[1] == ""
+            drawn = (np.load(tmp_path / "run" / "samples" / "samples.npy").astype(np.longdouble) - centre) / width
+            assert np.abs(drawn.mean(0) - U.mean(0)).max() < 1
+            assert 0.4 < (drawn.std(0) / U.std(0)).min() <= (drawn.std(0) / U.std(0)).max() < 2.5
+        except BaseException as error:
+            error.add_note(f"case {k}, seed {SEED}: {n} rows, deviations {width}, centres {centre}")
+            raise
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_fuzz_columns_that_are_nearly_sums_of_others():
+    """What is left over of a sum is a direction like any other, down to the digits of the columns."""
+    for k, rng in enumerate(cases(12, "sums")):
+        draw = np.random.default_rng(rng.randrange(2**32))
+        width, far = 10.0 ** rng.randrange(-20, 20), 10.0 ** rng.randrange(0, 6)
+        rest = 10.0 ** -rng.uniform(1, 7) * width
+        parts = width * (draw.normal(size=(600, 2)) + far)
+        left = rest * draw.normal(size=600)
+        X = np.c_[parts, parts.sum(1) + left]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                rbm = GaussianBernoulliRBM(4, random_state=0).fit(X)
+                found = rbm.sample(2000) @ [-1, -1, 1]
+                near = X[:1] - np.array([0, 0, left[0]])
+                at, off = rbm.score_samples(np.r_[near, near + np.array([0, 0, 20 * rest])])
+            assert rbm.collinear_ == []
+            assert found.std() == pytest.approx((X @ [-1, -1, 1]).std(), rel=0.25)
+            assert 50 < at - off < 800  # 200 under a Gaussian of the deviation that is left
+        except BaseException as error:
+            error.add_note(f"case {k}, seed {SEED}: deviation {width}, centre {far * width}, rest {rest}")
+            raise
+
+
+def test_fuzz_pictures_of_every_turn_mode_and_depth(tmp_path, monkeypatch):
+    """The numbers are those of a calculation in NumPy, in a folder and in a zip file, and hidden files none of them."""
+    monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
+    formats = {"L": ("png", "tif"), "LA": ("png", "tif"), "RGB": ("png", "tif", "webp"), "RGBA": ("png", "tif", "webp")}
+    formats |= {"I;16": ("png", "tif"), "I": ("tif",), "F": ("tif",)}
+    for k, rng in enumerate(cases(150, "turns")):
+        draw = np.random.default_rng(rng.randrange(2**32))
+        height, width = rng.randrange(2, 9), rng.randrange(2, 9)
+        folder, deep, expected = tmp_path / "pictures", [], []
+        most = rng.choice([200, 1000, 4095, 60_000])
+        for number in range(rng.randrange(1, 6)):
+            mode = rng.choice(list(formats))
+            suffix, orientation = rng.choice(formats[mode]), rng.randrange(1, 9)
+            name = f"{rng.choice(['', 'inner/', 'a.b/'])}{number}.{suffix}"
+            alpha = draw.integers(0, 256, (height, width), np.uint8)
+            if mode in ("I;16", "I", "F"):
+                x = draw.integers(0, most, (height, width)).astype({"I;16": "<u2", "I": "<i4", "F": "<f4"}[mode])
+                x = x / np.float32(most * 1.25) if mode == "F" else x
+                deep.append((number, x, mode == "F"))
+                expected.append((name, None))
+            else:
+                colours = draw.integers(0, 256, (height, width, 3), np.uint8)
+                shown = thrice(colours[..., 0]) if mode.startswith("L") else colours
+                expected.append((name, on_white(shown, alpha) if mode.endswith("A") else shown.astype(float)))
+                x = colours[..., 0] if mode == "L" else colours
+                x = np.dstack([colours[..., 0], alpha]) if mode == "LA" else x
+                x = np.dstack([colours, alpha]) if mode == "RGBA" else x
+            image = Image.fromarray(np.ascontiguousarray(upright(x, {6: 8, 8: 6}.get(orientation, orientation))))
+            exif = image.getexif()
+            exif[0x0112] = orientation
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            image.save(folder / name, exif=exif, lossless=True, exact=True)
+        for name in rng.sample(["._0.png", ".hidden/1.png", "__MACOSX/0.tif", "inner/.ipynb_checkpoints/a.webp"], 2):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(rng.randbytes(20))
+        largest = max((float(x.max()) for _, x, _ in deep), default=0.0)
+        white = max(1.0, largest)
+        if largest > 1 and not any(is_fraction for *_, is_fraction in deep):
+            white = float(next(2**bits - 1 for bits in range(8, 66, 2) if 2**bits > largest))
+        for number, x, _ in deep:
+            expected[number] = expected[number][0], thrice(x / white * 255)
+        data = folder
+        try:
+            if rng.random() < 0.4:
+                data = tmp_path / "x.zip"
+                with zipfile.ZipFile(data, "w") as archive:
+                    for path in folder.rglob("*"):
+                        archive.write(path, path.relative_to(folder))
+            rows, (channels, *size), *_ = open_pictures(data, Look())
+            assert size == [height, width]
+            found = 255 * rows[:].numpy().reshape(len(rows), channels, height, width).transpose(0, 2, 3, 1)
+            order = sorted(expected, key=lambda case: Path(case[0]) if data == folder else case[0])
+            truth = np.stack([x for _, x in order])
+            np.testing.assert_allclose(found, truth[..., :channels], rtol=0, atol=1.01)
+            assert channels == 3 or np.ptp(truth, axis=-1).max() == 0
+        except BaseException as error:
+            error.add_note(f"case {k}, seed {SEED}: {[name for name, _ in expected]}, white {white}, {data.name}")
+            raise
+        shutil.rmtree(folder)
+
+
+def test_fuzz_links_in_a_run(home, tmp_path):
+    """Whatever in a run is a link, nothing is read, written or removed at its other end."""
+    secret = tmp_path / "secret"
+    names = sorted(p.relative_to(home / "run").as_posix() for p in (home / "run").rglob("*"))
+    names += ["figures", "figures/density.png", "samples", "samples/samples.npy", "exported", "codes", "report.html"]
+    for k, rng in enumerate(cases(150, "links")):
+        folder = Path(shutil.copytree(home / "run", tmp_path / "run"))
+        name, use = rng.choice(names), rng.choice(USES)
+        place = folder / name
+        place.parent.mkdir(exist_ok=True)
+        if place.is_dir():
+            shutil.move(place, secret)
+        else:
+            place.unlink(missing_ok=True)
+            secret.mkdir() if rng.random() < 0.3 else secret.write_text("sesame")
+        if secret.is_dir():
+            (secret / "word").write_text("sesame")
+        if rng.random() < 0.3:
+            (folder / runs.STATUS).unlink(missing_ok=True)
+        place.symlink_to(rng.choice([secret, Path(os.path.relpath(secret, place.parent))]))
+        before = contents(secret)
+        try:
+            said = outcome([word.replace("RUN", str(folder)) for word in use])[1]
+            assert contents(secret) == before
+            assert "sesame" not in said
+            assert not any(
+                b"sesame" in content for path, content in contents(folder).items() if not linked(path, folder)
+            )
+        except BaseException as error:
+            error.add_note(f"case {k}, seed {SEED}: {name}, {use}")
+            raise
+        shutil.rmtree(folder)
+        shutil.rmtree(secret) if secret.is_dir() else secret.unlink()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What lies in a file or a folder, by path."""
+    paths = [folder, *folder.rglob("*")]
+    return {str(path): path.read_bytes() for path in paths if path.is_file()}
+
+
+def linked(path: str, folder: Path) -> bool:
+    """Whether a path passes through a link inside a folder."""
+    return any(part.is_symlink() for part in (Path(path), *Path(path).parents) if folder in part.parents)
+
+
+def test_fuzz_encodings_of_standard_output(home, tmp_path, monkeypatch):
+    """The exit code, what is written and what can be shown are the same as in UTF-8."""
+
+    def printed(args, encoding: str) -> tuple[int, str]:
+        content = io.BytesIO()
+        with monkeypatch.context() as patch:
+            stream = io.TextIOWrapper(content, encoding=encoding, errors="strict", write_through=True)
+            patch.setattr("sys.stdout", stream)
+            patch.setattr("sys.stderr", io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict"))
+            return cli.main([str(a) for a in args]), content.getvalue().decode(encoding)
+
+    kinds = ["ascii", "cp1252", "cp437", "cp932", "gb18030", "koi8-r", "latin-1", "utf-16-le", "utf-7", "mac-roman"]
+    train = ["train", "array", "--data", str(home / "x.npz"), *TINY, "--seed", "1", "--out", "RUN", "--overwrite"]
+    for k, rng in enumerate(cases(60, "encodings")):
+        use, encoding, found = rng.choice([*USES, train]), rng.choice(kinds), {}
+        try:
+            for kind in ("utf-8", encoding):
+                folder = Path(shutil.copytree(home / "run", tmp_path / "run"))
+                code, text = printed([word.replace("RUN", str(folder)) for word in use], kind)
+                found[kind] = code, text, written(folder)
+                shutil.rmtree(folder)
+            (code, text, numbers), (other_code, other_text, other_numbers) = found.values()
+            assert other_code == code
+            assert numbers.keys() == other_numbers.keys()
+            assert all(np.array_equal(numbers[name], other_numbers[name]) for name in numbers)
+            if use[0] in ("list", "doctor", "sample", "export"):  # the others print how long they took
+                assert other_text == text.encode(encoding, "replace").decode(encoding)
+        except BaseException as error:
+            error.add_note(f"case {k}, seed {SEED}: {use} in {encoding}")
+            raise

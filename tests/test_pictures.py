@@ -13,7 +13,7 @@ from PIL import Image
 
 from grbm import UserError, cli
 from grbm.data.pictures import Look, Pictures, open_pictures
-from tests.helpers import TINY, refused
+from tests.helpers import TINY, on_white, refused, thrice, upright
 
 SIDE, PLAIN = 8, Look()
 
@@ -74,18 +74,9 @@ def folder(tmp_path):
     return tmp_path / "p"
 
 
-def on_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    a = alpha[..., None] / 255
-    return colour * a + 255 * (1 - a)
-
-
 GREY, COLOUR, ALPHA = some(6, SIDE), some(6, SIDE, 3), some(6, SIDE, seed=1)
 PALETTE = some(256, 3, seed=2)
 INDEX = np.minimum(GREY, 199)
-
-
-def thrice(grey: np.ndarray) -> np.ndarray:
-    return np.repeat(grey[..., None], 3, -1)
 
 
 def picture_of(mode: str) -> tuple[Image.Image, dict[str, object], np.ndarray, float]:
@@ -215,17 +206,7 @@ def test_every_orientation(folder, orientation, suffix, mode):
         if mode == "CMYK"
         else x / (x.max() / 255 if mode == "F" else 1)
     )
-    upright = {
-        1: x,
-        2: x[:, ::-1],
-        3: x[::-1, ::-1],
-        4: x[::-1],
-        5: x.transpose(1, 0, 2),
-        6: x.transpose(1, 0, 2)[:, ::-1],
-        7: x.transpose(1, 0, 2)[::-1, ::-1],
-        8: x.transpose(1, 0, 2)[::-1],
-    }[orientation]
-    np.testing.assert_allclose(decoded(folder)[0], upright, rtol=0, atol=2.5)
+    np.testing.assert_allclose(decoded(folder)[0], upright(x, orientation), rtol=0, atol=2.5)
 
 
 @pytest.mark.parametrize(

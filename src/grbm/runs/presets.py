@@ -131,8 +131,7 @@ def for_wide(config: RunConfig) -> RunConfig:
     for part in ("dataset", "model", "sampler", "objective", "train", "sampling"):
         mine, usual, other = (getattr(c, part) for c in (config, narrow, wide))
         asked = {name.split(".")[1] for name in config.given if name.startswith(f"{part}.")}
-        is_kept = part == "sampling" and (asked or mine != usual)
-        parts[part] = mine if is_kept else _unchanged(mine, usual, other, asked)
+        parts[part] = _unchanged(mine, usual, other, asked)
     return replace(config, **parts)
 
 

@@ -153,6 +153,13 @@ def test_a_missed_mode_is_not_converged(distance, n_steps, base_at):
     assert found.lower - 3 * found.lower_error <= truth <= found.upper + 3 * found.upper_error
 
 
+def test_a_schedule_goes_from_0_to_1_and_never_back():
+    model, data = drawn_model(3)
+    betas = ais.schedule(model.freeze(), Base.fit(data), 20)
+    assert (betas[0], betas[-1], len(betas)) == (0, 1, 21)
+    assert (betas.diff() > 0).all()
+
+
 def test_too_few_temperatures_are_not_converged():
     model, data = drawn_model(3)
     assert not ais.log_z(

@@ -253,7 +253,8 @@ def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
     refused(["train", "digits", "--no-such-option", 1, *out], capsys, "no-such-option")
     refused(["train", "digits", "--sampler.step-size", 1.0, *out], capsys, "step_size")
     refused(["train", "digits", "--sampler.rho", 0.5, *out], capsys, "rho")
-    refused(["train", "digits", "--sampler.name", "partial-gibbs", "--sampler.rho", 1.5, *out], capsys, "rho")
+    for name in ("partial-gibbs", "parallel-tempering"):
+        refused(["train", "digits", "--sampler.name", name, "--sampler.rho", 1.5, *out], capsys, "rho")
     refused(["train", "digits", "--sampler.name", "annealed", *out], capsys, "annealed")
     refused(["train", "digits", "--train.clip-norm", -1, *out], capsys, "--train.clip-norm")
     refused(["train", "digits", "--train.variance-rate", -1, *out], capsys, "--train.variance-rate")

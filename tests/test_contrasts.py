@@ -242,6 +242,8 @@ def test_files_units_and_encoders_know_the_contrasts(tmp_path, units):
     known = dict(model.state_dict())
     with pytest.raises(UserError, match="contrasts"):
         GRBM.from_parameters(known | {"contrast_centre": torch.zeros(5)})
+    with pytest.raises(UserError, match=r"W of shape \(4, 0\)"):
+        GRBM.from_parameters(known | {"W": torch.zeros(4, 0), "b": torch.zeros(0)})
     with pytest.raises(ValueError, match="no mixture"):
         exact.mixture(model)
 

@@ -187,11 +187,14 @@ def test_fuzz_files_of_a_run(home, tmp_path):
     kinds = sorted(p.relative_to(home / "run").as_posix() for p in (home / "run").rglob("*") if p.is_file())
     kinds = [kind for kind in kinds if Path(kind).suffix in (".json", ".jsonl", ".safetensors")]
     assert len(kinds) >= 12
-    expected = {}
+    expected = {}  # by use, and by whether training has ended
     for k, use in enumerate(USES):
-        folder = Path(shutil.copytree(home / "run", tmp_path / f"whole{k}"))
-        assert outcome([word.replace("RUN", str(folder)) for word in use])[0] in (0, 2, 3)
-        expected[k] = written(folder)
+        for has_ended in (True, False):
+            folder = Path(shutil.copytree(home / "run", tmp_path / f"whole{k}{has_ended}"))
+            if not has_ended:
+                (folder / runs.STATUS).unlink()
+            assert outcome([word.replace("RUN", str(folder)) for word in use])[0] in (0, 2, 3)
+            expected[k, has_ended] = written(folder)
     for k, rng in enumerate(cases(560, "run")):
         folder = Path(shutil.copytree(home / "run", tmp_path / "run"))
         kind, number = kinds[k % len(kinds)], rng.randrange(len(USES))
@@ -200,14 +203,16 @@ def test_fuzz_files_of_a_run(home, tmp_path):
             path.write_text(other_json(path.read_text(), rng))
         else:
             path.write_bytes(mutated(path.read_bytes(), rng))
-        if rng.random() < 0.3:
-            (folder / runs.STATUS).unlink(missing_ok=True)
+        has_ended = kind == runs.STATUS or rng.random() > 0.3
+        if not has_ended:
+            (folder / runs.STATUS).unlink()
         try:
             code, said = outcome([word.replace("RUN", str(folder)) for word in USES[number]])
             if code in (0, 3) and path.suffix == ".safetensors" and "damaged" not in said and "usable" not in said:
+                whole = expected[number, has_ended]
                 for name, numbers in written(folder).items():
-                    if name in expected[number] and name != kind:
-                        assert np.array_equal(numbers, expected[number][name], equal_nan=True), name
+                    if name in whole and name != kind:
+                        assert np.array_equal(numbers, whole[name], equal_nan=True), name
         except BaseException as error:
             error.add_note(f"case {k}, seed {SEED}: {kind}, {USES[number]}")
             raise
@@ -403,7 +408,10 @@ def test_fuzz_special_arrays(tmp_path, standardise):
 
 
 def test_fuzz_columns_of_every_magnitude_and_offset(tmp_path):
-    """Scores and samples are those of the same numbers about 0 with deviation 1, but for the units."""
+    """Scores and samples are those of the same numbers about 0 with deviation 1, but for the units.
+
+    Digits that are lost may turn the axes of whitening round, and so lead to another model of the same rows.
+    """
     for k, rng in enumerate(cases(60, "columns")):
         draw = np.random.default_rng(rng.randrange(2**32))
         n, columns = rng.choice([12, 60, 400]), rng.choice([1, 2, 3])
@@ -419,10 +427,10 @@ def test_fuzz_columns_of_every_magnitude_and_offset(tmp_path):
                 warnings.simplefilter("ignore")
                 ours, plain = (GaussianBernoulliRBM(4, n_iter=2, random_state=0).fit(x) for x in (X, U))
                 assert ours.constant_ == ours.collinear_ == []
-                drawn = (ours.sample(50).astype(np.longdouble) - centre) / width
-                np.testing.assert_allclose(drawn.astype(float), plain.sample(50), atol=20 * digits)
-                expected = plain.score_samples(U) - np.log(width).sum()
-                np.testing.assert_allclose(ours.score_samples(X), expected, atol=100 * digits)
+                drawn, expected = (ours.sample(2000).astype(np.longdouble) - centre) / width, plain.sample(2000)
+                assert np.abs(drawn.mean(0) - expected.mean(0)).max() < 0.3
+                assert np.abs(drawn.std(0) / expected.std(0) - 1).max() < 0.2
+                assert ours.score(X) == pytest.approx(plain.score(U) - np.log(width).sum(), abs=0.2 + 100 * digits)
             np.save(tmp_path / "x.npy", X)
             for args in (
                 ["train", "array", "--data", tmp_path / "x.npy", *TINY, "--out", tmp_path / "run"],

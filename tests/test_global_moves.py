@@ -17,14 +17,15 @@ from grbm import (
     GlobalMoves,
     ParallelTempering,
     Reference,
+    TrainState,
     fit,
     initialise,
 )
 from grbm.data.whitening import whiten
 from grbm.errors import DivergenceError
-from grbm.evaluate import exact
+from grbm.evaluate import exact, watching
 from grbm.evaluate.bridging import ratio
-from grbm.evaluate.watching import Watch, gaussian_nats, log_z_of, score
+from grbm.evaluate.watching import Nats, Watch, gaussian_nats, log_z_of, score
 from grbm.initialise import gaussian_, matched_
 from grbm.options import recipe_for
 from grbm.randomness import Blocks, Philox, generator
@@ -246,6 +247,19 @@ def test_a_look_is_at_the_average_where_there_is_one():
     log_z = alone.log_z
     assert log_z.lower <= log_z.log_z + 5 * log_z.error
     assert log_z.lower - 0.5 < log_z.upper < log_z.lower + 2, "between the ways there and back, which differ little"
+
+
+def test_the_best_look_is_the_one_that_is_kept(monkeypatch):
+    found = iter([1.0, math.nan, 3.0, 2.0])
+    monkeypatch.setattr(watching, "score", lambda *_, **__: Nats(0, next(found), 0.1, None))
+    model = GRBM(2, 3)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    watch = Watch(GlobalMoves(reference()), torch.zeros(4, 2))
+    for state.update in range(4):
+        model.b.data.fill_(state.update)
+        watch.look(state)
+    assert (watch.best.mean, watch.best.update) == (3, 2)
+    assert (watch.best_model().b == 2).all()
 
 
 @pytest.mark.whole

@@ -95,6 +95,26 @@ def test_coordinates_of_narrow_directions_are_whole(ratio):
     np.testing.assert_allclose(inside[:, 2].std(), 1 if ratio < 1e-3 else inside[:, 2].std(), rtol=1e-2)
 
 
+def test_a_narrow_direction_is_as_wide_as_the_rows_say_of_the_population():
+    """The residues of k columns have n - k degrees of freedom."""
+    n = 12
+    x = np.random.default_rng(0).normal(size=(n, 4))
+    x[:, 3] = x[:, :3].sum(1) + 1e-6 * x[:, 3]
+    _, change = set_apart(x)
+    inside = ((x - x.mean(0)) / x.std(0)) @ change
+    assert inside[:, 3].std() == pytest.approx(math.sqrt((n - 3) / n), rel=1e-4)
+
+
+def test_a_relation_is_as_exact_as_what_it_is_of():
+    """The difference of two columns that differ little has few digits, though it is written with many."""
+    a, small = np.random.default_rng(0).normal(size=(2, 300))
+    x = np.c_[1e4 * a, 1e4 * a + 1e-3 * small, 1e-3 * small]
+    scale = whiten(x).scale
+    assert scale.n_units == 2
+    assert not scale.breaks(torch.tensor(x)).any()
+    assert scale.breaks(torch.tensor(x + np.array([0, 0, 1e-5]))).any(1).all()
+
+
 def test_digits_of_float32_are_digits():
     """A sum that was taken in float32 is a sum; the same residue in float64 is a direction."""
     a, b = np.random.default_rng(0).normal(size=(2, 500)).astype(np.float32)

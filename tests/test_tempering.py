@@ -24,6 +24,7 @@ from grbm import (
 )
 from grbm.data import MIXTURES
 from grbm.evaluate import exact
+from grbm.objectives import Adaptation
 from grbm.randomness import Blocks, generator
 from grbm.runs.config import SamplerConfig
 from grbm.runs.folder import read_trajectory
@@ -286,6 +287,23 @@ def test_restarted_chains_and_growing_ladders_go_together(sampler):
     replicas = sampler.with_state(state.adaptation.state_dict).n_replicas
     assert len(state.persistent) in (replicas, replicas - 1)  # the newest is added when the next update begins
     assert replicas > 2
+
+
+def test_what_one_sampler_has_adapted_is_applied_to_each_of_its_kind():
+    """Whether it was made before, is another of more chains' steps, or there were no swaps to learn from."""
+    one, other = (
+        PCD(ParallelTempering(n_replicas=3, sampler=inner, adapt=0.5), 2, 20) for inner in (Gibbs(), PartialGibbs())
+    )
+    adaptation, energy = Adaptation(), GRBM(3, 4).freeze()
+    adaptation.learn(one, energy, None)
+    assert adaptation.state_dict == {}
+    adaptation.learn(one, energy, torch.tensor([0.1, 0.9]))
+    ladder = adaptation.state_dict["ladder"]
+    for objective in (one, other, one):
+        applied = adaptation.applied(objective).sampler
+        assert applied.sampler == objective.sampler.sampler
+        assert torch.equal(applied.betas(), ladder)
+    assert adaptation.applied(one).sampler is adaptation.applied(one).sampler, "made once"
 
 
 def test_an_objective_that_cannot_be_given_another_sampler_does_not_adapt():

@@ -121,8 +121,9 @@ def test_a_folder_holds_the_machine_in_the_data_s_units(digits, tmp_path, capsys
         ours = GRBM.from_pretrained(tmp_path / "machine")(rows.double())
         codes = runs.read(digits).model.double()(run.standardizer.exactly(rows))
         torch.testing.assert_close(ours, codes, atol=1e-9, rtol=0)
-    with pytest.warns(UserWarning, match="standardizer"):  # a run is such a folder too
+    with pytest.warns(UserWarning, match="standardizer") as told:  # a run is such a folder too
         assert torch.equal(GRBM.from_pretrained(digits).W, run.model.W)
+    assert told[0].filename == __file__, "where it was called"
     assert cli.main(["export", str(digits), str(tmp_path / "x.tflite")]) == 2
     assert ".onnx and .pt2" in capsys.readouterr().err
 

@@ -25,13 +25,15 @@ class Tier(NamedTuple):
     def covering(self, path: str, line: int) -> list[str]:
         """Tests that run ``line`` of ``path``, those of its own test file and quick ones first.
 
-        C is run by those that run its callers in Python; a line outside all functions by those that run any line.
+        C is run by those that run its callers in Python; a line outside all functions, such as a default, by those that
+        run any line of the file, and by those that list what all modules say.
         """
         if not path.endswith(".py"):
             folder = str(Path(path).parent)
             found = set().union(*(self._of_file(f"{folder}/{name}.py") for name in WRAPPERS))
         else:
-            found = set(self.tests.get((path, line), ())) or set(self._of_file(path))
+            listing = {test for test in self.seconds if "test_signatures" in test}
+            found = set(self.tests.get((path, line), ())) or self._of_file(path) | listing
         stem = Path(path).stem
         return sorted(found, key=lambda test: (f"test_{stem}" not in test, self.seconds.get(test, 0.0), test))
 

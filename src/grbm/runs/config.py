@@ -112,14 +112,15 @@ class SamplerConfig:
                     "The sampler global-moves needs whitened data: grbm train ... --dataset.standardise whiten"
                 )
             given["reference"], known = reference.widened(base), known - {"sampler"}
-        if "sampler" in known:
-            rho = given.pop("rho", None)
-            given |= {"base": base, "sampler": samplers.Gibbs() if rho is None else samplers.PartialGibbs(rho)}
+        has_inner = "sampler" in known
+        rho = given.pop("rho", None) if has_inner else None
         if wrong := sorted(given.keys() - known):
-            own = {f.name for f in fields(self)} & (known | ({"rho"} if "sampler" in known else set()))
+            own = {f.name for f in fields(self)} & (known | ({"rho"} if has_inner else set()))
             takes = ", ".join(sorted(own)) or "no options"
             raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
         try:
+            if has_inner:
+                given |= {"base": base, "sampler": samplers.Gibbs() if rho is None else samplers.PartialGibbs(rho)}
             sampler: Sampler = kind(**given)
         except ValueError as error:
             raise UserError(f"The sampler {self.name} was refused: {error}") from error

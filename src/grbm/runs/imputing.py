@@ -53,9 +53,7 @@ def impute_rows(
     if reference is not None:
         steps = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}
         filled = measured.impute(run.model, scale, reference, torch.from_numpy(rows), noise_std**2, seed=seed, **steps)
-        return (
-            np.where(np.isnan(rows), filled.mean, rows) if noise_std == 0 else filled.mean.numpy()
-        ), filled.std.numpy()
+        return filled.mean.numpy(), filled.std.numpy()
     found = impute(
         model,
         scale(torch.from_numpy(rows)),

@@ -336,6 +336,13 @@ def test_verbose_prints_progress(capsys):
     assert lines[-1].startswith("[GaussianBernoulliRBM] Update 20 of 20, mean squared reconstruction error")
 
 
+def test_what_a_number_of_passes_leaves_out_is_said(capsys):
+    GaussianBernoulliRBM(4, n_iter=1, verbose=1, random_state=0).fit(clusters(300, 0))
+    assert "n_rounds=60" in capsys.readouterr().out.splitlines()[0]
+    GaussianBernoulliRBM(4, n_iter=1, n_rounds=0, verbose=1, random_state=0).fit(clusters(300, 0))
+    assert "n_rounds" not in capsys.readouterr().out
+
+
 def test_unscaled_features_are_named():
     pandas = pytest.importorskip("pandas")
     X = clusters(300, 0)

@@ -158,6 +158,8 @@ def test_a_constant_is_no_unit_of_a_run(standardise, tmp_path, capsys):
     filled = np.load(tmp_path / "run" / "imputed" / "gaps.npy")
     assert (filled[:, 1] == 7).all()
     assert (filled[0, 2], filled[1, 0]) == (0.5, 0.1), "what is known stays as it is"
+    np.save(tmp_path / "hole.npy", [[0.1, 7.0, 0.2], [0.1, 7.0, np.inf]])
+    refused(["encode", run, tmp_path / "hole.npy"], capsys, "row 1, column 2")
     assert cli.main(["evaluate", run]) == 0
     capsys.readouterr()
     assert cli.main(["export", run, str(tmp_path / "e.pt2")]) == 0

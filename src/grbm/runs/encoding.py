@@ -46,7 +46,9 @@ def rows_to_encode(
     else:
         rows = open_arrow(path, key) if path.is_dir() else open_array(path, key)
     if rows.shape[1] != run.standardizer.n_columns:
-        raise UserError(f"{path} has {rows.shape[1]} columns, but the model knows {run.standardizer.n_columns}.")
+        raise UserError(
+            f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.standardizer.n_columns}."
+        )
     return rows
 
 
@@ -75,13 +77,19 @@ def row_numbers(run: Run, what: str) -> np.ndarray | None:
 def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
     """The rows as the model sees them, some thousands at a time; raises UserError for what is not finite."""
     for first in range(0, len(rows), CHUNK):
-        z = run.standardizer(rows[first : first + CHUNK])
+        x = rows[first : first + CHUNK]
+        z = run.standardizer(x)
         if not z.isfinite().all():
-            row, column = (~z.isfinite()).nonzero()[0].tolist()
-            place = f"Row {first + row}, column {column}"
-            if rows[first + row : first + row + 1].isnan().any():
-                raise UserError(f"{place} is NaN, or depends on one; fill gaps with: grbm impute {run.folder} FILE")
-            raise UserError(f"{place} is infinite or too large; remove the row.")
+            row = int((~z.isfinite()).any(1).nonzero()[0])
+            place, wrong = f"row {first + row}", (~x[row].isfinite()).nonzero()
+            if len(wrong) == 0:
+                raise UserError(f"The numbers of {place} are too large for the model; remove the row.")
+            column = int(wrong[0])
+            if x[row, column].isnan():
+                raise UserError(
+                    f"The number in {place}, column {column}, is NaN; fill gaps with: grbm impute {run.folder} FILE"
+                )
+            raise UserError(f"The number in {place}, column {column}, is infinite; remove the row.")
         yield z
 
 

@@ -16,6 +16,7 @@ from grbm.data.whitening import independent, set_apart, whiten
 from grbm.errors import UserError
 from grbm.evaluate.baselines import baselines
 from grbm.recipe import held_out
+from grbm.runs import preparing
 from tests.helpers import TINY, refused, rest_in_whole
 
 
@@ -362,6 +363,20 @@ def test_whether_a_row_breaks_a_relation_hangs_on_no_other_row():
     exact = whiten(np.c_[a, b, a + b]).scale
     assert not exact.breaks(torch.from_numpy(single)).any(), "float32 has fewer digits"
     assert exact.breaks(torch.tensor([[0.1, 0.2, 0.3 + 1e-9]], dtype=torch.float64)).any()
+
+
+@pytest.mark.parametrize("column", [1, 3])
+def test_what_only_rows_between_those_looked_at_tell_is_not_overlooked(column, tmp_path, capsys, monkeypatch):
+    """Long tables are whitened by some of their rows, in which a constant or a sum may be one by chance."""
+    monkeypatch.setattr(preparing, "WHITENED_ROWS", 200)
+    a, b = np.random.default_rng(0).normal(size=(2, 3000))
+    x = np.c_[a, np.full(3000, 7.0), b, a + b]
+    np.save(tmp_path / "x.npy", x)
+    args = ["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--dataset.standardise", "whiten", "--out"]
+    assert cli.main([*args, str(tmp_path / "whole")]) == 0
+    x[1001:1004, column] += 0.5
+    np.save(tmp_path / "x.npy", x)
+    refused([*args, tmp_path / "run"], capsys, "x.npy", f"column {column}")
 
 
 def test_copies_beside_one_another_are_found_in_long_tables():

@@ -13,7 +13,7 @@ from grbm.coordinates import FEWEST_ROWS, Array
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.splitting import first_of_each
 from grbm.data.standardise import Standardised, Standardizer
-from grbm.data.tables import StoredTable, nothing_varies, spread
+from grbm.data.tables import StoredTable, Table, chunks, nothing_varies, spread
 from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
 from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
@@ -128,6 +128,8 @@ def _scale(
         rows = dataset.train[learned_from[spread(len(learned_from), WHITENED_ROWS)]]
         fine = sees_clusters(config.model.n_hidden)
         whitened = whiten(rows.double().numpy(), fine=fine, n_contrasts=n_contrasts, seed=config.seed)
+        if len(rows) < len(learned_from):
+            _refuse_exceptions(whitened.scale, dataset.train, len(rows), where)
         return whitened.scale, whitened.base, whitened.reference, whitened.contrasts
     scale = standardizer(config.dataset, dataset, measured.train)
     if not scale.n_units:
@@ -142,6 +144,21 @@ def _scale(
     squares = squares.sum(1) if units is None else squares @ units
     contrasts = scaled_gaussians(squares, base.mean.clone(), n_contrasts, units)
     return scale, base, None, contrasts.to(base.mean)
+
+
+def _refuse_exceptions(scale: Standardizer, table: Table, n_seen: int, where: str) -> None:
+    """Raise UserError where rows break a relation, such as a constant, that held in all those it was found from."""
+    n_broken, column = 0, -1
+    for _, rows in chunks(table):
+        broken = scale.breaks(torch.from_numpy(rows))
+        n_broken += int(broken.any(1).sum())
+        if column < 0 and n_broken:
+            column = int(broken.any(0).nonzero()[0])
+    if n_broken:
+        raise UserError(
+            f"In {where}, column {column} is constant, or a sum of others, in {n_seen:,} rows across the table, but "
+            f"not in {n_broken:,} of all {len(table):,} rows. Leave the column out, or those rows."
+        )
 
 
 def _with_contrast(chosen: str | None, kept: Tensor) -> Tensor | None:

@@ -8,7 +8,7 @@ import pytest
 
 from grbm import cli, runs
 from grbm.runs.folder import read_fingerprint
-from tests.helpers import TINY, refused, rest_in_whole
+from tests.helpers import TINY, mnist_folder, refused, rest_in_whole
 
 
 @pytest.fixture
@@ -129,3 +129,13 @@ def test_a_run_of_an_earlier_version_has_no_fingerprint(trained, capsys):
     write_tensors(run / runs.DATA, tensors)
     assert read_fingerprint(run) is None
     assert "log_likelihood_test" in evaluated(run, capsys)
+
+
+def test_pictures_of_the_same_name_in_another_folder_are_not_those_of_the_run(tmp_path, capsys):
+    run = tmp_path / "run"
+    one, other = (mnist_folder(tmp_path / name, True, n_train=n) for name, n in (("a", 20), ("b", 21)))
+    assert cli.main(["train", "mnist-small", "--data-dir", str(one), *TINY, "--no-figures", "--out", str(run)]) == 0
+    evaluate = ["evaluate", run, "--samples", "10", "--ais-steps", "3", "--ais-chains", "4"]
+    for args in (evaluate, ["encode", run, "test"]):
+        refused([*args, "--data-dir", other], capsys, other, "--data-dir")
+    assert cli.main([*map(str, evaluate), "--data-dir", str(one)]) == 0

@@ -91,7 +91,7 @@ class Run(NamedTuple):
         Raises
         ------
         OtherDataError
-            Where the user's own data are no longer those: another split of other rows would pass for what was held out.
+            Where data from a file or folder are not those: another split of other rows would pass for what was held out.
         UserError
             Where they are not there.
         """
@@ -99,8 +99,16 @@ class Run(NamedTuple):
         dataset, n_columns = self.config.load_data(), self.standardizer.n_columns
         where = str(self.config.data or self.config.dataset.name)
         if (found := dataset.train.shape[1]) != n_columns:
-            raise OtherDataError(f"{where} has {found} columns now, but the model knows {n_columns}; give its data.")
-        if self.config.data is not None and self.fingerprint not in (None, statistics(dataset, where).fingerprint):
+            raise OtherDataError(
+                f"{where} has {found} columns now, but {self.folder} was trained on {n_columns}; give its data."
+            )
+        is_stored = self.config.data is not None or self.config.dataset.name in (*IDX_FOLDERS, "celeba")
+        if is_stored and self.fingerprint not in (None, statistics(dataset, where).fingerprint):
+            if self.config.data is None:
+                raise OtherDataError(
+                    f"{where} in {self.config.data_dir} is not what {self.folder} learned from; give the folder that "
+                    f"it was in with --data-dir."
+                )
             raise OtherDataError(
                 f"{where} does not hold the data that {self.folder} learned from; give those with --data. Other rows "
                 f"are scored by: grbm evaluate RUN --data FILE."

@@ -97,6 +97,16 @@ def test_diseases_of_the_record(tmp_path):
         assert ("Use --weights best" in found("later is worse", metrics=worse).text) == kept
 
 
+def test_where_the_best_weights_are_kept_the_rows_they_were_chosen_by_are_the_judge(tmp_path):
+    run, data = healthy(tmp_path)
+    metrics = [record(k, energy_distance=0.05 + k, nats_validation=-20.0 - abs(k - 70)) for k in range(1, 101)]
+    run = changed(run, keep_best=True)._replace(metrics=metrics)
+    assert named(diagnose(run, data), "progress").text.startswith("Validation rows had -20 nats at best, at update 70;")
+    with pytest.raises(StopIteration):
+        named(diagnose(run, data), "later is worse")
+    assert named(diagnose(changed(run, keep_best=False), data), "later is worse").level == "wrong"
+
+
 def test_diseases_of_the_variances(tmp_path):
     run, data = healthy(tmp_path)
     floor = float(run.model.var.detach().min())

@@ -74,8 +74,13 @@ def _training(run: Run) -> Iterator[Finding]:
         case _:
             go_on = f"to go on: grbm resume {run.folder}"
             yield Finding("note", "training", f"At update {last:,} of {n_updates:,}; {go_on}.")
+    looks = [(m["nats_validation"], m["update"]) for m in run.metrics if m.get("nats_validation") is not None]
     distances = [(m["energy_distance"], m["update"]) for m in run.metrics if m.get("energy_distance") is not None]
-    if len(distances) >= 20:
+    if looks and run.config.train.keep_best and run.status.ended == "finished":  # chains of later are no matter
+        nats, where = max(looks)
+        text = f"Validation rows had {nats:.4g} nats at best, at update {where:,}"
+        yield Finding("fine", "progress", f"{text}; the weights of then are kept." if run.model.W.any() else f"{text}.")
+    elif len(distances) >= 20:
         window = max(5, len(distances) // 10)
         # an unbiased estimate: near 0 it is negative as often as not
         means = [max(0.0, _mean([d for d, _ in distances[k : k + window]])) for k in range(len(distances) - window + 1)]
@@ -308,8 +313,9 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
 def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     """Samples against rows that were held out, by energy distance in deviations of the data: of pixels a common one."""
     rows = dataset.test if len(dataset.test) >= FEWEST_ROWS else dataset.train
-    real = rows[spread(len(rows), COMPARED)]
-    drawn = generate(run, COMPARED, seed=seed, sampling=replace(run.config.sampling, mean=False))
+    kept = run.standardizer.kept  # whether others are as they were is no matter of the model's
+    real = rows[spread(len(rows), COMPARED)][:, kept]
+    drawn = generate(run, COMPARED, seed=seed, sampling=replace(run.config.sampling, mean=False))[:, kept]
     if not drawn.isfinite().all():
         return  # said of the chains
     width = real.std(0, correction=0)

@@ -111,7 +111,12 @@ def _units(run: Run) -> str:
         low, high = (float(s.exp()) for s in (contrasts.log_scales.min(), contrasts.log_scales.max()))
         seen = f" at {len(contrasts.log_scales)} contrasts from {low:.2g} to {high:.2g}"
         seen += "" if contrasts.units is None else f" of {int(contrasts.units.sum()):,} of them"
-    return (n if run.standardizer.to_z is None else f"{run.standardizer.n_columns:,} columns, whitened to {n}") + seen
+    scale = run.standardizer
+    if scale.to_z is not None:
+        n = f"{scale.n_columns:,} columns, whitened to {n}"
+    elif scale.columns is not None:
+        n += f" ({scale.n_columns:,} columns, of which {scale.n_columns - scale.n_units:,} are constant)"
+    return n + seen
 
 
 def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) -> Iterator[str]:

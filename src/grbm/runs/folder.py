@@ -91,7 +91,7 @@ class Run(NamedTuple):
         Raises
         ------
         OtherDataError
-            Where data from a file or folder are not those: another split of other rows would pass for what was held out.
+            Where data from files are not those: another split of other rows would pass for what was held out.
         UserError
             Where they are not there.
         """

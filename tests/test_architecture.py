@@ -47,7 +47,6 @@ ROOMS = [
         "spectral",
         "training",
         "conditional",
-        "moved",
         "__init__",
     ),
     *(
@@ -172,10 +171,10 @@ def test_samplers_have_one_list_of_names():
     assert get_args(SamplerName) == tuple(SAMPLERS)
 
 
-def test_only_old_names_and_the_estimator_are_imported_by_their_names_as_text():
+def test_only_public_names_are_imported_by_their_names_as_text():
     """What the tests above cannot see."""
     found = [path.name for path in SOURCE.rglob("*.py") if "import_module" in path.read_text(encoding="utf-8")]
-    assert sorted(found) == ["lazy.py", "moved.py"]
+    assert found == ["lazy.py"]
 
 
 @pytest.mark.parametrize("package", ["grbm", "grbm.data", "grbm.runs"])

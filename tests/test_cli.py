@@ -372,7 +372,7 @@ def test_data_that_changed_since_training_are_named(tmp_path, capsys):
     assert cli.main(["train", "array", *data, *TINY, "--out", str(out), "--no-figures"]) == 0
     np.save(tmp_path / "y.npy", np.load(tmp_path / "x.npy"))
     np.save(tmp_path / "x.npy", np.zeros((50, 4)))
-    refused(["evaluate", out], capsys, "4 columns", "knows 3")
+    refused(["evaluate", out], capsys, "4 columns", "trained on 3")
     assert cli.main(["evaluate", str(out), "--samples", "10", "--data", str(tmp_path / "y.npy")]) == 0
 
 

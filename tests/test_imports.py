@@ -3,14 +3,11 @@
 One process makes all the observations. The core is loaded anew before its part, where other packages cannot be had.
 """
 
-import importlib
 import json
 import subprocess
 import sys
 
 import pytest
-
-import grbm
 
 COMMANDS = [
     *(["--help"], ["--version"], ["train"], ["train", "digits", "--help"], ["evaluate", "--help"]),
@@ -21,7 +18,7 @@ COMMANDS = [
 ]
 
 OBSERVE = """
-import contextlib, io, json, sys, warnings
+import contextlib, io, json, sys
 
 seen = {}
 
@@ -67,22 +64,6 @@ for name in others:
     del sys.modules[name]
 sys.modules.update(kept)
 
-# 4. Names of version 0.1, in whatever way they are imported.
-warnings.simplefilter("error", DeprecationWarning)
-seen["old names"] = []
-for line in ("from grbm import compat", "import grbm.compat", "from grbm.config import RunConfig"):
-    try:
-        exec(line)
-    except DeprecationWarning as warning:
-        seen["old names"].append(str(warning))
-warnings.simplefilter("ignore")
-from grbm.compat import load_published
-from grbm import compat, checkpoint
-from grbm.interchange import conventions
-from grbm.config import RunConfig
-assert compat is conventions and conventions.__spec__.name == "grbm.interchange.conventions"
-assert checkpoint.__name__ == "grbm.runs.checkpoint"
-assert RunConfig is grbm.runs.RunConfig
 json.dump(seen, sys.stdout)
 """
 
@@ -108,12 +89,3 @@ def test_the_core_needs_torch_numpy_and_safetensors_alone(seen):
 
 def test_learning_loads_nothing_that_takes_longer_than_learning(seen):
     assert seen["training"] == []
-
-
-def test_names_of_version_0_1_still_lead_there(seen):
-    assert len(seen["old names"]) == 3
-    assert all(" now." in told for told in seen["old names"])
-    with pytest.raises(AttributeError):
-        grbm.nothing_of_the_kind  # noqa: B018
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("grbm.nothing_of_the_kind")

@@ -1,6 +1,7 @@
 """A run folder after kills, damage and company: it is usable at once, and nothing in it is lost without a word."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import grbm
 from grbm import UserError, cli, runs
 from grbm.report.listing import runs_in
 from grbm.runs import checkpoint, claiming
+from grbm.runs.folder import save_status
 from grbm.runs.recorder import Recorder
 from tests.helpers import TINY, rest_in_whole
 
@@ -225,3 +228,15 @@ def test_a_terminal_that_hangs_up_leaves_a_checkpoint(tmp_path, monkeypatch, cap
         signal.signal(signal.SIGHUP, before)
     status = runs.read(tmp_path / "run").status
     assert (code, status.ended, status.update) == ((0, "finished", 6) if ignored else (129, "interrupted", 3))
+
+
+def test_where_learning_diverged_is_kept_though_its_numbers_are_infinite(tmp_path):
+    divergence = grbm.Divergence("gradient", 7, ("min_var", "learning_rate"), 2, math.inf, math.nan)
+    save_status(tmp_path, runs.Status("diverged", 7, "CPU", divergence))
+    text = (tmp_path / "status.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    again = runs.read_status(tmp_path)
+    assert again.divergence.remedies == ("min_var", "learning_rate")
+    assert math.isnan(again.divergence.chains_v2)
+    assert str(again) == str(divergence)
+    assert "visible unit 2 (variance inf" in str(again)

@@ -225,11 +225,11 @@ def test_what_cannot_be_encoded_says_what_helps(keyed, capsys):
     rows = X[:4].copy()
     rows[2, 1] = np.nan
     np.save(keyed / "gaps.npy", rows)
-    said = refused(["encode", keyed / "run", keyed / "gaps.npy"], capsys, "Row 2", "grbm impute")
+    said = refused(["encode", keyed / "run", keyed / "gaps.npy"], capsys, "row 2, column 1", "grbm impute")
     assert cli.main(["impute", str(keyed / "run"), str(keyed / "gaps.npy"), "--steps", "4"]) == 0
     rows[2, 1] = np.inf
     np.save(keyed / "gaps.npy", rows)
-    said = refused(["encode", keyed / "run", keyed / "gaps.npy"], capsys, "Row 2", "infinite")
+    said = refused(["encode", keyed / "run", keyed / "gaps.npy"], capsys, "row 2, column 1", "infinite")
     assert "impute" not in said
 
 

@@ -1,6 +1,5 @@
 """The model against its definition, term by term, and against autograd."""
 
-import copy
 import itertools
 
 import pytest
@@ -109,17 +108,13 @@ def test_a_tempered_energy_is_the_interpolation_and_a_grbm(N, M, seed):
     torch.testing.assert_close(base.log_z(M), expected_log_z)
 
 
-def test_a_tempered_energy_may_be_looked_at_without_gradients_and_has_been_pickled():
+def test_a_tempered_energy_may_be_looked_at_without_gradients():
     model = random_model(3, 4, 0)
     base, v = Base(torch.zeros(3).double(), torch.ones(3).double()), torch.randn(5, 3, dtype=torch.float64)
     with torch.inference_mode():
         found = model._live().temper(torch.tensor(0.4), base).free_energy(v)
     known = model.freeze().temper(torch.tensor(0.4), base)
     torch.testing.assert_close(found, known.free_energy(v))
-    old = copy.copy(known)  # as version 0.1 kept it: with the number, and nothing to make it of
-    old.__dict__["offset"] = known.offset
-    del old.__dict__["_tempering"], old.__dict__["_offset"]
-    assert torch.equal(old.free_energy(v), known.free_energy(v))
 
 
 def test_softplus_is_exact_in_float64():

@@ -7,7 +7,6 @@ are used.
 from typing import TYPE_CHECKING
 
 from grbm.lazy import lazily
-from grbm.moved import forward_old_names
 
 if TYPE_CHECKING:
     from grbm.conditional import Conditional, Imputed, impute
@@ -115,4 +114,3 @@ MODULES = (
 )
 
 __getattr__, __dir__ = lazily(__name__, PUBLIC, MODULES)
-forward_old_names()

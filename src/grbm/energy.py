@@ -86,11 +86,6 @@ class Energy(Sized):
         Of a tempered energy, as in `Tempering`; None where it is not tempered.
     """
 
-    _untempered: "Energy | None" = None  # pickles of version 0.1 have neither this
-    _projection: Tensor | None = None  # nor this
-    _tempering: "Tempering | None" = None
-    _offset: Tensor | None = None
-
     def __init__(
         self,
         W: Tensor,
@@ -103,6 +98,8 @@ class Energy(Sized):
     ) -> None:
         self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
         self._tempering, self._untempered = tempering, None if tempering is None else tempering.untempered
+        self._projection: Tensor | None = None
+        self._offset: Tensor | None = None
         self._at: dict[Precision, Energy] = {}  # what `at` has made
         self.beta = None if tempering is None else tempering.beta
         self.gain = None if tempering is None else tempering.gain
@@ -123,7 +120,7 @@ class Energy(Sized):
     def offset(self) -> Tensor | float:
         """What keeps E_β = (1 − β) E_0 + β E_1 exact, constants included; 0 without tempering. Made when asked."""
         if self._tempering is None:
-            return self.__dict__.get("offset", 0.0)  # type: ignore[no-any-return]  # pickles of version 0.1 have it
+            return 0.0
         if self._offset is None:
             one, beta, _, base = self._tempering
             squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
@@ -150,11 +147,9 @@ class Energy(Sized):
         """This untempered energy with products of another precision; itself where it has that already."""
         if precision == self.precision:
             return self
-        made = self.__dict__.setdefault("_at", {})
-        if precision not in made:
-            made[precision] = Energy(self.W, self.b, self.mu, self.var, precision)
-        other: Energy = made[precision]
-        return other
+        if precision not in self._at:
+            self._at[precision] = Energy(self.W, self.b, self.mu, self.var, precision)
+        return self._at[precision]
 
     def to(self, like: Tensor) -> "Energy":
         """An untempered energy on the device of ``like``, in its dtype."""

@@ -468,8 +468,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         """
         check_is_fitted(self)
         asked = [n_steps, n_chains]
-        known = self._log_z is not None and len(self._log_z) == len(LogPartition._fields)  # fewer in version 0.1
-        if not known or asked not in (self._log_z_settings, [1000, 500]):
+        if self._log_z is None or asked not in (self._log_z_settings, [1000, 500]):
             self._log_z_settings = asked
             if exact.is_enumerable(model := self.to_model(np.float64)):
                 self._log_z = [exact.log_z(model), 0.0, "exact", "Exact.", True]

@@ -87,28 +87,6 @@ class FittedState:
     _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
     _log_z_settings: list[int]
 
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
-        if self.__sklearn_is_fitted__() and "_coordinates_" not in vars(self):
-            self._take_up_0_1()
-
-    def _take_up_0_1(self) -> None:
-        """What version 0.1 kept of a fitted estimator, which knew neither whitening nor a best model."""
-        for name, value in {"whiten": False, "early_stopping": False, "validation_fraction": 0.1}.items():
-            vars(self).setdefault(name, value)
-        for name, number in {"n_iter_no_change": 10, "tol": 0.003, "warm_start": False}.items():
-            vars(self).setdefault(name, number)
-        known: dict[str, Any] = vars(self)
-        W, log_var = known["components_"].T.astype(np.float64), np.log(known["variances_"].astype(np.float64))
-        b, mu = (known[f"intercept_{part}_"].astype(np.float64) for part in ("hidden", "visible"))
-        self._best = {"W": np.ascontiguousarray(W), "b": b, "mu": mu, "log_var": log_var}
-        self._average = {name: x.astype(np.float32) for name, x in self._best.items()}
-        ones = np.ones(len(mu))
-        self._coordinates_ = {"mean": 0 * ones, "scale": ones}
-        self.constant_, self.collinear_, self.is_gaussian_ = [], [], False
-        self.n_contrasts, self.contrasts_ = 1, np.ones((1, 2))
-        self.validation_scores_, self.best_validation_score_ = [], None
-
     @abstractmethod
     def to_model(self, dtype: Any = np.float32) -> GRBM:
         """The fitted machine."""

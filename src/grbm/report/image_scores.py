@@ -34,9 +34,9 @@ class ScoreTable(NamedTuple):
     """Rows of numbers by column name, and how they were made; a row is empty where images were not finite."""
 
     rows: dict[str, dict[str, float]]
-    protocol: list[str]  # of the rows that other runs have too; in version 0.1 of all
+    protocol: list[str]  # of the rows that other runs have too
     settings: dict[str, Any]  # equal for equal tables: numbers of images, weights, data, judges, seed, program
-    own_protocol: list[str] = []  # noqa: RUF012  of the run's own row
+    own_protocol: list[str]  # of the run's own row
 
     def lines(self) -> Iterator[str]:
         width, columns = max(map(len, self.rows)), widths(self.rows)

@@ -45,9 +45,6 @@ class Optimizer(NamedTuple):
     numbers: dict[str, dict[str, Any]]
 
 
-KINDS = {"run": str, "update": int, "seed": int, "tensors": str, "notes": dict[str, Any], "optimizer": Optimizer}
-
-
 class Checkpoint(NamedTuple):
     """A checkpoint read back and verified."""
 

@@ -244,7 +244,6 @@ class LogConfig:
     """Weights & Biases project (pip install wandb)."""
 
 
-FORMER = "dynamics of the published program, adjusted Gibbs-Langevin tested as in no version of it"
 Dynamics = Literal["paper", "paper-time-program", "last-public-program"]
 
 
@@ -256,7 +255,6 @@ class About:
     scale: float = 1.0
     n_rows: int | None = None  # training rows, where the paper had others
     changed: tuple[str, ...] = ()  # settings changed by hand, as "flag = value"
-    text: str = ""  # all of it in words, as runs of version 0.1 keep it
 
 
 @dataclass(frozen=True)
@@ -367,11 +365,6 @@ class RunConfig:
             values = read_json(path)
             if isinstance(values, dict) and values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
-            about = values.get("about") if isinstance(values, dict) else None
-            if isinstance(about, str):  # of version 0.1
-                values["about"] = asdict(About(text=about)) if about else None
-            elif isinstance(about, dict) and about.get("dynamics") == "published-program":  # whichever version's
-                values["about"] = asdict(About(text=FORMER))
             if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
             config = restore(cls, values)

@@ -52,7 +52,6 @@ class Status:
     update: int = 0
     machine: str = ""
     divergence: Divergence | None = None
-    text: str = ""  # what a run of version 0.1 keeps of a divergence
 
     def __str__(self) -> str:
         match self.ended:
@@ -61,7 +60,7 @@ class Status:
             case "interrupted":
                 return f"interrupted at update {self.update}"
             case "diverged":
-                return self.text or str(self.divergence)
+                return str(self.divergence)
         return ""
 
 
@@ -80,8 +79,8 @@ class Run(NamedTuple):
     image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
     status: Status
     metrics: list[dict[str, Any]]
-    reference: Reference | None = None  # the mixture that describes whitened data
-    fingerprint: str | None = None  # of the data; None where an earlier version wrote the run
+    reference: Reference | None  # the mixture that describes whitened data
+    fingerprint: str  # of the data
 
     def load_data(self) -> Dataset:
         """The data that it was trained on, split as they were.
@@ -103,7 +102,7 @@ class Run(NamedTuple):
                 f"{where} has {found} columns now, but {self.folder} was trained on {n_columns}; give its data."
             )
         is_stored = self.config.data is not None or self.config.dataset.name in (*IDX_FOLDERS, "celeba")
-        if is_stored and self.fingerprint not in (None, statistics(dataset, where).fingerprint):
+        if is_stored and self.fingerprint != statistics(dataset, where).fingerprint:
             if self.config.data is None:
                 raise OtherDataError(
                     f"{where} in {self.config.data_dir} is not what {self.folder} learned from; give the folder that "
@@ -191,10 +190,12 @@ def save_data(
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
 
 
-def read_fingerprint(folder: Path) -> str | None:
-    """That of the data; None where an earlier version kept none."""
-    kept = read_tensors(folder / DATA).get(FINGERPRINT, torch.empty(0))
-    return bytes(kept.tolist()).decode("ascii", "replace") if kept.dtype == torch.uint8 and len(kept) else None
+def read_fingerprint(folder: Path) -> str:
+    """That of the data; raises UserError where it is missing."""
+    kept = read_tensors(folder / DATA).get(FINGERPRINT)
+    if kept is None or kept.dtype != torch.uint8 or kept.ndim != 1:
+        raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
+    return bytes(kept.tolist()).decode("ascii", "replace")
 
 
 def save_status(folder: Path, status: Status) -> None:
@@ -402,9 +403,6 @@ def read_status(folder: Path) -> Status:
         return Status("running")
     try:
         content = read_json(path)
-        if isinstance(content, dict) and "ended" not in content:
-            old = restore(StatusOf01, content)
-            return _status_of_0_1(old.update, old.message, old.machine)
         if isinstance(content, dict) and isinstance(content.get("divergence"), dict):
             numbers = content["divergence"]
             for name in ("var", "chains_v2", "overshoot"):
@@ -415,22 +413,6 @@ def read_status(folder: Path) -> Status:
         raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train again or restore the file.") from error
-
-
-class StatusOf01(NamedTuple):
-    """What version 0.1 kept of how training ended: a sentence."""
-
-    update: int
-    message: str
-    machine: str = ""
-
-
-def _status_of_0_1(update: int, message: str, machine: str) -> Status:
-    """Version 0.1 kept a sentence: none where training finished."""
-    if message == "":
-        return Status("finished", update, machine)
-    interrupted = Status("interrupted", update, machine)
-    return interrupted if message == str(interrupted) else Status("diverged", update, machine, text=message)
 
 
 def model_digest(model: GRBM) -> str:

@@ -157,7 +157,7 @@ def changed_by_hand(preset: RunConfig, config: RunConfig) -> RunConfig:
 def with_rows(config: RunConfig, n_rows: int) -> RunConfig:
     """``config`` with the number of its training rows in its ``about``, where the paper had others."""
     e = EXPERIMENTS.get(config.preset)
-    if e is None or n_rows == e.n_rows or config.about is None or config.about.text:
+    if e is None or n_rows == e.n_rows or config.about is None:
         return config
     return replace(config, about=replace(config.about, n_rows=n_rows))
 
@@ -165,8 +165,8 @@ def with_rows(config: RunConfig, n_rows: int) -> RunConfig:
 def describe(config: RunConfig, *, title: bool = True) -> str:
     """What a run of an experiment is, and how it departs from the paper's, in words; empty for other runs."""
     about, e = config.about, EXPERIMENTS.get(config.preset)
-    if about is None or e is None or about.text:
-        return "" if about is None else about.text
+    if about is None or e is None:
+        return ""
     parts = [f"{e.place}: {e.title}"] if title else []
     parts += [DYNAMICS[about.dynamics]]
     if about.scale < 1:

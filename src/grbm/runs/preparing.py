@@ -1,6 +1,5 @@
 """Before the first update: data, standardisation, model and objective, from a configuration."""
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -250,9 +249,3 @@ def _start(config: RunConfig, data: Tensor | Standardised, base: Base, contrasts
                 anchored_(model, some, var=start.anchor_var, length=start.anchor_length, seed=config.seed)
     model.contrasts = contrasts
     return model
-
-
-def fingerprint_of_0_1(dataset: Dataset) -> str:
-    """What version 0.1 told data by: their size and 64 of their rows."""
-    rows = dataset.train[spread(len(dataset.train), 64)]
-    return f"{len(dataset.train)} x {rows.shape[1]}, {hashlib.sha256(rows.double().numpy().tobytes()).hexdigest()[:16]}"

@@ -24,7 +24,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
-from grbm.runs.preparing import Prepared, fingerprint_of_0_1, prepare
+from grbm.runs.preparing import Prepared, prepare
 from grbm.runs.presets import for_wide, without_rounds
 from grbm.runs.recorder import Notes, Recorder
 from grbm.runs.signals import on_signals
@@ -153,7 +153,7 @@ def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[s
 
 
 def _check_data(folder: Path, notes: Notes, run: Prepared) -> None:
-    if notes.data not in (run.fingerprint, fingerprint_of_0_1(run.dataset)):
+    if notes.data != run.fingerprint:
         raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
 
 

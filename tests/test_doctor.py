@@ -42,7 +42,9 @@ def healthy(tmp_path, model: GRBM | None = None, **changes) -> tuple[Run, Datase
     n = model.n_visible
     scale, base = Standardizer(torch.zeros(n).double(), torch.ones(n).double()), Base(torch.zeros(n), torch.ones(n))
     metrics = [record(k) for k in range(1, 101)]
-    run = Run(tmp_path, config, model, scale, base, None, Status("finished", 100), metrics)._replace(**changes)
+    run = Run(tmp_path, config, model, scale, base, None, Status("finished", 100), metrics, None, "")._replace(
+        **changes
+    )
     return run, Dataset(rows[:2500], rows[2500:])
 
 
@@ -101,7 +103,9 @@ def test_where_the_best_weights_are_kept_the_rows_they_were_chosen_by_are_the_ju
     run, data = healthy(tmp_path)
     metrics = [record(k, energy_distance=0.05 + k, nats_validation=-20.0 - abs(k - 70)) for k in range(1, 101)]
     run = changed(run, keep_best=True)._replace(metrics=metrics)
-    assert named(diagnose(run, data), "progress").text.startswith("Validation rows had -20 nats at best, at update 70;")
+    assert named(diagnose(run, data), "progress").text.startswith(
+        "Best validation log-likelihood: -20 nats per row, at update 70;"
+    )
     with pytest.raises(StopIteration):
         named(diagnose(run, data), "later is worse")
     assert named(diagnose(changed(run, keep_best=False), data), "later is worse").level == "wrong"

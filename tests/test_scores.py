@@ -33,7 +33,7 @@ def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_h
     base = Base(torch.full((3,), 0.1), torch.full((3,), 1.5))
     sampling = SamplingConfig(SamplerConfig("gibbs"), n_steps=2)
     config = RunConfig(DatasetConfig("array"), ModelConfig(n_hidden), sampling=sampling)
-    run = Run(tmp_path, config, model, Standardizer(mean, scale), base, None, Status("finished"), [])
+    run = Run(tmp_path, config, model, Standardizer(mean, scale), base, None, Status("finished"), [], None, "")
     scores = evaluate(run, n_samples=50, dataset=Dataset(rows, rows[:0]))
     log_density = -0.5 * ((rows - mean) / scale).square() - scale.log() - 0.5 * math.log(2 * math.pi)
     assert scores["log_z_method"] == method
@@ -87,7 +87,8 @@ def test_whole_tables_are_scored_chunk_by_chunk(tmp_path, monkeypatch):
     rows = torch.randint(17, (500, 4), generator=torch.Generator().manual_seed(0)).double() / 16
     scale, base = Standardizer.fit(rows, "pixel"), Base(torch.zeros(4), torch.ones(4))
     config = RunConfig(DatasetConfig("digits"), ModelConfig(2), sampling=SamplingConfig(SamplerConfig("gibbs"), 2))
-    run = Run(tmp_path, config, gaussian(torch.zeros(4), torch.ones(4)), scale, base, (1, 2, 2), Status("finished"), [])
+    model = gaussian(torch.zeros(4), torch.ones(4))
+    run = Run(tmp_path, config, model, scale, base, (1, 2, 2), Status("finished"), [], None, "")
     images = Dataset(rows, rows[:100], (1, 2, 2), levels=17)
     scores = evaluate(run, n_samples=10, dataset=images, whole=True)
     monkeypatch.setattr(likelihood, "CHUNK", 64)

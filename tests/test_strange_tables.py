@@ -166,11 +166,13 @@ def test_a_constant_is_no_unit_of_a_run(standardise, tmp_path, capsys):
     assert cli.main(["export", run, str(tmp_path / "e.pt2")]) == 0
     assert cli.main(["report", run]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert ("3 columns, whitened to 2" if standardise == "whiten" else "2 visible units (3 columns, of which 1") in page
+    assert (
+        "3 columns, whitened to 2" if standardise == "whiten" else "2 visible units (3 columns, 1 constant)"
+    ) in page
     if standardise == "pixel":
         capsys.readouterr()
         assert cli.main(["export", run, str(tmp_path / "machine")]) == 0
-        assert "leave them out of its rows: 1." in capsys.readouterr().out
+        assert "leave them out of its input: 1." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [{}, {"whiten": True}, {"whiten": False}])

@@ -57,8 +57,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         Rows of an update; at most all.
     n_iter : int, default=None
         Passes over the data by stochastic gradients; None is as many as make 1,500 updates (2,000 without whitening).
-        Where a number is given, no rounds follow unless ``n_rounds`` asks for them, and what was learned is kept even
-        where one Gaussian describes the held-out rows as well.
+        If given, no rounds follow unless ``n_rounds`` is set, and the fitted machine is kept even where one Gaussian
+        scores as well.
     n_rounds : int, default=None
         Rounds of 25 quasi-Newton steps up the log-likelihood, after those passes (`grbm.quasi_newton`). None is 60
         where X is whitened, has 256 rows and at most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
@@ -257,7 +257,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
             usually = usual.rounds if isinstance(goal.sampler, GlobalMoves) else 0
             n_rounds = usually if self.n_iter is None else 0
             if self.verbose and n_rounds < usually:
-                print(f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default.")
+                told_of = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
+                print(f"[GaussianBernoulliRBM] {told_of}", flush=True)
         recipe = replace(usual, n_updates=n_iter * per_pass, rounds=n_rounds)
         watch = None
         if whitened is not None and len(scored):

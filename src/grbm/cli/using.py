@@ -173,6 +173,6 @@ def export(args: list[str]) -> None:
         own.save_pretrained(path)  # in float64: far from 0, float32 has too few digits
         print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")
         if left_out := (~scale.kept).nonzero()[:, 0].tolist():
-            print(f"Constant columns have no unit; leave them out of its rows: {', '.join(map(str, left_out))}.")
+            print(f"It has no unit for constant columns; leave them out of its input: {', '.join(map(str, left_out))}.")
     made = [path / runs.CONFIG, path / runs.WEIGHTS] if path.is_dir() else [path]  # and not what lay there
     runs.note_written(options.run, *made)

@@ -76,10 +76,12 @@ def _training(run: Run) -> Iterator[Finding]:
             yield Finding("note", "training", f"At update {last:,} of {n_updates:,}; {go_on}.")
     looks = [(m["nats_validation"], m["update"]) for m in run.metrics if m.get("nats_validation") is not None]
     distances = [(m["energy_distance"], m["update"]) for m in run.metrics if m.get("energy_distance") is not None]
-    if looks and run.config.train.keep_best and run.status.ended == "finished":  # chains of later are no matter
+    if (
+        looks and run.config.train.keep_best and run.status.ended == "finished"
+    ):  # the kept weights, not the last chains, are judged
         nats, where = max(looks)
-        text = f"Validation rows had {nats:.4g} nats at best, at update {where:,}"
-        yield Finding("fine", "progress", f"{text}; the weights of then are kept." if run.model.W.any() else f"{text}.")
+        text = f"Best validation log-likelihood: {nats:.4g} nats per row, at update {where:,}"
+        yield Finding("fine", "progress", f"{text}; the run keeps these weights." if run.model.W.any() else f"{text}.")
     elif len(distances) >= 20:
         window = max(5, len(distances) // 10)
         # an unbiased estimate: near 0 it is negative as often as not
@@ -313,7 +315,7 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
 def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     """Samples against rows that were held out, by energy distance in deviations of the data: of pixels a common one."""
     rows = dataset.test if len(dataset.test) >= FEWEST_ROWS else dataset.train
-    kept = run.standardizer.kept  # whether others are as they were is no matter of the model's
+    kept = run.standardizer.kept  # constant and dependent columns are not modelled
     real = rows[spread(len(rows), COMPARED)][:, kept]
     drawn = generate(run, COMPARED, seed=seed, sampling=replace(run.config.sampling, mean=False))[:, kept]
     if not drawn.isfinite().all():

@@ -115,7 +115,7 @@ def _units(run: Run) -> str:
     if scale.to_z is not None:
         n = f"{scale.n_columns:,} columns, whitened to {n}"
     elif scale.columns is not None:
-        n += f" ({scale.n_columns:,} columns, of which {scale.n_columns - scale.n_units:,} are constant)"
+        n += f" ({scale.n_columns:,} columns, {scale.n_columns - scale.n_units:,} constant)"
     return n + seen
 
 

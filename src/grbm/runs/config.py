@@ -365,6 +365,8 @@ class RunConfig:
             values = read_json(path)
             if isinstance(values, dict) and values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
+            if isinstance(values, dict) and isinstance(about := values.get("about"), dict) and about.get("text") == "":
+                del about["text"]  # as runs had it before 2026-11-27
             if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
             config = restore(cls, values)

@@ -83,7 +83,7 @@ def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
             row = int((~z.isfinite()).any(1).nonzero()[0])
             place, wrong = f"row {first + row}", (~x[row].isfinite()).nonzero()
             if len(wrong) == 0:
-                raise UserError(f"The numbers of {place} are too large for the model; remove the row.")
+                raise UserError(f"The numbers in {place} are too large for the model; remove the row.")
             column = int(wrong[0])
             if x[row, column].isnan():
                 raise UserError(

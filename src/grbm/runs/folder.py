@@ -90,7 +90,7 @@ class Run(NamedTuple):
         Raises
         ------
         OtherDataError
-            Where data from files are not those: another split of other rows would pass for what was held out.
+            Where data from files differ from the training data: a new split would mix learned rows into the held-out.
         UserError
             Where they are not there.
         """
@@ -105,8 +105,8 @@ class Run(NamedTuple):
         if is_stored and self.fingerprint != statistics(dataset, where).fingerprint:
             if self.config.data is None:
                 raise OtherDataError(
-                    f"{where} in {self.config.data_dir} is not what {self.folder} learned from; give the folder that "
-                    f"it was in with --data-dir."
+                    f"{where} in {self.config.data_dir} differs from the training data of {self.folder}; give the "
+                    f"original folder with --data-dir."
                 )
             raise OtherDataError(
                 f"{where} does not hold the data that {self.folder} learned from; give those with --data. Other rows "
@@ -191,11 +191,11 @@ def save_data(
 
 
 def read_fingerprint(folder: Path) -> str:
-    """That of the data; raises UserError where it is missing."""
+    """Read the fingerprint of the training data; raise UserError where it is missing."""
     kept = read_tensors(folder / DATA).get(FINGERPRINT)
-    if kept is None or kept.dtype != torch.uint8 or kept.ndim != 1:
+    if kept is None or kept.dtype != torch.uint8 or not kept.numel():
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
-    return bytes(kept.tolist()).decode("ascii", "replace")
+    return bytes(kept.flatten().tolist()).decode("ascii", "replace")
 
 
 def save_status(folder: Path, status: Status) -> None:
@@ -403,6 +403,8 @@ def read_status(folder: Path) -> Status:
         return Status("running")
     try:
         content = read_json(path)
+        if isinstance(content, dict) and content.get("text") == "":
+            del content["text"]  # as runs had it before 2026-11-27
         if isinstance(content, dict) and isinstance(content.get("divergence"), dict):
             numbers = content["divergence"]
             for name in ("var", "chains_v2", "overshoot"):

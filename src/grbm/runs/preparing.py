@@ -127,8 +127,8 @@ def _scale(
         rows = dataset.train[learned_from[spread(len(learned_from), WHITENED_ROWS)]]
         fine = sees_clusters(config.model.n_hidden)
         whitened = whiten(rows.double().numpy(), fine=fine, n_contrasts=n_contrasts, seed=config.seed)
-        if len(rows) < len(learned_from):
-            _refuse_exceptions(whitened.scale, dataset.train, len(rows), where)
+        if len(rows) < len(learned_from) and not whitened.scale.kept.all():
+            _refuse_exceptions(whitened.scale, dataset.train, learned_from, len(rows), where)
         return whitened.scale, whitened.base, whitened.reference, whitened.contrasts
     scale = standardizer(config.dataset, dataset, measured.train)
     if not scale.n_units:
@@ -145,18 +145,18 @@ def _scale(
     return scale, base, None, contrasts.to(base.mean)
 
 
-def _refuse_exceptions(scale: Standardizer, table: Table, n_seen: int, where: str) -> None:
-    """Raise UserError where rows break a relation, such as a constant, that held in all those it was found from."""
-    n_broken, column = 0, -1
-    for _, rows in chunks(table):
-        broken = scale.breaks(torch.from_numpy(rows))
-        n_broken += int(broken.any(1).sum())
-        if column < 0 and n_broken:
-            column = int(broken.any(0).nonzero()[0])
-    if n_broken:
+def _refuse_exceptions(scale: Standardizer, table: Table, learned_from: Tensor, n_seen: int, where: str) -> None:
+    """Raise UserError for rows that break a relation, such as a constant, of the rows used for whitening."""
+    counts, counted = torch.zeros(scale.n_columns, dtype=torch.int64), torch.zeros(len(table), dtype=torch.bool)
+    counted[learned_from] = True
+    for first, rows in chunks(table):
+        counts += scale.breaks(torch.from_numpy(rows))[counted[first : first + len(rows)]].sum(0)
+    if counts.any():
+        column = int(counts.argmax())
         raise UserError(
-            f"In {where}, column {column} is constant, or a sum of others, in {n_seen:,} rows across the table, but "
-            f"not in {n_broken:,} of all {len(table):,} rows. Leave the column out, or those rows."
+            f"{where}, column {column}: {int(counts[column]):,} of {len(learned_from):,} rows break a linear relation, "
+            f"or a constant value, that holds in the {n_seen:,} rows used for whitening. Remove the column, or those "
+            f"rows."
         )
 
 

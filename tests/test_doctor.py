@@ -68,7 +68,7 @@ def test_diseases_of_the_record(tmp_path):
     def found(about, **changes):
         return named(diagnose(run._replace(**changes), data), about)
 
-    assert found("divergence", status=Status("diverged", 7, text="Stopped at update 7: unit 2")).level == "wrong"
+    assert found("divergence", status=Status("diverged", 7)).level == "wrong"
     assert found("training", status=Status("interrupted", 7)).level == "note"
     for rate, level, word in (
         (0.001, "wrong", "Lower --sampler.step-size"),

@@ -39,7 +39,7 @@ def trained(tmp_path_factory, trained_runs):
     rows = {
         name: {"Fréchet": x, "Fréchet ±": 0.5, "precision": 0.9} for name, x in (("this run", 7.0), ("one <b>", 9.0))
     }
-    table = {"rows": rows, "protocol": ["100 images."], "settings": model | {"n": 100}}
+    table = {"rows": rows, "protocol": ["100 images."], "settings": model | {"n": 100}, "own_protocol": []}
     (folder / "digits" / runs.FID).write_text(json.dumps(table))
     return folder
 

@@ -109,10 +109,10 @@ def controls(text: str) -> set[str]:
 def test_no_control_character_of_a_strangers_run_is_printed(run, capsys):
     """In settings, the status, records, scores and names."""
     config = json.loads((run / "config.json").read_text())
-    config |= {"preset": f"p{NASTY}", "command": f"c{NASTY}", "about": {"text": f"a{NASTY}"}}
+    config |= {"preset": f"p{NASTY}", "command": f"c{NASTY}", "about": {"changed": [f"a{NASTY}"]}}
     (run / "config.json").write_text(json.dumps(config))
     status = json.loads((run / "status.json").read_text())
-    (run / "status.json").write_text(json.dumps(status | {"ended": "diverged", "text": NASTY, "machine": NASTY}))
+    (run / "status.json").write_text(json.dumps(status | {"ended": "diverged", "machine": NASTY}))
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"update": 4, "seconds": 1.0, NASTY: NASTY}) + "\n")
     other = Path(run.rename(run.with_name("r\x1b[1m\n\x9b")))

@@ -60,7 +60,7 @@ class Status:
             case "interrupted":
                 return f"interrupted at update {self.update}"
             case "diverged":
-                return str(self.divergence)
+                return str(self.divergence or f"diverged at update {self.update}")
         return ""
 
 

@@ -37,8 +37,9 @@ def wrong(folder: Path, x: np.ndarray, config: RunConfig, seed: int, judged: np.
     train(replace(config, data=folder / "x.npy", seed=seed), folder / "run", warn=lambda text: None)
     if judged is not None:
         np.save(folder / "x.npy", judged)
-    run = runs.read(folder / "run")._replace(fingerprint=None)  # which would tell the rows to judge by from its own
-    return [f"{about}: {text}" for level, about, text in diagnose(run, run.load_data(), seed=1) if level == "wrong"]
+    run = runs.read(folder / "run")
+    rows = run.config.load_data()  # the run itself would refuse those to judge by, which are not its own
+    return [f"{about}: {text}" for level, about, text in diagnose(run, rows, seed=1) if level == "wrong"]
 
 
 def quick(n_updates: int = 550) -> RunConfig:

@@ -77,7 +77,7 @@ def _identifies(column: np.ndarray, same: np.ndarray) -> bool:
 
 
 def _repeats(x: np.ndarray) -> np.ndarray:
-    """How often each number that is no atom occurs."""
+    """Count the occurrences of each number that is no atom."""
     counts = np.unique(x, return_counts=True)[1]
     found: np.ndarray = counts[counts <= max(FEW, ATOM * len(x))]
     return found

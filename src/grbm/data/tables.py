@@ -95,7 +95,7 @@ def vary(std: np.ndarray, low: np.ndarray, high: np.ndarray, digits: Any = DOUBL
 
 
 def is_single(x: np.ndarray) -> np.ndarray:
-    """Which numbers have the digits of float32 alone, and are no integers, which are exact: bool, like x."""
+    """Mark numbers that have the digits of float32 alone, and are no integers, which are exact: bool, like x."""
     with np.errstate(over="ignore", invalid="ignore"):
         found: np.ndarray = (x == x.astype(np.float32)) & (x != np.round(x))
     return found

@@ -19,7 +19,8 @@ from sklearn.neural_network import MLPClassifier
 from grbm import GRBM, Annealed, Base, TrainState, fit, sample
 from grbm.data import Standardizer
 from grbm.data.images import load_digits
-from grbm.runs.config import ObjectiveConfig, RunConfig, SamplerConfig
+from grbm.recipe import ObjectiveConfig, SamplerConfig
+from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
 
 warnings.simplefilter("ignore")

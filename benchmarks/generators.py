@@ -299,7 +299,7 @@ def ours(x: Tensor, n: int, seconds: float, seed: int, *, dataset: str, data_dir
         taken, how = time.process_time() - began, config.sampling
 
         def draw() -> Tensor:
-            model, sampler = run.state.average or run.state.model, how.sampler.build(run.base, None)
+            model, sampler = run.state.average or run.state.model, how.sampler.build(run.frame)
             return run.scale.inverse(sample(model, sampler, n_chains=n, n_steps=how.n_steps, mean=how.mean, seed=1).v)
 
         return draw, taken

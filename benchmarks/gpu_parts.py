@@ -336,7 +336,7 @@ def update_time(run: Prepared, device: torch.device) -> float:
 def judged(model: GRBM, run: Prepared, judge: Features, real: FeatureStatistics, n_images: int) -> float:
     """The Fréchet distance of images drawn from noise."""
     how = run.config.sampling
-    sampler = how.sampler.build(run.base, None)
+    sampler = how.sampler.build(run.frame)
     v = sample(model, sampler, n_chains=n_images, n_steps=how.n_steps, mean=how.mean, seed=1, precision="fast").v
     images = run.scale.inverse(v.cpu()).clamp(0, 1).view(-1, 1, 28, 28)
     return float(frechet_estimate(real, judge.extract(images)).mean)

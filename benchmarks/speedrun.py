@@ -26,7 +26,8 @@ from grbm.data.tables import spread
 from grbm.distributed import ALONE
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
-from grbm.runs.config import ModelConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
+from grbm.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
+from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.runs.preparing import prepare
 from grbm.samplers.engines import compiled
 
@@ -86,7 +87,7 @@ def trained(config: RunConfig, judge: Features, real: FeatureStatistics) -> Trai
     for _ in learning:
         pass
     seconds = time.perf_counter() - began
-    sampler, how = config.sampling.sampler.build(run.base, None), config.sampling
+    sampler, how = config.sampling.sampler.build(run.frame), config.sampling
     v = sample(state.average or state.model, sampler, n_chains=N_IMAGES, n_steps=how.n_steps, mean=how.mean, seed=1).v
     images = run.scale.inverse(v).clamp(0, 1).view(-1, 1, 28, 28)
     found = frechet_estimate(real, judge.extract(images))

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 import grbm
-from grbm.runs.config import SAMPLERS, SamplerName
+from grbm.recipe import SAMPLERS, SamplerName
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path(grbm.__file__).parent

@@ -9,7 +9,7 @@ import torch
 from grbm import GRBM, GaussianBernoulliRBM
 from grbm.devices import WORTH_A_GPU, pick_device
 from grbm.distributed import ALONE
-from grbm.runs.config import SamplerConfig
+from grbm.recipe import SamplerConfig
 from grbm.runs.preparing import prepare
 from grbm.runs.presets import PRESETS
 from grbm.runs.sampling import on_device, work

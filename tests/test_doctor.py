@@ -12,10 +12,11 @@ from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.evaluate.distance import energy_distance
 from grbm.randomness import generator
+from grbm.recipe import ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.report import doctor
 from grbm.report.doctor import Finding, diagnose
 from grbm.runs import CHECKPOINTS, MIXING, Run, Status, checkpoint, model_digest
-from grbm.runs.config import ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
+from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.samplers import Gibbs, sample
 from tests.helpers import exact_chains, random_model
 

@@ -8,8 +8,9 @@ import pytest
 
 from grbm import runs
 from grbm.data.config import DatasetConfig
+from grbm.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.report.doctor import diagnose
-from grbm.runs.config import ModelConfig, ObjectiveConfig, RunConfig, SamplerConfig, SamplingConfig, TrainConfig
+from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 

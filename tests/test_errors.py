@@ -36,9 +36,10 @@ from grbm.data.whitening import whiten
 from grbm.distributed import ProcessGroup
 from grbm.evaluate.watching import Watch
 from grbm.randomness import Blocks
+from grbm.recipe import ObjectiveConfig
 from grbm.report import image_scores
 from grbm.runs import checkpoint, folder
-from grbm.runs.config import ObjectiveConfig, RunConfig
+from grbm.runs.config import RunConfig
 from grbm.runs.preparing import _objective
 from grbm.runs.presets import PRESETS
 from grbm.samplers import run_chains

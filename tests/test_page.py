@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from grbm import cli, runs
+from grbm.recipe import SamplerConfig
 from grbm.report import comparing, plots
 from grbm.report.comparing import compare
 from grbm.report.page import report
-from grbm.runs.config import SamplerConfig
 
 QUIET = ["--train.n-updates", "40", "--log.no-tensorboard", "--no-figures"]
 

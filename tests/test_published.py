@@ -15,7 +15,7 @@ from grbm import GRBM, FitOptions, Gibbs, GibbsLangevin, Langevin, ModifiedCD, T
 from grbm.data.mixtures import MIXTURES
 from grbm.model import Base
 from grbm.randomness import Blocks, generator
-from grbm.runs.config import SamplerConfig
+from grbm.recipe import SamplerConfig
 from grbm.runs.paper import configure
 from grbm.samplers import run_chains
 from grbm.schedules import cosine

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
 
 from grbm import GRBM, Base, cli
 from grbm.data import Standardizer
 from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.evaluate import exact, likelihood
-from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
+from grbm.recipe import ModelConfig, SamplerConfig
 from grbm.report.scores import evaluate
 from grbm.runs import Run, Status
-from grbm.runs.config import ModelConfig, RunConfig, SamplerConfig, SamplingConfig
+from grbm.runs.config import RunConfig, SamplingConfig
 
 
 @pytest.mark.parametrize(

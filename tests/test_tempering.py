@@ -26,7 +26,7 @@ from grbm.data import MIXTURES
 from grbm.evaluate import exact
 from grbm.objectives import Adaptation
 from grbm.randomness import Blocks, generator
-from grbm.runs.config import SamplerConfig
+from grbm.recipe import SamplerConfig
 from grbm.runs.folder import read_trajectory
 from grbm.runs.presets import PRESETS
 from grbm.runs.sampling import tuned_sampler

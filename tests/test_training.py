@@ -26,7 +26,7 @@ from grbm import (
     train_step,
 )
 from grbm.evaluate import exact
-from grbm.runs.config import TrainConfig
+from grbm.recipe import TrainConfig
 from grbm.sgd import PlainSGD
 from tests.helpers import exact_chains, random_model
 

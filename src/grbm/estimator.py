@@ -1,42 +1,71 @@
-"""`GaussianBernoulliRBM`, the scikit-learn estimator: a real-valued table in, codes, samples and densities out."""
+"""`GaussianBernoulliRBM`, the scikit-learn estimator: a real-valued table in, codes, samples and densities out.
+
+What it holds is arrays, which joblib, pickle and skops keep; what it does is done by a `grbm.density.Fitted` of them.
+"""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from grbm import measured
-from grbm.conditional import impute
-from grbm.coordinates import units_for
-from grbm.data.splitting import copies, first_of_each
-from grbm.data.tables import nothing_varies
-from grbm.evaluate import ais, exact
-from grbm.evaluate.watching import Watch, log_z_of
-from grbm.fitted import FLOATS, FittedState, LogPartition, explained, sentence
+from grbm.callbacks import EarlyStopping, KeepBest, Progress, Told
+from grbm.data.frame import Frame
+from grbm.data.splitting import copies
+from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
+from grbm.density import Fitted, LogPartition
+from grbm.devices import pick_device, threads
+from grbm.errors import DivergenceError
+from grbm.evaluate.watching import Nats, Watch
+from grbm.learn import learn, one_gaussian
 from grbm.model import GRBM
-from grbm.randomness import Blocks, generator, seed_of
-from grbm.recipe import Progress, held_out, learn, objective
-from grbm.samplers import Annealed, Gibbs, GlobalMoves, sample
-from grbm.samplers.collapsed import annealed
-from grbm.table_checks import Array, warn_of_sentinels, warn_user
-from grbm.training import train_step
+from grbm.objectives import Adaptation, Objective
+from grbm.randomness import generator
+from grbm.recipe import Facts, Recipe, changed, resolve
+from grbm.samplers import Gibbs, sample
+from grbm.start import begin, facts_of, frame_of, held_out
+from grbm.table_checks import (
+    Array,
+    as_numbers,
+    check_distance,
+    check_scale,
+    refuse_datasets,
+    refuse_gaps,
+    warn_of_sentinels,
+    warn_user,
+)
+from grbm.training import TrainState, train_step
 
-FEWEST_ANNEALED, PARTING = 256, 50
-LOG_Z_DRAWS = 20  # of the reference, for each of the chains that AIS would have
+FLOATS = (np.float64, np.float32)
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
+ALONE = 1e6  # weights x chains x replicas of a step; below it a second thread gains at most 15 %
+LOWER = "Take a smaller learning_rate, or a larger min_variance."
+ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
 
 
-class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+@contextmanager
+def _explained(*, scaled: bool, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """What to do where learning diverges, in the estimator's own words, after ``undo``."""
+    try:
+        yield
+    except DivergenceError as error:
+        undo()
+        raise DivergenceError(error.divergence, advice=LOWER if scaled else ADVICE) from error
+
+
+class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A Gaussian-Bernoulli restricted Boltzmann machine: real-valued features, binary components.
 
     The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
@@ -56,7 +85,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     batch_size : int, default=256
         Rows of an update; at most all.
     n_iter : int, default=None
-        Passes over the data by stochastic gradients; None is as many as make 1,500 updates (2,000 without whitening).
+        Passes over the data by stochastic gradients; None makes 1,500 updates of them (2,000 without whitening).
         If given, no rounds follow unless ``n_rounds`` is set, and the fitted machine is kept even where one Gaussian
         scores as well.
     n_rounds : int, default=None
@@ -94,7 +123,8 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     verbose : int, default=0
         1 prints ten lines of progress at most.
     random_state : int, RandomState instance or None, default=None
-        An int makes everything reproducible, whatever the number of threads.
+        An int makes everything reproducible, whatever the number of threads, and learns what ``grbm train array
+        --seed`` learns with it.
     device : str, default="auto"
         "cpu", "cuda", ..., or "auto": a GPU if there is one and the machine is large enough to be faster there.
     n_jobs : int, default=None
@@ -171,6 +201,19 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         "n_jobs": [Integral, None],
     }
 
+    # What learning leaves beside the attributes: arrays and numbers alone.
+    _frame_: dict[str, Array]
+    _facts: list[Any]
+    _seen: list[Any]  # the number of all rows that learning has seen, their mean and variance
+    _best: dict[str, Array]
+    _raw: dict[str, Array]
+    _average: dict[str, Array]
+    _memory: dict[str, Array]
+    _chains: Array
+    _learned_with: int
+    _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
+    _log_z_settings: list[int]
+
     def __init__(
         self,
         n_components: int | Literal["auto"] = "auto",
@@ -224,7 +267,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     def fit(self, X: Any, y: Any = None, *, callback: Callable[[Progress], object] | None = None) -> Self:
         """Learn the density of X (n_samples, n_features).
 
-        Some 40 times on the way, after ten updates or more, ``callback`` is called with a `grbm.recipe.Progress`;
+        Some 40 times on the way, after ten updates or more, ``callback`` is called with a `grbm.callbacks.Progress`;
         learning stops where it returns something true.
 
         Raises
@@ -238,59 +281,51 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         if not (X[:1] != X).any():
             raise nothing_varies(len(X))
         warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
-        units = self._coordinates().units if go_on else units_for(X, self.whiten)
         if not go_on:
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
                 self.__dict__.pop(name, None)
             self._learned_with = self._seed(None)
-        share = self.validation_fraction if units == "whitened" else 0.0
-        same = copies(torch.tensor(X))
-        learned_from, held = held_out(len(X), share, self._learned_with, same)
-        seen = X[learned_from.numpy()]  # of the others nothing is known before they are scored
-        state = self._resume(seen) if go_on else self._begin(seen, units)
-        whitened, rows, scored = self._coordinates().whitened, self._to_units(seen), self._to_units(X[held.numpy()])
-        per_pass = max(1, len(rows) // min(self.batch_size, len(rows)))
-        usual = self._recipe(len(X) if same is None else len(first_of_each(same)))
-        n_iter = math.ceil(usual.n_updates / per_pass) if self.n_iter is None else self.n_iter
-        goal, n_rounds = self._objective(), self.n_rounds
-        if n_rounds is None:
-            usually = usual.rounds if isinstance(goal.sampler, GlobalMoves) else 0
-            n_rounds = usually if self.n_iter is None else 0
-            if self.verbose and n_rounds < usually:
-                told_of = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
-                print(f"[GaussianBernoulliRBM] {told_of}", flush=True)
-        recipe = replace(usual, n_updates=n_iter * per_pass, rounds=n_rounds)
-        watch = None
-        if whitened is not None and len(scored):
-            watch = Watch(objective(whitened, recipe).sampler, scored, seed=self._learned_with)
-        first, log_det, start, told = state.update, self._coordinates().scale.log_det, time.perf_counter(), [0]
-
-        def tell(progress: Progress) -> object:
-            tenth = (progress.update - first) * 10 // max(1, progress.n_updates - first)
-            if self.verbose and tenth > told[-1]:
-                told.append(tenth)
-                print(sentence(progress, log_det, rows, time.perf_counter() - start), flush=True)
-            return callback is not None and callback(progress)
-
-        with self._threads(), explained(units):
-            learned = learn(
-                state,
-                rows,
-                goal,
-                recipe,
-                watch=watch,
-                fallback=whitened if self.n_iter is None else None,
-                patience=self.n_iter_no_change if self.early_stopping else None,
-                tol=self.tol,
-                callback=tell,
-            )
-        if learned.is_gaussian:  # which rows held out can improve
-            learned = self._gaussian_of(X, learned)
-        self.is_gaussian_ = learned.is_gaussian
-        self.validation_scores_ = [nats.mean + log_det for nats in learned.looks]
-        self.best_validation_score_ = None if learned.best is None else learned.best.mean + log_det
-        self._keep(learned.state, X.dtype, learned.model)
-        self.n_iter_ = min(n_iter, math.ceil((learned.state.update - first) / per_pass)) + before
+        table, seed = torch.tensor(X), self._learned_with
+        same = copies(table)
+        self._facts = list(facts_of(table, same))
+        recipe, usually = self._recipe(), self._usual().train.rounds
+        if self.verbose and recipe.train.rounds < usually and self.n_rounds is None:
+            text = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
+            print(f"[GaussianBernoulliRBM] {text}", flush=True)
+        learned_from, held = held_out(len(table), recipe.train.validation, seed, same)
+        seen = table[learned_from]  # of the others nothing is known before they are scored
+        state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from)
+        frame, goal = self._frame(), self._objective(recipe)
+        rows, scored = (frame.transform(x).to(state.model.W.device) for x in (seen, table[held]))
+        first, per_pass = state.update, max(1, len(rows) // min(self.batch_size, len(rows)))
+        rounds = recipe.train.rounds
+        n_updates = recipe.train.n_updates - rounds if self.n_iter is None else self.n_iter * per_pass
+        options = replace(recipe.train, n_updates=first + n_updates + rounds)
+        keep = KeepBest(Watch(goal.sampler, scored, seed=seed), options, state) if len(scored) else None
+        looks: list[Nats] = []
+        tell = self._teller(first, rows, frame.transform.log_det, looks)
+        told = Told(
+            lambda progress: bool(tell(progress)) or (callback is not None and callback(progress)),
+            lambda p: p.nats is not None or (keep is None and options.is_look(p.update, 1)),
+        )
+        early = EarlyStopping(options, self.n_iter_no_change if self.early_stopping else None, self.tol)
+        with self._threads(), _explained(scaled=recipe.standardise != "none"):
+            learn(state, rows, goal, options, keep=keep, callbacks=[told, early])
+            gaussian = None
+            if self.n_iter is None:
+                gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed, device=rows.device)
+        updates, model = state.update, state.average or state.model if keep is None else keep.model()
+        if gaussian is not None:
+            self._frame_is(gaussian[0])
+            state, model = gaussian[1], gaussian[1].model
+            state.update = updates
+        log_det = frame.transform.log_det
+        self.is_gaussian_ = gaussian is not None
+        self.validation_scores_ = [nats.mean + log_det for nats in looks]
+        best = None if keep is None else keep.best
+        self.best_validation_score_ = None if best is None else best.mean + log_det
+        self._keep(state, X.dtype, model)
+        self.n_iter_ = min(math.ceil(n_updates / per_pass), math.ceil((updates - first) / per_pass)) + before
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
@@ -303,14 +338,22 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         X = self._complete(X, reset=first)
         if first and self.whiten is True:
             raise ValueError("whiten=True needs all rows at once: call fit first, then partial_fit.")
-        seen = getattr(self, "_seen", None)
+        seen = getattr(self, "_seen", []), dict(getattr(self, "_frame_", {}))
+        table = torch.tensor(X)
         if first:
             self._learned_with = self._seed(None)
-        state = self._begin(X, "features", whole=False) if first else self._resume(X)
-        data, options = self._to_units(X), self._recipe(len(X)).options()
-        with self._threads(), explained(self._coordinates().units, lambda: setattr(self, "_seen", seen)):
+            self._facts = list(facts_of(table))
+        recipe = self._recipe("none" if first else None)
+        state = self._begin(table, recipe, whole=False) if first else self._resume(X)
+        self._rebase()
+        data, goal = self._frame().transform(table).to(state.model.W.device), self._objective(recipe)
+
+        def undo() -> None:
+            self._seen, self._frame_ = seen
+
+        with self._threads(), _explained(scaled=self._frame().is_whitened, undo=undo):
             for batch in torch.split(data, self.batch_size):
-                train_step(state, self._objective(), batch, options)
+                train_step(state, goal, batch, recipe.train)
             state.settle()
         self._keep(state, X.dtype if first else self.components_.dtype, state.average or state.model)
         self.is_gaussian_ = False
@@ -323,8 +366,7 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     def transform(self, X: Any) -> Array:
         """Hidden probabilities p(h = 1 | v) of X (n_samples, n_features): (n_samples, n_components)."""
         X = self._validated(X)
-        with torch.no_grad():
-            codes: Array = self.to_model(X.dtype).forward(self._exactly(X).to(_torch_type(X.dtype))).numpy()
+        codes: Array = self._fitted(X.dtype).encode(torch.tensor(X)).numpy()
         return codes
 
     def inverse_transform(self, X: Any) -> Array:
@@ -334,47 +376,44 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         H = np.ascontiguousarray(H, dtype=H.dtype if H.dtype in FLOATS else np.float64)
         if H.ndim != 2 or H.shape[1] != len(self.components_):
             raise ValueError(f"X must be (n_samples, {len(self.components_)}), hidden units, got shape {H.shape}.")
+        fitted = self._fitted(np.float64)
         with torch.no_grad():
-            visible = self.to_model(np.float64).visible_mean(torch.tensor(H).double())
-        return self._array(visible, H.dtype)
+            visible = fitted.model.visible_mean(torch.tensor(H).double())
+        return self._array(fitted.columns(visible), H.dtype)
+
+    def contrast_proba(self, X: Any) -> Array:
+        """p(k | v), which of the scales in ``contrasts_`` each row of X has: (n_samples, n_contrasts)."""
+        X = self._validated(X)
+        fitted = self._fitted(X.dtype)
+        if fitted.model.contrasts is None:
+            return np.ones((len(X), 1), X.dtype)
+        with torch.no_grad():
+            shares: Array = fitted.model.contrast(fitted.units(torch.tensor(X))).numpy()
+        return shares
 
     # Samples.
 
     def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Array:
-        """Draw rows from the model, (n_samples, n_features): chains of ``n_steps`` steps.
+        """Draw rows from the model, (n_samples, n_features), by chains of ``n_steps`` steps.
 
-        They start at annealed hidden units (`grbm.samplers.collapsed`) and jump by draws of the mixture that fits X.
-        Without whitening they are annealed from a Gaussian, and their importance weights give far clusters their shares
-        (`grbm.Annealed`). ``random_state`` is by default the estimator's own, so that an int there makes every call
-        draw the same.
+        How they start and move says `grbm.density.Fitted.sample`. ``random_state`` is by default the estimator's own,
+        so that an int there makes every call draw the same.
         """
         check_is_fitted(self)
         if n_samples < 1 or n_steps < 1:
             raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
-        model, seed = self._model_here(), self._seed(random_state)
-        n_chains = max(n_samples, FEWEST_ANNEALED)
-        reference = self._reference()
         with self._threads():
-            if reference is not None:
-                energy = model.freeze()
-                start = annealed(energy, n_samples, Blocks(seed_of(seed, "annealed"), 1, device=model.W.device))
-                v = sample(energy, reference, v0=start, n_steps=-(-n_steps // 5), seed=seed).v
-                return self._array(model.at_any_contrast(v, generator(seed, "contrasts", device=v.device)))
-            drawn = sample(model, Annealed(self._base_here()), n_chains=n_chains, n_steps=n_steps, seed=seed).v
-            some = torch.randperm(n_chains, generator=generator(seed, "some"))[:n_samples]
-            # Chains that resampling has copied part again.
-            chains = sample(model, Gibbs(), v0=drawn[some.to(drawn.device)], n_steps=PARTING, seed=seed)
-        return self._array(chains.v)
+            return self._array(self._here().sample(n_samples, n_steps=n_steps, seed=self._seed(random_state)))
 
     def gibbs(self, X: Any, *, n_steps: int = 1, random_state: Any = None) -> Array:
         """Gibbs steps from the rows of X: h ~ p(h | v), then v ~ p(v | h), and so on; returns v."""
         X = self._validated(X)
         if n_steps < 1:
             raise ValueError(f"n_steps must be at least 1, got {n_steps}.")
+        fitted, seed = self._here(), self._seed(random_state)
         with self._threads():
-            v0, model = self._to_units(X), self._model_here()
-            chains = sample(model, Gibbs(), v0=v0, n_steps=n_steps, seed=self._seed(random_state))
-        return self._array(chains.v, X.dtype)
+            chains = sample(fitted.model, Gibbs(), v0=fitted.units(torch.tensor(X)), n_steps=n_steps, seed=seed)
+        return self._array(fitted.columns(chains.v), X.dtype)
 
     # Missing and noisy data.
 
@@ -399,31 +438,11 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         noise = np.asarray(noise_std, dtype=np.float64)
         if noise.shape not in ((), X.shape[1:]) or not (noise >= 0).all():
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
-        coordinates = self._coordinates()
-        if coordinates.whitened is not None and not n_replicas:
-            q = coordinates.whitened.reference.widened(coordinates.whitened.base)
-            with self._threads():
-                steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}
-                steps["seed"] = self._seed(random_state)
-                model, known = self.to_model(np.float64), torch.tensor(X).double()
-                filled = measured.impute(model, coordinates.scale, q, known, np.square(noise), **steps).mean.numpy()
-            return np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype))
-        if coordinates.whitened is not None:
-            raise ValueError("n_replicas goes with whiten=False; whitened rows have global moves in its place.")
-        rows = self._to_units(X)
+        fitted = self._fitted(np.float64) if self._frame().is_whitened else self._here()
+        how: dict[str, Any] = {"n_steps": n_steps, "n_chains": n_chains, "n_replicas": n_replicas}
         with self._threads():
-            found = impute(
-                self._model_here(),
-                rows,
-                noise_var=coordinates.scale.deviations_in_units(torch.tensor(noise)).square().to(rows),
-                n_steps=n_steps,
-                burn_in=n_steps // 4,
-                n_chains=n_chains,
-                n_replicas=n_replicas,
-                base=self._base_here(),
-                seed=self._seed(random_state),
-            )
-        return np.where(~np.isnan(X) & (noise == 0), X, self._array(found.mean, X.dtype))
+            filled = fitted.impute(torch.tensor(X), noise, seed=self._seed(random_state), **how).mean.numpy()
+        return np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype))
 
     def denoise(self, X: Any, noise_std: Any, **options: Any) -> Array:
         """The mean of v given X = v + normal noise of deviation ``noise_std``; options as in `impute`."""
@@ -434,59 +453,42 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     def score_samples(self, X: Any) -> Array:
         """Log-likelihood log p of each row of X, in nats and in the units of the features: (n_samples,).
 
-        With up to 20 components it is exact, else log Z is estimated; `log_partition` says how, and how surely. Where
-        features are constant or collinear it is the density of the others, and −inf for rows in which they are not as
-        they were in all rows learned from.
+        `log_partition` says how log Z is found, and how surely. Where features are constant or collinear it is the
+        density of the others, and −inf for rows in which they are not as they were in all rows learned from.
         """
         X = self._validated(X)
         log_z = self.log_partition().value
-        with torch.no_grad():
-            log_p: Array = self.to_model(np.float64).log_prob(self._exactly(X), log_z).numpy()
-        scale = self._coordinates().scale
-        broken = scale.breaks(torch.tensor(X)).any(1).numpy()
-        if broken.any():
+        log_p: Array = self._fitted(np.float64).log_prob(torch.tensor(X), log_z).numpy()
+        if n_broken := int(np.isneginf(log_p).sum()):
             which = " or ".join(
                 k for k, found in (("constant", self.constant_), ("collinear", self.collinear_)) if found
             )
             warn_user(
-                f"{int(broken.sum())} of {len(X)} rows have no density: features "
-                f"{sorted(self.constant_ + self.collinear_)} were {which} in all rows learned from, and here are not.",
+                f"{n_broken} of {len(X)} rows have no density: features {sorted(self.constant_ + self.collinear_)} "
+                f"were {which} in all rows learned from, and here are not.",
                 UserWarning,
             )
-        return np.where(broken, -np.inf, log_p + scale.log_det)
+        return log_p
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         return float(self.score_samples(X).mean())
 
     def log_partition(self, *, n_steps: int = 1000, n_chains: int = 500) -> LogPartition:
-        """log Z of the machine: exact up to 20 components with weights, else bridged from the mixture that fits X.
+        """log Z of the machine (`grbm.density.Fitted.log_partition`).
 
-        The bridge (`grbm.evaluate.bridging`) has 20 draws of the mixture for each of ``n_chains`` and a tenth of
-        ``n_steps`` states of chains that jump by such draws. Without whitening it is AIS from both ends, with
-        ``n_steps`` temperatures. What was found is kept, and serves `score_samples`, until other settings are asked for
-        or learning goes on.
+        What was found is kept, and serves `score_samples`, until other settings are asked for or learning goes on.
         """
         check_is_fitted(self)
         asked = [n_steps, n_chains]
         if self._log_z is None or asked not in (self._log_z_settings, [1000, 500]):
             self._log_z_settings = asked
-            if exact.is_enumerable(model := self.to_model(np.float64)):
-                self._log_z = [exact.log_z(model), 0.0, "exact", "Exact.", True]
-            else:
-                model, reference = self._model_here(), self._reference()
-                with self._threads():
-                    if reference is not None:
-                        n_draws, n_states = LOG_Z_DRAWS * n_chains, max(1, n_steps // 10)
-                        found = log_z_of(model, reference, n_states=n_states, n_draws=n_draws)
-                    else:
-                        chains = torch.tensor(self._chains, device=model.W.device)
-                        chains = chains[-1] if chains.ndim == 3 else chains
-                        sizes: dict[str, int] = {"n_steps": n_steps, "n_chains": n_chains, "settling": SETTLING}
-                        found = ais.log_z(model, chains, base=self._base_here(), **sizes)
-                method = "AIS" if reference is None else "reference"
-                self._log_z = [found.log_z, found.error, method, f"{found.finding}.", found.converged]
-        assert self._log_z is not None
+            fitted = self._here()
+            chains = torch.tensor(self._chains, device=fitted.model.W.device)
+            seen = chains[-1] if chains.ndim == 3 else chains
+            with self._threads():
+                found = fitted.log_partition(n_steps=n_steps, n_chains=n_chains, seen=seen, settling=SETTLING)
+            self._log_z = list(found[:5])
         log_z = LogPartition(*self._log_z)
         if not log_z.converged:
             more = f"log_partition(n_steps={10 * self._log_z_settings[0]:_})"
@@ -499,11 +501,12 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
     def to_model(self, dtype: Any = np.float32) -> GRBM:
         """The fitted `grbm.GRBM`, a copy, on the CPU, of rows as `to_coordinates` gives them."""
         check_is_fitted(self)
-        return GRBM.from_parameters({n: torch.tensor(x) for n, x in self._best.items()}).to(_torch_type(dtype))
+        kind = torch.float64 if np.dtype(dtype) == np.float64 else torch.float32
+        return GRBM.from_parameters(_tensors(self._best)).to(kind)
 
     def to_coordinates(self, X: Any) -> Array:
         """X as the machine sees it, (n_samples, n_units), float64: whitened, standardised or as it is."""
-        found: Array = self._exactly(self._validated(X)).numpy()
+        found: Array = self._frame().transform.exactly(torch.tensor(self._validated(X))).numpy()
         return found
 
     @property
@@ -515,6 +518,246 @@ class GaussianBernoulliRBM(FittedState, ClassNamePrefixFeaturesOutMixin, Transfo
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "components_")
 
-def _torch_type(dtype: Any) -> torch.dtype:
-    return torch.float64 if np.dtype(dtype) == np.float64 else torch.float32
+    # What is asked for, and what follows from it.
+
+    def _usual(self, standardise: str | None = None) -> Recipe:
+        """How to learn for as long as the table asks: what the user said, and the rest by the table."""
+        fitted = self.__sklearn_is_fitted__()
+        if standardise is None and fitted:
+            standardise = self._standardise
+        elif standardise is None and self.whiten != "auto":
+            standardise = "whiten" if self.whiten else "none"
+        asked: dict[str, Any] = {
+            "standardise": standardise,
+            "model.n_hidden": len(self.components_) if fitted else _unless_auto(self.n_components),
+            "model.contrasts": _unless_auto(self.n_contrasts),
+            "sampler.name": "gibbs" if self.n_replicas == 1 else None,
+            "sampler.n_replicas": self.n_replicas if self.n_replicas != 1 else None,
+            "objective.n_chains": self.n_chains,
+            "objective.restart": self.restart,
+            "train.learning_rate": self.learning_rate,
+            "train.batch_size": self.batch_size,
+            "train.min_var": self.min_variance,
+            "train.rounds": self.n_rounds,
+        }
+        recipe = resolve(asked, Facts(*self._facts))
+        if recipe.standardise != "whiten" and self.n_contrasts not in ("auto", 1):
+            raise ValueError(
+                f"n_contrasts={self.n_contrasts} needs whitened rows: whiten=True, and fit, not partial_fit."
+            )
+        jumps = recipe.sampler.name == "global-moves"
+        said: dict[str, Any] = {"sampler.n_moves" if jumps else "objective.n_steps": self.n_steps}
+        if recipe.standardise == "whiten":
+            said["train.validation"] = self.validation_fraction
+        found: Recipe = changed(recipe, said)
+        return found
+
+    def _recipe(self, standardise: str | None = None) -> Recipe:
+        """How to learn; no rounds follow passes whose number the user gave, unless asked for too."""
+        usual = self._usual(standardise)
+        if self.n_iter is None or self.n_rounds is not None:
+            return usual
+        n_updates = usual.train.n_updates - usual.train.rounds
+        return replace(usual, train=replace(usual.train, rounds=0, n_updates=n_updates))
+
+    @property
+    def _standardise(self) -> str:
+        """What rows are standardised by, as recipes say it."""
+        frame = self._frame()
+        if frame.is_whitened:
+            return "whiten"
+        transform = frame.transform
+        return "none" if (transform.mean == 0).all() and (transform.scale == 1).all() else "pixel"
+
+    def _objective(self, recipe: Recipe) -> Objective:
+        """What chains do at an update."""
+        return recipe.objective.build(recipe.sampler.build(self._frame()), recipe.train.batch_size)
+
+    def _device(self, recipe: Recipe) -> torch.device:
+        """Where the machine learns and is used."""
+        return pick_device(self.device, recipe.work(self._frame().transform.n_units))
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Those asked for; else one where steps are so short that threads would mostly wait for one another."""
+        if self.n_jobs is not None:
+            return threads(effective_n_jobs(self.n_jobs))
+        recipe = self._recipe()
+        n_chains = (recipe.objective.n_chains or 1) * (recipe.sampler.n_replicas or 1)
+        work = self._frame().transform.n_units * recipe.model.n_hidden * n_chains
+        return threads(1 if work < ALONE else None)
+
+    def _seed(self, random_state: Any) -> int:
+        """A number for all that is drawn: that which the user gave, or one drawn by what the user gave."""
+        given = self.random_state if random_state is None else random_state
+        drawn = int(check_random_state(given).randint(2**31 - 1))
+        return int(given) if isinstance(given, Integral) else drawn
+
+    # What was learned, as arrays.
+
+    def _begin(
+        self, table: torch.Tensor, recipe: Recipe, learned_from: torch.Tensor | None = None, *, whole: bool = True
+    ) -> TrainState:
+        """The frame of a table, which becomes the machine's, and the state of training before the first update."""
+        seen = table if learned_from is None else table[learned_from]
+        if recipe.standardise == "none":
+            check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
+        self._frame_is(frame_of(recipe, table, measure(table), learned_from, seed=self._learned_with))
+        self._seen = [0, 0.0, 0.0]
+        self._see(seen.numpy())
+        frame = self._frame()
+        rows = frame.transform(seen)
+        return begin(recipe, frame, rows, self._learned_with, self._device(recipe))
+
+    def _frame_is(self, frame: Frame) -> None:
+        self._frame_ = {name: x.numpy() for name, x in frame.tensors().items()}
+        self.constant_, self.collinear_ = frame.constant, frame.collinear
+
+    def _frame(self) -> Frame:
+        """Where the machine lives."""
+        return Frame.from_tensors(_tensors(self._frame_))
+
+    def _rebase(self) -> None:
+        """Let tempered paths start at the mean and variance of all rows seen, near 1 for few; not of whitened ones."""
+        frame, (n, mean, var) = self._frame(), self._seen
+        transform = frame.transform
+        if frame.is_whitened:
+            return
+        centre, scale, kept = (x.numpy() for x in (transform.mean, transform.scale, transform.kept))
+        self._frame_["base_mean"] = ((mean - centre) / scale)[kept].astype(np.float32)
+        self._frame_["base_var"] = ((n * var / scale**2 + 10) / (n + 10))[kept].astype(np.float32)
+
+    def _fitted(self, dtype: Any = np.float32) -> Fitted:
+        """The density, on the CPU."""
+        return Fitted(self._frame(), self.to_model(dtype))
+
+    def _here(self) -> Fitted:
+        """The density on the device where the machine is used."""
+        fitted = self._fitted()
+        return replace(fitted, model=fitted.model.to(self._device(self._recipe())))
+
+    def _resume(self, X: Array) -> TrainState:
+        """The state of training that the arrays stand for, to go on from with rows X."""
+        if self.n_components not in ("auto", len(self.components_)):
+            raise ValueError(
+                f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
+                f"goes on with those; set it back, or fit anew."
+            )
+        if self.n_contrasts not in ("auto", len(self.contrasts_)):
+            raise ValueError(
+                f"n_contrasts is {self.n_contrasts} now, but {len(self.contrasts_)} are learned; set it back, or "
+                "fit anew."
+            )
+        self._see(X)
+        recipe = self._recipe()
+        model, average = (self._here().model for _ in range(2))
+        model.load_state_dict(_tensors(self._raw))
+        average.load_state_dict(_tensors(self._average))
+        state = TrainState(model, recipe.train.build(model), seed=self._learned_with, update=self.n_updates_)
+        state.average = average
+        shape, n_replicas = (recipe.objective.n_chains, model.n_visible), recipe.sampler.n_replicas
+        if self._chains.shape == ((n_replicas, *shape) if n_replicas else shape):  # else new chains
+            state.persistent = torch.tensor(self._chains, device=model.W.device)
+            state.adaptation = Adaptation(_tensors(self._memory))
+        return state
+
+    def _see(self, X: Array) -> None:
+        """Take the rows of X into the number, mean and variance of all rows that learning has seen."""
+        n, mean, var = self._seen
+        here, total = X.mean(0, dtype=np.float64), n + len(X)
+        spread = n * var + len(X) * X.var(0, dtype=np.float64) + n * len(X) / total * np.square(here - mean)
+        self._seen = [total, mean + len(X) / total * (here - mean), spread / total]
+
+    def _keep(self, state: TrainState, dtype: Any, model: GRBM) -> None:
+        """The state as arrays: what learning goes on from, and the model that everything else uses."""
+        frame = self._frame()
+        self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.state_dict().items()}
+        back = frame.transform.loadings * frame.transform.scale  # (K, n_features)
+        W, mu, var = (torch.tensor(self._best[name]) for name in ("W", "mu", "log_var"))
+        self.components_ = np.ascontiguousarray((W.T @ back).numpy(), dtype=dtype)
+        self.intercept_hidden_ = self._best["b"].astype(dtype)
+        self.intercept_visible_ = frame.transform.inverse(mu[None])[0].numpy().astype(dtype)
+        self.variances_ = (var.exp() @ back.square()).numpy().astype(dtype)
+        known = model.contrasts
+        pairs = [[1.0], [1.0]] if known is None else [known.log_scales.exp().tolist(), known.log_weights.exp().tolist()]
+        self.contrasts_ = np.array(pairs, dtype=dtype).T.copy()
+        average = state.average or state.model
+        self._raw, self._average = (
+            {name: p.detach().cpu().numpy().copy() for name, p in m.state_dict().items()}
+            for m in (state.model, average)
+        )
+        chains = state.persistent
+        if chains is None:  # no update was made
+            shape = (self._recipe().objective.n_chains, model.n_visible)
+            chains = torch.randn(shape, generator=generator(state.seed, "no chains"))  # type: ignore[arg-type]
+        self._chains = chains.cpu().numpy()
+        self._memory = {name: x.cpu().numpy() for name, x in state.adaptation.state_dict.items()}
+        v = chains[-1] if chains.ndim == 3 else chains
+        shown = average.at_any_contrast(v, generator(state.seed, "shown", device=v.device))
+        self.v_samples_ = self._array(frame.transform.inverse(shown.detach().cpu()), dtype)
+        self.n_updates_ = state.update
+        self._log_z, self._log_z_settings = None, []
+
+    # Rows in, rows out.
+
+    def _complete(self, X: Any, *, reset: bool = True) -> Array:
+        """Rows to learn from, checked."""
+        refuse_datasets(X)
+        X = validate_data(self, as_numbers(X), dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
+        refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
+        refuse_magnitudes(X.min(0), X.max(0), "X", X.dtype)
+        return np.ascontiguousarray(X)
+
+    def _validated(self, X: Any, *, gaps: bool = False) -> Array:
+        """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""
+        check_is_fitted(self)
+        X = validate_data(self, as_numbers(X), dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
+        if not gaps:
+            refuse_gaps(X, "Fill the gaps of X first: impute(X).")
+        array: Array = np.ascontiguousarray(X)
+        n, mean, var = self._seen
+        frame = self._frame()
+        unsure = 0 if frame.is_whitened else 10 / (n + 10) * frame.transform.scale.numpy() ** 2
+        check_distance(array, np.asarray(mean), np.asarray(var + unsure))
+        return array
+
+    def _array(self, x: torch.Tensor, dtype: Any = None) -> Array:
+        """Rows of features in the dtype of those learned from."""
+        found: Array = x.numpy().astype(dtype or self.components_.dtype)
+        return found
+
+    def _teller(self, first: int, rows: torch.Tensor, log_det: float, looks: list[Nats]) -> Callable[[Progress], None]:
+        """Note the looks, and print ten lines of progress at most where ``verbose`` asks for them."""
+        start, told = time.perf_counter(), [0]
+
+        def tell(progress: Progress) -> None:
+            if progress.nats is not None:
+                looks.append(progress.nats)
+            tenth = (progress.update - first) * 10 // max(1, progress.n_updates - first)
+            if self.verbose and tenth > told[-1]:
+                told.append(tenth)
+                print(_sentence(progress, log_det, rows, time.perf_counter() - start), flush=True)
+
+        return tell
+
+
+def _unless_auto(number: Any) -> int | None:
+    return None if number == "auto" else int(number)
+
+
+def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(x) for name, x in arrays.items()}
+
+
+def _sentence(progress: Progress, log_det: float, rows: torch.Tensor, seconds: float) -> str:
+    """A line of progress."""
+    if progress.nats is not None:
+        what = f"held-out log-likelihood {progress.nats.mean + log_det:.4g} ± {progress.nats.error:.2g} nats"
+    else:
+        model, some = progress.state.model, rows[:1000]
+        with torch.no_grad():
+            error = (model.reconstruction(some) - some).square().mean()
+        what = f"mean squared reconstruction error {error:.4g}"
+    return f"[GaussianBernoulliRBM] Update {progress.update:,} of {progress.n_updates:,}, {what}, {seconds:.1f} s"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grbm.conditional import Imputed
 from grbm.contrasts import Contrasts
-from grbm.data.standardise import Standardizer
+from grbm.data.transforms import Transform
 from grbm.model import GRBM
 from grbm.randomness import Blocks, normal, seed_of, uniform
 from grbm.reference import Reference
@@ -62,7 +62,7 @@ class _Rows(NamedTuple):
 @torch.no_grad()
 def impute(
     model: GRBM,
-    scale: Standardizer,
+    scale: Transform,
     reference: Reference,
     observed: Tensor,
     noise_var: Any = 0.0,
@@ -97,7 +97,7 @@ def impute(
 
 def _rows(
     model: GRBM,
-    scale: Standardizer,
+    scale: Transform,
     reference: Reference,
     some: tuple[Tensor, Tensor, Tensor],
     n_steps: int,
@@ -111,7 +111,7 @@ def _rows(
         contrasts = Contrasts(torch.zeros(1).double(), torch.zeros(1).double(), torch.zeros_like(energy.mu))
     scales = contrasts.log_scales.exp()
     q = reference.to(energy.mu)
-    A = torch.eye(scale.n_columns).double()[scale.kept] if scale.to_x is None else scale.to_x
+    A = scale.loadings
     y, known, noise_var = some
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
     c, y = contrasts.centre @ A, y.nan_to_num()

@@ -141,7 +141,7 @@ class GRBM(Sized, nn.Module):
         if (path.parent / "data.safetensors").is_file():
             warnings.warn(
                 f"{folder} is a run, whose machine takes rows as the run standardised them: run = grbm.runs.read("
-                f"Path({str(folder)!r})); run.model.log_prob(run.standardizer(x), ...)",
+                f"Path({str(folder)!r})); run.fitted.log_prob(x, run.fitted.log_partition().value)",
                 UserWarning,
                 stacklevel=2,
             )

@@ -77,59 +77,9 @@ class FitOptions:
         return math.gcd(self.blocks, n_rows, getattr(objective, "n_chains", None) or n_rows)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a whitened table is learned (`grbm.recipe`); `recipe_for` chooses what follows from its size."""
-
-    n_hidden: int
-    n_at_work: int | None = None  # of them at the start, the others being weak; None = all
-    n_updates: int = 1500  # by stochastic gradients
-    rounds: int = 60  # of quasi-Newton steps after them
-    learning_rate: float = 0.05
-    variance_rate: float = 0.1  # share of it for log σ², which would else swallow what hidden units should explain
-    batch_size: int = 256
-    n_chains: int = 256
-    n_moves: int = 5  # Gibbs steps between two global moves
-    min_var: float = 1e-4  # in the unit of the coordinates
-    average_decay: float = 0.99
-
-    def options(self, first: int = 0) -> FitOptions:
-        """What `grbm.fit` is told, to go on from update ``first``."""
-        return FitOptions(
-            first + self.n_updates + self.rounds,
-            self.batch_size,
-            centred=True,
-            min_var=self.min_var,
-            average_decay=self.average_decay,
-            rounds=self.rounds,
-        )
-
-
 def sees_clusters(n_hidden: int) -> bool:
     """Whether so many hidden units can begin with the narrowest width of a cluster for their unit.
 
     Fewer end far better where they begin with the whole table, and find what clusters they can.
     """
     return n_hidden >= 64
-
-
-FEWEST_FOR_ROUNDS = 256  # rows: of fewer, rounds learn the noise
-WIDEST_FOR_ROUNDS = 40  # units: with more, a round takes seconds
-
-
-def has_rounds(n_rows: int, n_units: int = 1) -> bool:
-    """Whether a whitened table is learned by rounds too, by default."""
-    return n_rows >= FEWEST_FOR_ROUNDS and n_units <= WIDEST_FOR_ROUNDS
-
-
-def recipe_for(n_rows: int, n_hidden: int | None = None, n_columns: int | None = None) -> Recipe:
-    """As many hidden units as rows can teach, more of them in the plane, and rounds where there are enough rows.
-
-    Where more are asked for than these and 40 a column, the others begin weak.
-    """
-    narrow = 0 if n_columns is None or n_columns > 2 else min(200, n_rows // 10)
-    taught = min(256, max(64, min(128, n_rows // 4), n_rows // 40, narrow))
-    chosen = n_hidden or taught
-    n_at_work = None if n_columns is None else min(chosen, max(taught, 40 * n_columns))
-    rate = 0.1 if sees_clusters(chosen) else 1.0  # σ² has far to fall where it begins with the whole table
-    return Recipe(chosen, n_at_work, variance_rate=rate, rounds=Recipe.rounds if has_rounds(n_rows) else 0)

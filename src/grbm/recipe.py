@@ -1,199 +1,324 @@
-"""How a table is learned where nothing is said about it: settings that follow from its size, and a guarded fit.
+"""How a machine is learned, as data: settings by name, and those that a table asks for where nothing is said.
 
-Coordinates, widths and the reference come from `grbm.data.whitening`; the held-out log-likelihood along the way, in
-nats, from `grbm.evaluate.watching`. What is kept is the best model seen, one Gaussian among them.
+`resolve` is the one place where a table's facts choose settings, for the estimator and the command line alike. Nothing
+here loads PyTorch before something is built.
 """
 
-import copy
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
-from torch import Tensor
+from grbm.data.config import Mode
+from grbm.errors import UserError
+from grbm.options import FitOptions, sees_clusters
 
-from grbm.data.splitting import first_of_each, split
-from grbm.data.tables import spread
-from grbm.data.whitening import Whitened
-from grbm.errors import DivergenceError
-from grbm.evaluate.watching import Nats, Watch, gaussian_nats, is_gaussian_enough
-from grbm.guard import Guard
-from grbm.initialise import gaussian_, matched_
-from grbm.model import GRBM
-from grbm.objectives import PCD
-from grbm.options import APART, Recipe
-from grbm.randomness import generator
-from grbm.samplers import GlobalMoves
-from grbm.sgd import PlainSGD
-from grbm.training import StepMetrics, TrainState, fit
+if TYPE_CHECKING:
+    import torch
 
-FEWEST_HELD_OUT = 10
-ANCHORS = 4000  # rows that hidden units begin at
-HALVINGS = 6  # of the learning rate, before learning gives up
-FELL = 1.0  # nats below the best, beyond errors, at which updates are taken back
+    from grbm.data.frame import Frame
+    from grbm.model import GRBM
+    from grbm.objectives import Objective
+    from grbm.samplers import Sampler
 
-
-class Progress(NamedTuple):
-    """What a callback is told after every look at the held-out rows."""
-
-    update: int
-    n_updates: int
-    nats: Nats | None  # held out, in the model's coordinates; None where nothing was held out, or log Z is not known
-    best: Nats | None
-    state: TrainState
-    metrics: StepMetrics
+SAMPLERS = {
+    "gibbs": "Gibbs",
+    "langevin": "Langevin",
+    "gibbs-langevin": "GibbsLangevin",
+    "partial-gibbs": "PartialGibbs",
+    "global-moves": "GlobalMoves",
+    "parallel-tempering": "ParallelTempering",
+    "trajectory-tempering": "TrajectoryTempering",
+    "annealed": "Annealed",
+}  # classes of grbm.samplers
+SamplerName = Literal[
+    "gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "global-moves",
+    "parallel-tempering", "trajectory-tempering", "annealed",
+]  # fmt: skip
 
 
-class Learned(NamedTuple):
-    """What learning has led to."""
+@dataclass(frozen=True)
+class ModelConfig:
+    """The machine and where its parameters start."""
 
-    model: GRBM  # the best on held-out rows, or the last where there are none
-    state: TrainState  # where learning could go on
-    looks: list[Nats]
-    best: Nats | None
-    ended: Literal["finished", "early", "stopped"]
-    is_gaussian: bool  # whether one Gaussian did better on held-out rows than any machine
-
-
-def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to learn from, and of those to score: at least ten, but none of fewer than forty.
-
-    Copies, equal in ``same`` (`grbm.data.splitting`), stay together, and one of them is scored for all: as many rows
-    would seem to say more than they do.
-    """
-    order = torch.randperm(n_rows, generator=generator(seed, "validation"))
-    n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_rows >= 4 * FEWEST_HELD_OUT else 0
-    learned_from, held = split(order, n, same)
-    return learned_from, held if same is None else held[first_of_each(same[held])]
-
-
-def begin(rows: Tensor, whitened: Whitened, recipe: Recipe, seed: int) -> TrainState:
-    """The state of training before the first update, for whitened rows (n, N)."""
-    some, contrasts = rows[spread(len(rows), ANCHORS)].cpu(), whitened.contrasts  # tables may be sorted
-    if contrasts is not None:
-        some = contrasts.removed(some, whitened.base.energy, generator(seed, "contrasts"))
-    model = matched_(GRBM(rows.shape[1], recipe.n_hidden), some, n_at_work=recipe.n_at_work, seed=seed)
-    model.contrasts = contrasts
-    model.to(rows.device)
-    return TrainState(model, optimizer(model, recipe), seed=seed)
+    n_hidden: int = 256
+    """Binary hidden units."""
+    start: Literal["paper", "anchored", "sparse", "matched"] = "paper"
+    """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point.
+    sparse: hidden units are rarely active, for whitened images. matched: anchored, with weights as long as whitened
+    data are wide."""
+    n_at_work: int | None = None
+    """matched: hidden units that begin so; the others begin weak. None: all."""
+    anchor_var: float = 0.3
+    """anchored: initial variance of all visible units, near the narrowest in the data."""
+    anchor_length: float = 0.3
+    """anchored: length of each hidden unit's weight vector."""
+    contrasts: int | None = 1
+    """Scales that the machine is seen at (`grbm.contrasts`); None: as many as whitened data ask for."""
+    contrast_units: str | None = None
+    """Columns that have contrast, FIRST:LAST as a slice in Python; None: all. For data that are not whitened."""
 
 
-def optimizer(model: GRBM, recipe: Recipe) -> torch.optim.Optimizer:
-    """Plain gradient ascent, slower for log σ²."""
-    rest = [p for name, p in model.named_parameters() if name != "log_var"]
-    slow = recipe.learning_rate * recipe.variance_rate
-    groups: list[dict[str, Any]] = [{"params": rest}, {"params": [model.log_var], "lr": slow}]
-    return PlainSGD(groups, lr=recipe.learning_rate)
+@dataclass(frozen=True)
+class SamplerConfig:
+    """A Markov transition. Options that do not apply to the sampler named are refused."""
+
+    name: SamplerName = "partial-gibbs"
+    """What moves the chains."""
+    rho: float | None = None
+    """partial-gibbs: share of v − (μ + W h) that a step keeps, in (−1, 1). For tempered samplers: their inner move."""
+    step_size: float | None = None
+    """Langevin family: first step size α₀, in units of the variance."""
+    n_inner: int | None = None
+    """gibbs-langevin: Langevin steps K per draw of h."""
+    adjust_from: int | None = None
+    """Langevin family: Metropolis adjustment from this step on (0 = always); None = never."""
+    temperature: float | None = None
+    """Langevin family: 1 is the paper; the batch size is the published program."""
+    per_unit: bool | None = None
+    """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
+    accept_temperature: float | None = None
+    """Langevin family: temperature of the Metropolis test, by default that of the proposals; 1 makes it exact."""
+    joint: bool | None = None
+    """gibbs-langevin: the Metropolis test is of v and h together, which matters at a temperature other than 1."""
+    n_moves: int | None = None
+    """global-moves: Gibbs steps between two proposals from the mixture that describes whitened data."""
+    n_replicas: int | None = None
+    """parallel-tempering: replicas on the ladder."""
+    adapt: float | None = None
+    """parallel-tempering: how far the ladder moves at every update towards equal swap rates; 0 = never."""
+    save_below: float | None = None
+    """trajectory-tempering: save a model along training when swaps with the last one saved fall below this rate."""
+    power: float | None = None
+    """Tempered samplers: exponent of the ladder or path from the base to the model."""
+
+    def build(self, frame: "Frame") -> "Sampler":
+        """The sampler; the frame's base is where tempered ones start, its reference where global moves come from."""
+        from grbm import samplers
+
+        kind = getattr(samplers, SAMPLERS[self.name])
+        given: dict[str, Any] = {k: v for k, v in asdict(self).items() if k != "name" and v is not None}
+        known = {f.name for f in fields(kind)}
+        if self.name == "global-moves":
+            if frame.reference is None:
+                raise UserError(
+                    "The sampler global-moves needs whitened data: grbm train ... --dataset.standardise whiten"
+                )
+            given["reference"], known = frame.reference.widened(frame.base), known - {"sampler"}
+        has_inner = "sampler" in known
+        rho = given.pop("rho", None) if has_inner else None
+        if wrong := sorted(given.keys() - known):
+            own = {f.name for f in fields(self)} & (known | ({"rho"} if has_inner else set()))
+            takes = ", ".join(sorted(own)) or "no options"
+            raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
+        try:
+            if has_inner:
+                given |= {
+                    "base": frame.base,
+                    "sampler": samplers.Gibbs() if rho is None else samplers.PartialGibbs(rho),
+                }
+            sampler: Sampler = kind(**given)
+        except ValueError as error:
+            raise UserError(f"The sampler {self.name} was refused: {error}") from error
+        return sampler
 
 
-def objective(whitened: Whitened, recipe: Recipe) -> PCD:
-    """Persistent chains that jump to wherever the reference puts its mass."""
-    sampler = GlobalMoves(whitened.reference.widened(whitened.base), recipe.n_moves)
-    return PCD(sampler, 1, recipe.n_chains, probabilities=True)
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The negative phase."""
+
+    name: Literal["modified-cd", "cd", "pcd"] = "modified-cd"
+    """Chains start from noise (the paper), from the batch, or where they stopped at the last update."""
+    n_steps: int = 100
+    """Steps of the chains per update: the paper's CD steps."""
+    burn_in: int = 0
+    """modified-cd: first steps that do not count."""
+    n_chains: int | None = None
+    """Chains; by default as many as the batch has rows."""
+    restart: float = 0.0
+    """pcd: probability that a chain starts again from noise at an update."""
+    probabilities: bool = False
+    """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
+    data_draws: bool = False
+    """Hidden units at the data are drawn all the same, as in the published program."""
+
+    def build(self, sampler: "Sampler", batch_size: int) -> "Objective":
+        """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
+        from grbm.objectives import CD, PCD, ModifiedCD
+
+        takes = {"modified-cd": ("burn_in", "n_chains"), "cd": (), "pcd": ("n_chains", "restart")}[self.name]
+        for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
+            if getattr(self, option) != unset and option not in takes:
+                raise UserError(f"The objective {self.name} has no option {option}.")
+        how: Any = {"probabilities": self.probabilities, "data_draws": self.data_draws}
+        try:
+            if self.name == "cd":
+                return CD(sampler, self.n_steps, **how)
+            if self.name == "pcd":
+                return PCD(sampler, self.n_steps, self.n_chains or batch_size, restart=self.restart, **how)
+            return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, **how)
+        except ValueError as error:
+            raise UserError(f"The objective {self.name} was refused: {error}") from error
 
 
-def learn(
-    state: TrainState,
-    rows: Tensor,
-    goal: PCD,
-    recipe: Recipe,
-    *,
-    watch: Watch | None = None,
-    fallback: Whitened | None = None,
-    patience: int | None = None,
-    tol: float = 0.0,
-    callback: Callable[[Progress], object] = lambda progress: None,
-) -> Learned:
-    """Learn ``rows`` (n, N), look at held-out ones now and then, and keep the best model seen.
+@dataclass(frozen=True)
+class TrainConfig(FitOptions):
+    """Optimisation."""
 
-    First by stochastic gradients, which find where clusters are, then by rounds of quasi-Newton steps.
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """sgd: no momentum, as in the paper. adam: betas (adam_beta1, 0.999)."""
+    learning_rate: float = 0.01
+    """At the start; falls to 0 by a cosine."""
+    adam_beta1: float = 0.9
+    validation: float = 0.0
+    """Share of the training rows that is not learned from but scored along the way, in nats per row."""
+    keep_best: bool = False
+    """Keep the model that scored best on those rows, one Gaussian among them, in place of the last."""
+    patience: int | None = None
+    """Stop after so many looks at those rows without a better score: of up to 40, or of those after ``rounds``."""
+    tol: float = 0.0
+    """patience: nats per row by which a score must be better."""
+    variance_rate: float = 1.0
+    """Factor on the learning rate of log σ²."""
+
+    @property
+    def first_round(self) -> int:
+        """As in `FitOptions`, but a run that was made short has half of its updates for stochastic gradients."""
+        return self.n_updates - min(self.rounds, self.n_updates // 2)
+
+    def build(self, model: "GRBM") -> "torch.optim.Optimizer":
+        """The optimiser of ``model``'s parameters."""
+        import torch
+
+        from grbm.sgd import PlainSGD
+
+        rest = [p for name, p in model.named_parameters() if name != "log_var"]
+        groups = [
+            {"params": rest, "lr": self.learning_rate},
+            {"params": [model.log_var], "lr": self.learning_rate * self.variance_rate},
+        ]
+        if self.optimizer == "sgd":
+            return PlainSGD(groups)
+        return torch.optim.Adam(groups, betas=(self.adam_beta1, 0.999))
+
+
+class Facts(NamedTuple):
+    """What a table is, as far as settings follow from it."""
+
+    n_rows: int  # to learn from, copies counted once
+    n_units: int  # columns that vary and are no linear functions of others
+    suits_whitening: bool  # `grbm.data.whitening.suits_whitening`, and rows enough
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what is learned from a table, with nothing left open."""
+
+    standardise: Mode
+    model: ModelConfig
+    sampler: SamplerConfig
+    objective: ObjectiveConfig
+    train: TrainConfig
+
+    def work(self, n_visible: int) -> int:
+        """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps.
+
+        None by global moves, which go hidden unit by hidden unit: there is no kernel for them.
+        """
+        if self.sampler.name == "global-moves":
+            return 0
+        n_replicas = 1
+        if self.sampler.name == "parallel-tempering":
+            from grbm.samplers import ParallelTempering
+
+            n_replicas = self.sampler.n_replicas or ParallelTempering.n_replicas
+        n_chains = (self.objective.n_chains or self.train.batch_size) * n_replicas
+        return n_visible * self.model.n_hidden * n_chains * self.objective.n_steps
+
+
+FEWEST_FOR_ROUNDS = 256  # rows: of fewer, rounds learn the noise
+WIDEST_FOR_ROUNDS = 40  # units: with more, a round takes seconds
+ROUNDS = 60  # of quasi-Newton steps, after which hardly a table gains more
+N_HIDDEN = 256  # hidden units of a table that is not whitened, and most that "as the table asks" comes to
+
+
+def resolve(asked: Mapping[str, Any], facts: Facts) -> Recipe:
+    """Choose the settings that are not asked for from the facts of a table.
 
     Parameters
     ----------
-    state : TrainState
-        From `begin`, or where learning ended before.
-    watch : Watch, optional
-        With the held-out rows; without, the last model is the result.
-    fallback : Whitened, optional
-        Whose one Gaussian, at its contrasts, is the result where no look did better.
-    patience, tol
-        Stop after so many looks in a row that were better than the best before by less than ``tol`` nats; where rounds
-        follow, only they are cut short.
-    callback
-        Called after each look; learning stops when it returns something true.
-
-    Raises
-    ------
-    DivergenceError
-        When numbers leave the finite world, even at 1/64 of the learning rate where a watch tells when to go back.
+    asked : dict
+        Settings by name, such as "model.n_hidden"; those that are None are not asked for.
+    facts : Facts
+        Of the rows to learn from.
     """
-    first, ended = state.update, "finished"
-    looks: list[Nats] = []
-    options = recipe.options(first)
-    bar, since, good, halvings = -math.inf, 0, _copy(state), 0
-    while ended == "finished" and state.update < options.n_updates:
-        try:
-            for metrics in fit(state, rows, goal, options):
-                if not options.is_look(state.update, 1 if watch is None else APART):
-                    continue
-                nats = None if watch is None else watch.look(state)
-                if nats is not None:
-                    if not nats.mean > bar - FELL - 5 * nats.error and halvings < HALVINGS:
-                        raise _FellError
-                    looks.append(nats)
-                    since = 0 if nats.mean > bar + tol or options.before_rounds(state.update) else since + 1
-                    if nats.mean >= bar:
-                        bar, good = nats.mean, _copy(state)
-                best = None if watch is None else watch.best
-                if callback(Progress(state.update, options.n_updates, nats, best, state, metrics)):
-                    ended = "stopped"
-                elif (
-                    patience is not None
-                    and since >= patience
-                    and (state.update > options.first_round or not options.rounds)
-                ):
-                    ended = "early"
-                if ended != "finished":
-                    break
-        except (_FellError, DivergenceError):
-            if halvings == HALVINGS or watch is None:
-                raise
-            halvings += 1
-            state = _slower(good, state.update, recipe, halvings)
-    if watch is None or watch.best is None:
-        return Learned(state.average or state.model, state, looks, None, ended, False)  # type: ignore[arg-type]
-    model = watch.best_model()
-    is_gaussian = fallback is not None and _is_below(fallback, model, watch, rows)
-    if fallback is not None and is_gaussian:
-        gaussian_(model, *(x.to(model.W) for x in fallback.base))
-        model.contrasts = fallback.contrasts
-    return Learned(model, state, looks, watch.best, ended, is_gaussian)  # type: ignore[arg-type]
+    asked = {name: x for name, x in asked.items() if x is not None}
+    mode: Mode = asked.get("standardise") or ("whiten" if facts.suits_whitening else "pixel")
+    n_hidden = asked.get("model.n_hidden")
+    usual = _whitened(facts, n_hidden) if mode == "whiten" else _by_column(facts, n_hidden, mode)
+    tempered: SamplerName | None = "parallel-tempering" if asked.get("sampler.n_replicas", 1) > 1 else None
+    name: SamplerName = asked.get("sampler.name") or tempered or usual.sampler.name
+    if name != usual.sampler.name:  # its options are of another sampler, and so are rounds and numbers of steps
+        train = replace(usual.train, rounds=0, n_updates=usual.train.n_updates - usual.train.rounds)
+        objective = replace(usual.objective, n_steps=N_STEPS)
+        usual = replace(usual, sampler=SamplerConfig(name), objective=objective, train=train)
+    if "train.rounds" in asked and "train.n_updates" not in asked:
+        n_updates = usual.train.n_updates - usual.train.rounds + asked["train.rounds"]
+        usual = replace(usual, train=replace(usual.train, n_updates=n_updates))
+    return changed(usual, asked)
 
 
-@torch.no_grad()
-def _is_below(fallback: Whitened, model: GRBM, watch: Watch, rows: Tensor) -> bool:
-    """Whether one Gaussian is better on the held-out rows, or on all: the few may lack what is rare in the many."""
-    assert watch.best is not None
-    both = torch.cat([rows[spread(len(rows), ANCHORS)], watch.rows])
-    ours = float((-model.free_energy(both)).double().mean()) - watch.best.log_z.log_z
-    if ours < gaussian_nats(fallback.base, both, fallback.contrasts):
-        return True
-    gaussian = fallback.base, fallback.reference, fallback.contrasts
-    return is_gaussian_enough(model, watch.best.mean, watch.rows, *gaussian)
+def changed(recipe: Any, asked: Mapping[str, Any]) -> Any:
+    """``recipe``, or a part of it, with the settings that are asked for by name; those of other names are left out."""
+    own = {name: x for name, x in asked.items() if name in {f.name for f in fields(recipe)}}
+    for part in {name.partition(".")[0] for name in asked if "." in name} & {f.name for f in fields(recipe)}:
+        of_part = {k.partition(".")[2]: x for k, x in asked.items() if k.startswith(f"{part}.")}
+        own[part] = changed(getattr(recipe, part), of_part)
+    return replace(recipe, **own)
 
 
-class _FellError(Exception):
-    """The log-likelihood fell far below what it was."""
+N_STEPS = 5  # of a chain at an update, where a step is one of Gibbs
 
 
-def _copy(state: TrainState) -> TrainState:
-    """A state that later updates leave alone."""
-    return replace(state, model=copy.deepcopy(state.model), average=copy.deepcopy(state.average), guard=Guard())
+def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
+    """Of a table in whitened coordinates: as many hidden units as rows can teach, more of them in the plane.
+
+    Where more are asked for than these and 40 a unit, the others begin weak.
+    """
+    n = facts.n_rows
+    narrow = min(200, n // 10) if facts.n_units <= 2 else 0
+    taught = min(N_HIDDEN, max(64, min(128, n // 4), n // 40, narrow))
+    chosen = n_hidden or taught
+    rounds = ROUNDS if n >= FEWEST_FOR_ROUNDS and facts.n_units <= WIDEST_FOR_ROUNDS else 0
+    return Recipe(
+        "whiten",
+        ModelConfig(chosen, "matched", min(chosen, max(taught, 40 * facts.n_units)), contrasts=None),
+        SamplerConfig("global-moves", n_moves=N_STEPS),
+        ObjectiveConfig("pcd", n_steps=1, n_chains=256, probabilities=True),
+        TrainConfig(
+            1500 + rounds,
+            256,
+            rounds=rounds,
+            learning_rate=0.05,
+            # log σ² would else swallow what hidden units should explain; but it has far to fall from the whole table
+            variance_rate=0.1 if sees_clusters(chosen) else 1.0,
+            centred=True,
+            min_var=1e-4,
+            average_decay=0.99,
+            validation=0.1,
+            keep_best=True,
+        ),
+    )
 
 
-def _slower(good: TrainState, update: int, recipe: Recipe, halvings: int) -> TrainState:
-    """The last good parameters, to be learned on from at a rate that was halved so often."""
-    state = replace(_copy(good), update=update, drawn=None)
-    state.optimizer = optimizer(state.model, replace(recipe, learning_rate=recipe.learning_rate / 2**halvings))
-    return state
+def _by_column(facts: Facts, n_hidden: int | None, mode: Mode) -> Recipe:
+    """Of a table whose units are its columns: tempered chains, hidden units that all together vary as the rows do."""
+    chosen = n_hidden or N_HIDDEN
+    length = min(0.3, 1.5 * math.sqrt(facts.n_units / chosen))
+    return Recipe(
+        mode,
+        ModelConfig(chosen, "anchored", anchor_length=length),
+        SamplerConfig("parallel-tempering", n_replicas=8),
+        ObjectiveConfig("pcd", n_steps=N_STEPS, n_chains=64, probabilities=True),
+        TrainConfig(2000, 256, learning_rate=0.05, centred=True, min_var=0.02, average_decay=0.99),
+    )

@@ -55,7 +55,7 @@ def evaluate(args: list[str]) -> None:
             print("\n".join(table.lines()))
             print(f"Written to {options.run / runs.FID}.")
     if not options.fid or options.log_likelihood:
-        if not is_enumerable(run.model) and run.model.n_visible > 2 and run.reference is None:
+        if not is_enumerable(run.model) and run.model.n_visible > 2 and run.frame.reference is None:
             what = f"{options.ais_chains:,} chains over {options.ais_steps:,} temperatures, both ways"
             print(f"  log Z by annealing: {what} ...", file=sys.stderr, flush=True)
         scores = evaluate(
@@ -111,8 +111,8 @@ def mixing(args: list[str]) -> None:
     from grbm import files, runs
     from grbm.data.tables import spread
     from grbm.evaluate import mixing
+    from grbm.recipe import SamplerConfig
     from grbm.report import plots
-    from grbm.runs.config import SamplerConfig
     from grbm.runs.sampling import on_device, tuned_sampler
 
     for flag, name in (
@@ -125,10 +125,10 @@ def mixing(args: list[str]) -> None:
     run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
     own = run.config.sampling.sampler
     named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]
-    model = on_device(run)
+    model = on_device(run).model
     sampler = tuned_sampler(run, named, model)
     dataset = run.load_data()
-    rows = run.standardizer(dataset.train[spread(len(dataset.train), 1000)])
+    rows = run.transform(dataset.train[spread(len(dataset.train), 1000)])
     try:
         trace = mixing.record(model, sampler, rows, **counts, seed=options.seed)
     except ValueError as error:

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 import tyro
 
 from grbm.options import Precision
+from grbm.recipe import SamplerName
 from grbm.reproduce.targets import Recipe
-from grbm.runs.config import About, Dynamics, RunConfig, SamplerName, Which
+from grbm.runs.config import About, Dynamics, RunConfig, Which
 
 
 @dataclass(frozen=True)

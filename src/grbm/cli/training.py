@@ -42,16 +42,16 @@ def train(args: list[str]) -> None:
     config = _settle(config, preset.config)
     if config.preset in EXPERIMENTS:
         config = changed_by_hand(preset.config, config)
-    given = tuple(config.settings()) if written else _given(config, rest)
     source = ["--config", written] if written else []
-    config = replace(config, command=shlex.join(["grbm", "train", *source, *args]), given=given)
+    config = replace(config, command=shlex.join(["grbm", "train", *source, *args]))
     if text := describe(config):
         print(plain(text))
     folder = options.out or Path("runs") / (config.preset or "run")
     config.check()
     if config.data is not None and not config.data.exists():
         raise UserError(f"{config.data} is not there; give --data the path of your data.")
-    _run(config, folder, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
+    asked = None if written or name != "array" else {name: config.settings()[name] for name in _given(config, rest)}
+    _run(config, folder, asked=asked, overwrite=options.overwrite, resume=options.resume, figures=options.figures)
 
 
 def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
@@ -175,7 +175,15 @@ def resume(args: list[str]) -> None:
     _run(config, options.run, overwrite=False, resume=True, figures=options.figures)
 
 
-def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figures: bool) -> None:
+def _run(
+    config: RunConfig,
+    folder: Path,
+    *,
+    asked: dict[str, Any] | None = None,
+    overwrite: bool,
+    resume: bool,
+    figures: bool,
+) -> None:
     """Train, alone or as one of the processes that ``torchrun`` started, and draw."""
     from grbm import distributed, runs
     from grbm.runs.progress import Progress
@@ -187,6 +195,7 @@ def _run(config: RunConfig, folder: Path, *, overwrite: bool, resume: bool, figu
             learn(
                 config,
                 folder,
+                asked=asked,
                 overwrite=overwrite,
                 resume=resume,
                 group=group,

@@ -10,7 +10,8 @@ from grbm.errors import UserError
 
 def sample(args: list[str]) -> None:
     """`grbm sample`: draws from noise, as numbers and as a picture."""
-    from grbm.runs.config import SAMPLERS, SamplerConfig, SamplingConfig
+    from grbm.recipe import SAMPLERS, SamplerConfig
+    from grbm.runs.config import SamplingConfig
 
     options = parse(SampleOptions, args, "grbm sample")
     require("--n", options.n, 1)
@@ -148,7 +149,7 @@ def export(args: list[str]) -> None:
     refuse_existing(path, options.overwrite)
     if path.is_dir() and path.suffix in (".onnx", ".pt2"):
         raise UserError(f"{path} is a folder; give the name of a file.")
-    scale = run.standardizer
+    scale = run.transform
     encoder = Encoder(run.model, scale.mean, scale.scale, scale.projection)
     if path.suffix == ".onnx":
         sizes = {"grbm.n_visible": str(run.model.n_visible), "grbm.n_hidden": str(run.model.n_hidden)}
@@ -163,7 +164,7 @@ def export(args: list[str]) -> None:
         print(f"Encoder, from x in the data's units to hidden probabilities: {path} (torch.export.load)")
     elif path.suffix:
         raise UserError(f"{path}: .onnx and .pt2 files can be written, and a folder, whose name has no suffix.")
-    elif scale.to_z is not None:
+    elif run.frame.is_whitened:
         raise UserError(
             f"{options.run} learned whitened rows, of which no GRBM in the data's own units is made: its units would "
             f"share a full covariance. Write its encoder (.onnx or .pt2), or train with --dataset.standardise pixel."

@@ -14,8 +14,8 @@ from grbm.data.kinds import is_arrow
 from grbm.data.mixtures import MIXTURES, Mixture
 from grbm.data.pictures import ImageShape, Look, Pictures, open_arrow, open_pictures
 from grbm.data.splitting import copies, split
-from grbm.data.standardise import Standardizer
 from grbm.data.tables import ColumnStatistics, Table, measure, nothing_varies, refuse_not_finite
+from grbm.data.transforms import Transform
 from grbm.devices import require_memory
 from grbm.errors import UserError
 from grbm.randomness import generator
@@ -111,11 +111,15 @@ class Measured(NamedTuple):
     test: ColumnStatistics | None  # None where nothing is held out
     fingerprint: str  # of all rows, those held out too: equal for equal data in equal order
 
-    def refuse_extreme(self, scale: Standardizer, where: str) -> None:
+    def refuse_extreme(self, transform: Transform, where: str) -> None:
         """Raise UserError for columns whose numbers, or their squares, leave float32 in the model's units."""
         for stats in filter(None, (self.train, self.test)):
-            z = torch.stack([(bound - scale.mean) / scale.scale for bound in (stats.low, stats.high)]).abs().amax(0)
-            wrong = scale.kept & ~(z < LARGEST)
+            z = (
+                torch.stack([(bound - transform.mean) / transform.scale for bound in (stats.low, stats.high)])
+                .abs()
+                .amax(0)
+            )
+            wrong = transform.kept & ~(z < LARGEST)
             if wrong.any():
                 column = int(wrong.nonzero()[0])
                 largest = max(abs(float(stats.low[column])), abs(float(stats.high[column])))
@@ -134,12 +138,6 @@ def statistics(dataset: Dataset, where: str) -> Measured:
     test = measure(dataset.test, where, digest) if len(dataset.test) else None
     n, n_columns = dataset.train.shape
     return Measured(train, test, f"{n} + {len(dataset.test)} x {n_columns}, {digest.hexdigest()[:32]}")
-
-
-def standardizer(config: DatasetConfig, dataset: Dataset, stats: ColumnStatistics) -> Standardizer:
-    """Fitted to the training rows; whitening is `grbm.data.whitening.whiten`'s."""
-    channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
-    return Standardizer.fit(stats, config.standardise, n_channels=channels, floor=floor)
 
 
 def _split(rows: Table, config: DatasetConfig, source: Source, seed: int) -> Dataset:

@@ -12,14 +12,15 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from grbm.contrasts import NUMBER, Contrasts, ask_for_contrasts, elliptical
-from grbm.data.standardise import Standardizer
+from grbm.data.frame import Frame
 from grbm.data.tables import nothing_varies, resolution, vary
+from grbm.data.transforms import Whitening
 from grbm.model import Base
 from grbm.randomness import generator
 from grbm.reference import Reference
@@ -43,18 +44,7 @@ FEWEST, SMALLEST = 30, 0.03  # rows, and share of them, of a cluster whose width
 Array = np.ndarray[Any, Any]
 
 
-class Whitened(NamedTuple):
-    """What a table looks like to a machine."""
-
-    scale: Standardizer
-    base: Base  # one Gaussian, in the new coordinates
-    reference: Reference  # the mixture of Gaussians that describes the table best, in the new coordinates
-    constant: tuple[int, ...]  # columns that do not vary
-    collinear: tuple[int, ...]  # columns that are linear functions of the others
-    contrasts: Contrasts | None = None  # at which the machine is seen; base and reference are of unit contrast
-
-
-def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed: int = 0) -> Whitened:
+def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed: int = 0) -> Frame:
     """Find coordinates for rows x (n, N), float64; columns of any units. ``fine`` ones have clusters for their unit.
 
     There are ``n_contrasts``, by default as many as describe the rows best. Raises UserError where nothing varies.
@@ -115,13 +105,10 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
         reference = as_reference(mixture_of(z[some], types))
     if contrasts is not None:
         contrasts = contrasts._replace(centre=contrasts.centre @ torch.from_numpy(turn)).to(torch.zeros(1))
-    parts = {"mean": mean, "scale": scale, "to_z": to_z, "to_x": to_x, "digits": resolution(x)}
-    return Whitened(
-        Standardizer(**{name: torch.from_numpy(a) for name, a in parts.items()}),
+    return Frame(
+        Whitening(*(torch.from_numpy(a) for a in (mean, scale, to_z, to_x, resolution(x)))),
         Base(*(torch.from_numpy(a).float() for a in (z.mean(0), np.maximum(widths, 1e-9)))),
         reference,
-        tuple(np.flatnonzero(~varies).tolist()),
-        tuple(np.flatnonzero(follows).tolist()),
         contrasts,
     )
 

@@ -97,6 +97,11 @@ class LogZ(NamedTuple):
         return f"{self.finding}{advice}."
 
 
+def known(log_z: float, error: float = 0.0) -> LogZ:
+    """Make a `LogZ` of a number and its error: exact, or one whose two ends are not told."""
+    return LogZ(log_z, error, log_z, error, log_z, error, (1.0, 1.0), 0, None)
+
+
 @torch.no_grad()
 def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
     """Inverse temperatures 0 = β_0 < ... < β_n = 1, close where the weights change most: equal thermodynamic lengths.

@@ -175,6 +175,16 @@ class Grid(NamedTuple):
         return torch.tensordot(weight, f.double(), dims=1)
 
 
+def plane(model: GRBM) -> "Grid | None":
+    """`quadrature` where it can be had: None above two visible units, or where no grid is fine and wide enough."""
+    if model.n_visible > 2:
+        return None
+    try:
+        return quadrature(model)
+    except ValueError:
+        return None
+
+
 @torch.no_grad()
 def quadrature(model: GRBM, *, max_spacing: float = torch.inf, max_points: int = 4_000_000) -> Grid:
     """The model's density on a grid, for n_visible <= 2; accurate to 1e-6 in log Z.

@@ -1,18 +1,16 @@
 """Held-out log-likelihood while a model learns, in nats per row: how good it is now, when it was best, when to stop."""
 
-import copy
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from grbm.contrasts import Contrasts
+from grbm.data.frame import Frame
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.model import GRBM, Base, base_for
 from grbm.randomness import Blocks, seed_of
-from grbm.reference import Reference
 from grbm.samplers import GlobalMoves, ParallelTempering, Sampler, persistent, run_chains
 from grbm.samplers.collapsed import annealed
 from grbm.training import TrainState
@@ -51,34 +49,18 @@ class Watch:
         (n, N) to score, in the model's units; rows that are not learned from make it a held-out likelihood.
     seed : int
         Of the chains.
-
-    Attributes
-    ----------
-    best : Nats, optional
-        The look with the highest mean.
     """
 
     def __init__(self, sampler: Sampler, rows: Tensor, *, seed: int = 0) -> None:
         if not can_watch(sampler):
             raise ValueError(f"{type(sampler).__name__} has neither a reference nor a ladder that would give log Z.")
         self.sampler, self.rows, self.seed = sampler, rows, seed
-        self.best: Nats | None = None
-        self._best_model: GRBM | None = None
 
     def look(self, state: TrainState) -> Nats:
         """Score the model as it is now."""
         model = state.average or state.model
         nats = score(model, self.sampler, self.rows, state.persistent, seed=seed_of(self.seed, "watch", state.update))
-        nats = nats._replace(update=state.update)
-        if math.isfinite(nats.mean) and (self.best is None or nats.mean > self.best.mean):
-            self.best, self._best_model = nats, copy.deepcopy(model)
-        return nats
-
-    def best_model(self) -> GRBM:
-        """A copy of the model that `best` is of."""
-        if self._best_model is None:
-            raise ValueError("There has been no look yet.")
-        return copy.deepcopy(self._best_model)
+        return nats._replace(update=state.update)
 
 
 @torch.no_grad()
@@ -125,29 +107,27 @@ def score(model: GRBM, sampler: Sampler, rows: Tensor, start: Tensor | None = No
 
 
 @torch.no_grad()
-def gaussian_nats(base: Base, rows: Tensor, contrasts: Contrasts | None = None) -> float:
-    """The mean log-likelihood of ``rows`` (n, N) under one Gaussian with independent units, or at several contrasts."""
-    return float(_gaussian(base, rows, contrasts).mean())
+def gaussian_log_prob(frame: Frame, rows: Tensor) -> Tensor:
+    """log p of rows (n, K) under the frame's one Gaussian, at its contrasts: (n,) float64, on the CPU."""
+    rows = rows.double().cpu()
+    base = Base(*(x.to(rows) for x in frame.base))
+    found = base.energy(rows) if frame.contrasts is None else frame.contrasts.to(rows).free_energy(rows, base.energy)
+    return -found - base.log_z(0)
 
 
 @torch.no_grad()
-def is_gaussian_enough(
-    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference | None, contrasts: Contrasts | None = None
-) -> bool:
-    """Whether one Gaussian describes held-out ``rows`` (n, N) as well as the model, to which they have ``mean`` nats.
+def is_gaussian_enough(frame: Frame, model: GRBM, best: Nats, held_out: Tensor, seen: Tensor) -> bool:
+    """Whether one Gaussian describes rows held out (n, K) as well as the model, which has ``best`` nats there.
 
-    That is, better; or, where the reference has found no clusters, no worse by more than two standard errors of the
-    difference, or 0.01 nats: the best of many looks is a little too good, and a machine that learns noise is worse than
-    none.
+    That is, better, there or on all rows, ``seen`` ones among them: the few may lack what is rare in the many. Or,
+    where the reference has found no clusters, no worse by more than two standard errors of the difference, or 0.01
+    nats: the best of many looks is a little too good, and a machine that learns noise is worse than none.
     """
-    ours = -model.free_energy(rows).double().cpu()
-    apart = ours - ours.mean() + mean - _gaussian(base, rows, contrasts)
-    found_nothing = reference is not None and len(reference.weights) == 1 and len(rows) > 1
-    doubt = max(LITTLE, 2 * float(apart.std()) / len(rows) ** 0.5) if found_nothing else 0.0
+    both = torch.cat([seen, held_out])
+    apart = -model.free_energy(both).double().cpu() - best.log_z.log_z - gaussian_log_prob(frame, both)
+    if float(apart.mean()) < 0:
+        return True
+    apart = apart[len(seen) :]
+    found_nothing = frame.reference is not None and len(frame.reference.weights) == 1 and len(held_out) > 1
+    doubt = max(LITTLE, 2 * float(apart.std()) / len(apart) ** 0.5) if found_nothing else 0.0
     return float(apart.mean()) < doubt
-
-
-def _gaussian(base: Base, rows: Tensor, contrasts: Contrasts | None) -> Tensor:
-    base, rows = Base(*(x.double().cpu() for x in base)), rows.double().cpu()
-    found = base.energy(rows) if contrasts is None else contrasts.to(rows).free_energy(rows, base.energy)
-    return -found - base.log_z(0)

@@ -12,16 +12,19 @@ from grbm.data.whitening import WIDEST_TABLE, independent
 from grbm.evaluate import ais, exact
 from grbm.evaluate.baselines import Comparison, baselines, compare
 from grbm.evaluate.mixtures import model_grid
-from grbm.evaluate.watching import log_z_of
 from grbm.model import GRBM
 from grbm.runs import Run
 from grbm.runs.sampling import on_device
-from grbm.samplers import GlobalMoves
 
 WIDEST = 1024  # columns, above which one Gaussian's covariance takes too long
 FEWEST = 10  # held-out rows that a comparison needs
 MOST = 5000
-DRAWS, STATES = 20_000, 60  # of the reference, and of each chain that jumps by such draws
+METHODS = {
+    "quadrature": "quadrature",
+    "enumeration": "enumeration",
+    "reference": "bridged from the mixture that describes the data",
+    "AIS": "annealing from both ends",
+}
 
 
 class Known(NamedTuple):
@@ -44,24 +47,18 @@ def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int 
     grid = plane_grid(model, dataset.mixture)
     if grid is not None:
         return Known(grid.log_z, 0.0, "quadrature")
-    if exact.is_enumerable(model):
-        return Known(exact.log_z(model), 0.0, "enumeration")
-    here = on_device(run)
-    if run.reference is not None:
-        sampler = GlobalMoves(run.reference.widened(run.base))
-        found = log_z_of(here, sampler, n_states=STATES, n_draws=DRAWS, seed=seed)
-        return Known(found.log_z, found.error, "bridged from the mixture that describes the data", found)
-    seen = run.standardizer(dataset.train[spread(len(dataset.train), 10_000)])
-    found = ais.log_z(here, seen, n_steps=n_steps, n_chains=n_chains, seed=seed)
-    return Known(found.log_z, found.error, "annealing from both ends", found)
+    seen = run.transform(dataset.train[spread(len(dataset.train), 10_000)])
+    sizes = {} if run.frame.reference is not None else {"n_steps": n_steps, "n_chains": n_chains}
+    found = on_device(run).log_partition(seen=seen, seed=seed, **sizes)
+    return Known(found.value, found.error, METHODS[found.method], found.found)
 
 
 def plane_grid(model: GRBM, mixture: Mixture | None) -> exact.Grid | None:
     """Quadrature in the plane; None elsewhere, or where the density is too sharp or wide for any grid."""
-    if model.n_visible > 2:
-        return None
+    if model.n_visible > 2 or mixture is None:
+        return exact.plane(model)
     try:
-        return model_grid(model, mixture) if mixture else exact.quadrature(model)
+        return model_grid(model, mixture)
     except ValueError:
         return None
 
@@ -72,20 +69,19 @@ def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> l
 
     None where those are fewer than ten, or where the model has not left out constant and collinear columns.
     """
-    n, width = len(dataset.test), run.standardizer.n_columns
+    n, width = len(dataset.test), run.transform.n_columns
     if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST:
         return []
     test = dataset.test[spread(n, MOST)]
-    test = test[~run.standardizer.breaks(test).any(1)]
+    test = test[~run.transform.breaks(test).any(1)]
     if len(test) < FEWEST:
         return []
     train = dataset.train[spread(len(dataset.train), 10_000)]
-    z = run.standardizer(test)
-    ours = -run.model.free_energy(z).double() - known.log_z + run.standardizer.log_det
+    ours = run.fitted.log_prob(test, known.log_z)
     if not bool(ours.isfinite().all()):
         return []
-    rows, kept = train.double().cpu().numpy(), run.standardizer.kept.numpy()
-    if run.standardizer.to_z is None and not (width <= WIDEST_TABLE and independent(rows[:, kept]).all()):
+    rows, kept = train.double().cpu().numpy(), run.transform.kept.numpy()
+    if not run.frame.is_whitened and not (width <= WIDEST_TABLE and independent(rows[:, kept]).all()):
         return []  # the model's density is one of columns that simpler models must do without
     found = baselines(rows, test.double().cpu().numpy(), kept=kept, seed=seed)
     return [compare(ours.cpu().numpy(), known.error, baseline) for baseline in found]

@@ -14,7 +14,7 @@ from grbm.evaluate.distance import energy_distance
 from grbm.report.beside import comparisons, log_z
 from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint, model_digest
 from grbm.runs.config import RunConfig
-from grbm.runs.recorder import BROAD, broadest
+from grbm.runs.recording import BROAD, broadest
 from grbm.runs.sampling import generate, on_device, tuned_sampler
 from grbm.samplers import sample
 from grbm.typed import is_kind, read_json
@@ -46,7 +46,7 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
             *_variances(run, None),
             Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data."),
         ]
-    rows = run.standardizer(dataset.train[spread(len(dataset.train), 2000)])
+    rows = run.transform(dataset.train[spread(len(dataset.train), 2000)])
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
     findings += [*_chains(run, rows, n_chains, seed), *_mixing(run)]
     return [*findings, *_samples(run, dataset, seed), *_likelihood(run, dataset, seed)]
@@ -133,7 +133,7 @@ def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
             f"{float(at_floor.sum()) * share:.0%} of the visible units are at the floor {floor:.3g}; {span}; {remedy}."
         )
         yield Finding("note" if finer.any() else "fine", "variances", text)
-    elif broadest(var, run.base.var)[1] > BROAD:
+    elif broadest(var, run.frame.base.var)[1] > BROAD:
         yield Finding(
             "wrong",
             "variances",
@@ -240,7 +240,7 @@ def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
 def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
     if len(dataset.test) < 20:
         return
-    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.standardizer(dataset.test[:2000])))
+    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.transform(dataset.test[:2000])))
     gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
     error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())
     if not gap <= max(0.5 * spread, 3 * error):  # also where it is NaN
@@ -259,7 +259,7 @@ def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
 def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Finding]:
     """Chains from noise and from data, as the run draws samples: are they where the data are, and do they meet?"""
     config: RunConfig = run.config
-    model = on_device(run)
+    model = on_device(run).model
     sampler = tuned_sampler(run, config.sampling.sampler, model)
     steps = config.sampling.n_steps
     noise = sample(model, sampler, n_steps=steps, n_chains=n_chains, seed=seed).v.cpu()
@@ -315,7 +315,7 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
 def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     """Samples against rows that were held out, by energy distance in deviations of the data: of pixels a common one."""
     rows = dataset.test if len(dataset.test) >= FEWEST_ROWS else dataset.train
-    kept = run.standardizer.kept  # constant and dependent columns are not modelled
+    kept = run.transform.kept  # constant and dependent columns are not modelled
     real = rows[spread(len(rows), COMPARED)][:, kept]
     drawn = generate(run, COMPARED, seed=seed, sampling=replace(run.config.sampling, mean=False))[:, kept]
     if not drawn.isfinite().all():
@@ -350,7 +350,7 @@ def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
 
 def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     """Held-out nats beside one Gaussian and a mixture: has the machine learned more than a covariance?"""
-    if run.image_shape is not None or run.standardizer.n_columns > WIDEST_TABLE:
+    if run.image_shape is not None or run.transform.n_columns > WIDEST_TABLE:
         return
     known = log_z(run, dataset, n_steps=QUICK_STEPS, n_chains=QUICK_CHAINS, seed=seed)
     found = {c.name: c for c in comparisons(run, dataset, known, seed=seed)}

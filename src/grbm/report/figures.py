@@ -32,7 +32,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
         written.append(folder / name)
 
     sampling, shape = run.config.sampling, dataset.image_shape
-    sampler = tuned_sampler(run, sampling.sampler, on_device(run))
+    sampler = tuned_sampler(run, sampling.sampler, on_device(run).model)
     if shape is not None:
         how = f"{sampling.n_steps} steps from noise" + (", conditional means" if sampling.mean else "")
         drawn, real = generate(run, 100, sampler=sampler, seed=seed), dataset.train[spread(len(dataset.train), 100)]
@@ -47,7 +47,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
         if drawn.isfinite().all():
             sheet, caption = nearest_sheet(drawn, dataset, shape)
             save(sheets.captioned(sheet, caption), "nearest.png")
-    elif run.standardizer.n_columns == run.model.n_visible == 2:
+    elif run.transform.n_columns == run.model.n_visible == 2:
         save(plane(run, dataset, sampler=sampler, seed=seed), "density.png")
     else:
         real, drawn, names = table_samples(run, dataset, sampler, seed)
@@ -96,8 +96,8 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
     title = "model: log-density (quadrature)"
     try:
         grid = model_grid(run.model, dataset.mixture) if dataset.mixture else quadrature(run.model, max_spacing=0.1)
-        points = run.standardizer.inverse(grid.points)
-        density = grid.log_density + run.standardizer.log_det  # of the data in their own units
+        points = run.transform.inverse(grid.points)
+        density = grid.log_density + run.transform.log_det  # of the data in their own units
         mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True)
         bar = figure.colorbar(mesh, ax=middle, shrink=0.85)
         bar.set_label("nats", fontsize=8)

@@ -111,23 +111,23 @@ def _units(run: Run) -> str:
         low, high = (float(s.exp()) for s in (contrasts.log_scales.min(), contrasts.log_scales.max()))
         seen = f" at {len(contrasts.log_scales)} contrasts from {low:.2g} to {high:.2g}"
         seen += "" if contrasts.units is None else f" of {int(contrasts.units.sum()):,} of them"
-    scale = run.standardizer
-    if scale.to_z is not None:
-        n = f"{scale.n_columns:,} columns, whitened to {n}"
-    elif scale.columns is not None:
-        n += f" ({scale.n_columns:,} columns, {scale.n_columns - scale.n_units:,} constant)"
+    n_columns, n_units = run.transform.n_columns, run.transform.n_units
+    if run.frame.is_whitened:
+        n = f"{n_columns:,} columns, whitened to {n}"
+    elif n_units < n_columns:
+        n += f" ({n_columns:,} columns, {n_columns - n_units:,} constant)"
     return n + seen
 
 
 def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) -> Iterator[str]:
     """A sheet of samples, training images beside it if ``real``, and the way from noise to some samples."""
     sampling, shape, size = run.config.sampling, run.image_shape, run.model.n_visible + 2 * run.model.n_hidden
-    sampler = tuned_sampler(run, sampling.sampler, on_device(run))
+    sampler = tuned_sampler(run, sampling.sampler, on_device(run).model)
     what = "conditional means of the last states" if sampling.mean else "last states"
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise; {what}"
     # few enough that a page of large pictures can be mailed, and that all states fit into memory
     n_chains = (32 if run.model.n_visible <= 1024 else 8) if shape else max(100, min(1000, 1_000_000 // size))
-    if shape is None and not run.standardizer.n_columns == run.model.n_visible == 2:
+    if shape is None and not run.transform.n_columns == run.model.n_visible == 2:
         yield from _table_figures(run, dataset, sampler, seed, how)
         return
     states, steps = trajectory(run, n_chains, n_states=N_FRAMES, sampler=sampler, seed=seed)
@@ -193,7 +193,7 @@ def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
         caption = "Weights of the hidden units of largest norm, each divided by its largest weight; "
         caption += "0 is mid-grey." if run.image_shape[0] > 1 else "red is positive, blue negative, white 0."
         yield html.figure(html.picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
-    elif dataset is not None and run.standardizer.n_columns == run.model.n_visible == 2:
+    elif dataset is not None and run.transform.n_columns == run.model.n_visible == 2:
         picture = html.raster(plane(run, dataset, seed=seed), 150, transparent=False)
         yield html.figure(picture, "", "data, learned density and samples", "card wide")
     curves = [curve({"": run}, *which) for which in CURVES]

@@ -9,7 +9,7 @@ import torch
 
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table
-from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
+from grbm.density import bits_per_dimension
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.report.beside import as_json, comparisons, plane_grid
 from grbm.report.beside import log_z as log_z_of_run
@@ -39,7 +39,7 @@ def evaluate(
     bits per dimension (`grbm.evaluate.likelihood`).
     """
     dataset = dataset or run.load_data()
-    model, scale = run.model, run.standardizer
+    model, scale = run.model, run.transform
     log_scale = -scale.log_det
     scores: dict[str, Any] = {"n_visible": model.n_visible, "n_hidden": model.n_hidden, "model": model_digest(model)}
     # v itself, not conditional means, which lie where the free energy is lower than anywhere in a sample
@@ -64,9 +64,10 @@ def evaluate(
                 continue
             z = scale(some[has_density])
             mean = model.reconstruction(z)
-            free_energy = model.free_energy(z).double()
+            log_p = run.fitted.log_prob(some[has_density], log_z)
+            free_energy = -log_p - log_z - log_scale
             scores[f"free_energy_{name}"] = float(free_energy.mean())
-            scores[f"log_likelihood_{name}"] = -scores[f"free_energy_{name}"] - log_z - log_scale
+            scores[f"log_likelihood_{name}"] = float(log_p.mean())
             error = float(free_energy.std() / len(z) ** 0.5) if len(z) > 1 else 0.0
             scores[f"log_likelihood_{name}_error"] = math.hypot(error, scores["log_z_error"])
             scores[f"reconstruction_{name}"] = float((z - mean).square().mean())
@@ -101,7 +102,7 @@ def score_rows(
     annealed begins at the run's ``own`` data, where they are there.
     """
     known = log_z_of_run(run, own or Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
-    score = log_likelihood(on_device(run), run.standardizer, rows, known.log_z, known.error)
+    score = on_device(run).log_likelihood(rows, known.log_z, known.error)
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}
     found |= {"log_likelihood": score.mean if score.n_rows else None, "log_likelihood_error": score.error}
     found |= {"log_z": known.log_z, "log_z_error": known.error, "log_z_method": known.method}
@@ -127,12 +128,12 @@ def _whole(
     run: Run, dataset: Dataset, rows: Table, name: str, log_z: float, log_z_error: float, seed: int
 ) -> dict[str, Any]:
     """The log-likelihood of all rows of one part of the data, with its error; of images also dequantised."""
-    known = on_device(run), run.standardizer, rows, log_z, log_z_error
-    score = log_likelihood(*known)
+    here = on_device(run)
+    score = here.log_likelihood(rows, log_z, log_z_error)
     scores = {f"log_likelihood_{name}": score.mean, f"log_likelihood_{name}_error": score.error}
     scores[f"rows_{name}"], scores[f"without_density_{name}"] = score.n_rows, score.n_without
     if dataset.levels is not None:
-        dequantised = log_likelihood(*known, levels=dataset.levels, seed=seed)
+        dequantised = here.log_likelihood(rows, log_z, log_z_error, levels=dataset.levels, seed=seed)
         bits = bits_per_dimension(dequantised, run.model.n_visible)
         scores |= {f"dequantised_{name}": dequantised.mean, f"dequantised_{name}_error": dequantised.error}
         scores |= {f"bits_per_dimension_{name}": bits.mean, f"bits_per_dimension_{name}_error": bits.error}

@@ -17,9 +17,10 @@ from grbm.data.mixtures import MIXTURES
 from grbm.devices import threads
 from grbm.errors import UserError
 from grbm.evaluate.mixtures import density_score, sample_score
+from grbm.recipe import SamplerConfig
 from grbm.report import plots
 from grbm.reproduce import campaign
-from grbm.runs.config import LogConfig, RunConfig, SamplerConfig
+from grbm.runs.config import LogConfig, RunConfig
 from grbm.runs.paper import programmed
 from grbm.runs.presets import PAPER_SAMPLERS, PRESETS, paper
 from grbm.runs.sampling import generate

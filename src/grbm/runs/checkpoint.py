@@ -1,7 +1,7 @@
 """Checkpoints of a TrainState: folders of two files, complete or absent, whose every byte is under a checksum.
 
     checkpoints/update-00001000/state.safetensors    parameters, average, optimiser, persistent chains
-                                state.json           update, seed, numbers, notes; checksums of both files
+                                state.json           update, seed, numbers, notes, callbacks; checksums of both
 
 What is read back is what was written, or it is refused; nothing in a file is executed.
 """
@@ -13,12 +13,13 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from grbm.distributed import ALONE, ProcessGroup
@@ -31,7 +32,8 @@ from grbm.training import TrainState
 from grbm.typed import is_kind, read_bytes, read_json
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
-FORMAT = 1
+FORMAT = 2
+CALLBACK = "callback"
 
 
 class DamagedError(Exception):
@@ -53,9 +55,21 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
     record: dict[str, Any]
 
+    def of_callback(self, name: str, device: torch.device) -> dict[str, Any]:
+        """What the callback called ``name`` remembered; raises KeyError where it is not among them."""
+        prefix = f"{CALLBACK}.{name}."
+        tensors = {k.removeprefix(prefix): x.to(device) for k, x in self.tensors.items() if k.startswith(prefix)}
+        return self.record["callbacks"][name] | tensors
+
 
 def save(
-    folder: Path, state: TrainState, *, run: str = "", notes: dict[str, Any] | None = None, group: ProcessGroup = ALONE
+    folder: Path,
+    state: TrainState,
+    *,
+    run: str = "",
+    notes: dict[str, Any] | None = None,
+    callbacks: Mapping[str, Mapping[str, Any]] | None = None,
+    group: ProcessGroup = ALONE,
 ) -> Path:
     """Write ``state`` to ``folder/update-…`` and return that path; all processes must call it, the leader writes.
 
@@ -67,6 +81,8 @@ def save(
         What identifies the run; a checkpoint of another is refused when it is read.
     notes : dict, optional
         Anything that JSON holds; comes back in ``Checkpoint.record["notes"]``.
+    callbacks : dict, optional
+        What callbacks remember, by name: numbers, texts and tensors; comes back from ``Checkpoint.of_callback``.
 
     Raises
     ------
@@ -95,6 +111,10 @@ def save(
                 tensors[f"optimizer.{index}.{name}"] = value
             else:
                 numbers.setdefault(str(index), {})[name] = value
+    remembered: dict[str, dict[str, Any]] = {}
+    for name, state_dict in (callbacks or {}).items():
+        remembered[name] = {k: x for k, x in state_dict.items() if not isinstance(x, Tensor)}
+        tensors |= {f"{CALLBACK}.{name}.{k}": x for k, x in state_dict.items() if isinstance(x, Tensor)}
     content = encode(tensors)
     record = {
         "format": FORMAT,
@@ -103,6 +123,7 @@ def save(
         "seed": state.seed,
         "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
         "notes": notes or {},
+        "callbacks": remembered,
         "tensors": hashlib.sha256(content).hexdigest(),
     }
     record["checksum"] = _checksum(record)
@@ -175,18 +196,19 @@ def read_record(path: Path) -> dict[str, Any]:
             "seed": int,
             "tensors": str,
             "notes": dict[str, Any],
+            "callbacks": dict[str, dict[str, Any]],
             "optimizer": Optimizer,
         }
-        typed = all(is_kind(kind, record[name]) for name, kind in kinds.items())
+        typed = all(is_kind(kind, record.get(name)) for name, kind in kinds.items())
         named = path.name == _name(record["update"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{RECORD} cannot be read ({type(error).__name__})") from error
     if not good:
         raise DamagedError(f"{RECORD} does not match its checksum")
-    if not typed:
-        raise DamagedError(f"{RECORD} is not what was written")
     if not known:
         raise DamagedError(f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}")
+    if not typed:
+        raise DamagedError(f"{RECORD} is not what was written")
     if not named:
         raise DamagedError(f"it holds update {record['update']}")
     checked: dict[str, Any] = record
@@ -249,6 +271,8 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             good = rest in Memory._fields and tensor.shape[1:] == (sum(p.numel() for p in state.model.parameters()),)
         elif kind == "memory":  # of a ladder, or of several models
             good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
+        elif kind == CALLBACK:  # whose own it is to tell
+            good = True
         else:
             good = name == "persistent" and tensor.shape[-1] == state.model.n_visible
         if not good:

@@ -2,206 +2,29 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grbm.data.config import DatasetConfig, Source
 from grbm.errors import UserError, unreadable
-from grbm.options import FitOptions, Precision
+from grbm.options import Precision
+from grbm.recipe import ModelConfig, ObjectiveConfig, Recipe, SamplerConfig, TrainConfig
 from grbm.typed import read_json, restore
 
 if TYPE_CHECKING:  # what a configuration is, can be asked without loading what it builds
-    import torch
-
     from grbm.data.loading import Dataset
-    from grbm.model import GRBM, Base
-    from grbm.objectives import Objective
-    from grbm.reference import Reference
-    from grbm.samplers import Sampler
 
 Which = Literal["model", "raw", "best"]  # weights of a run
 LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
 ABOVE_0 = (  # or None, where that is allowed
-    *("model.n_hidden", "model.contrasts", "model.anchor_var", "model.anchor_length"),
+    *("model.n_hidden", "model.n_at_work", "model.contrasts", "model.anchor_var", "model.anchor_length"),
     *("dataset.n_points", "dataset.crop", "dataset.size", "dataset.white", "objective.n_steps", "objective.n_chains"),
     *("train.n_updates", "train.batch_size", "train.learning_rate", "train.min_var", "train.blocks", "train.patience"),
     *("train.clip_norm", "train.spectral_norm", "checkpoint.minutes", "checkpoint.updates", "checkpoint.keep"),
     *("sampling.n_steps", "log.points"),
 )
-SAMPLERS = {
-    "gibbs": "Gibbs",
-    "langevin": "Langevin",
-    "gibbs-langevin": "GibbsLangevin",
-    "partial-gibbs": "PartialGibbs",
-    "global-moves": "GlobalMoves",
-    "parallel-tempering": "ParallelTempering",
-    "trajectory-tempering": "TrajectoryTempering",
-    "annealed": "Annealed",
-}  # classes of grbm.samplers
-SamplerName = Literal[
-    "gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "global-moves",
-    "parallel-tempering", "trajectory-tempering", "annealed",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The machine and where its parameters start."""
-
-    n_hidden: int = 256
-    """Binary hidden units."""
-    start: Literal["paper", "anchored", "sparse", "matched"] = "paper"
-    """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point.
-    sparse: hidden units are rarely active, for whitened images. matched: anchored, with weights as long as whitened
-    data are wide; hidden units beyond what the rows can teach begin weak."""
-    anchor_var: float = 0.3
-    """anchored: initial variance of all visible units, near the narrowest in the data."""
-    anchor_length: float = 0.3
-    """anchored: length of each hidden unit's weight vector."""
-    contrasts: int | None = 1
-    """Scales that the machine is seen at (`grbm.contrasts`); None: as many as whitened data ask for."""
-    contrast_units: str | None = None
-    """Columns that have contrast, FIRST:LAST as a slice in Python; None: all. For data that are not whitened."""
-
-
-@dataclass(frozen=True)
-class SamplerConfig:
-    """A Markov transition. Options that do not apply to the sampler named are refused."""
-
-    name: SamplerName = "partial-gibbs"
-    """What moves the chains."""
-    rho: float | None = None
-    """partial-gibbs: share of v − (μ + W h) that a step keeps, in (−1, 1). For tempered samplers: their inner move."""
-    step_size: float | None = None
-    """Langevin family: first step size α₀, in units of the variance."""
-    n_inner: int | None = None
-    """gibbs-langevin: Langevin steps K per draw of h."""
-    adjust_from: int | None = None
-    """Langevin family: Metropolis adjustment from this step on (0 = always); None = never."""
-    temperature: float | None = None
-    """Langevin family: 1 is the paper; the batch size is the published program."""
-    per_unit: bool | None = None
-    """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
-    accept_temperature: float | None = None
-    """Langevin family: temperature of the Metropolis test, by default that of the proposals; 1 makes it exact."""
-    joint: bool | None = None
-    """gibbs-langevin: the Metropolis test is of v and h together, which matters at a temperature other than 1."""
-    n_moves: int | None = None
-    """global-moves: Gibbs steps between two proposals from the mixture that describes whitened data."""
-    n_replicas: int | None = None
-    """parallel-tempering: replicas on the ladder."""
-    adapt: float | None = None
-    """parallel-tempering: how far the ladder moves at every update towards equal swap rates; 0 = never."""
-    save_below: float | None = None
-    """trajectory-tempering: save a model along training when swaps with the last one saved fall below this rate."""
-    power: float | None = None
-    """Tempered samplers: exponent of the ladder or path from the base to the model."""
-
-    def build(self, base: "Base", reference: "Reference | None" = None) -> "Sampler":
-        """The sampler; ``base`` is where tempered ones start, ``reference`` where global moves come from."""
-        from grbm import samplers
-
-        kind = getattr(samplers, SAMPLERS[self.name])
-        given: dict[str, Any] = {k: v for k, v in asdict(self).items() if k != "name" and v is not None}
-        known = {f.name for f in fields(kind)}
-        if self.name == "global-moves":
-            if reference is None:
-                raise UserError(
-                    "The sampler global-moves needs whitened data: grbm train ... --dataset.standardise whiten"
-                )
-            given["reference"], known = reference.widened(base), known - {"sampler"}
-        has_inner = "sampler" in known
-        rho = given.pop("rho", None) if has_inner else None
-        if wrong := sorted(given.keys() - known):
-            own = {f.name for f in fields(self)} & (known | ({"rho"} if has_inner else set()))
-            takes = ", ".join(sorted(own)) or "no options"
-            raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
-        try:
-            if has_inner:
-                given |= {"base": base, "sampler": samplers.Gibbs() if rho is None else samplers.PartialGibbs(rho)}
-            sampler: Sampler = kind(**given)
-        except ValueError as error:
-            raise UserError(f"The sampler {self.name} was refused: {error}") from error
-        return sampler
-
-
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    """The negative phase."""
-
-    name: Literal["modified-cd", "cd", "pcd"] = "modified-cd"
-    """Chains start from noise (the paper), from the batch, or where they stopped at the last update."""
-    n_steps: int = 100
-    """Steps of the chains per update: the paper's CD steps."""
-    burn_in: int = 0
-    """modified-cd: first steps that do not count."""
-    n_chains: int | None = None
-    """Chains; by default as many as the batch has rows."""
-    restart: float = 0.0
-    """pcd: probability that a chain starts again from noise at an update."""
-    probabilities: bool = False
-    """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
-    data_draws: bool = False
-    """Hidden units at the data are drawn all the same, as in the published program."""
-
-    def build(self, sampler: "Sampler", batch_size: int) -> "Objective":
-        """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
-        from grbm.objectives import CD, PCD, ModifiedCD
-
-        takes = {"modified-cd": ("burn_in", "n_chains"), "cd": (), "pcd": ("n_chains", "restart")}[self.name]
-        for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
-            if getattr(self, option) != unset and option not in takes:
-                raise UserError(f"The objective {self.name} has no option {option}.")
-        how: Any = {"probabilities": self.probabilities, "data_draws": self.data_draws}
-        try:
-            if self.name == "cd":
-                return CD(sampler, self.n_steps, **how)
-            if self.name == "pcd":
-                return PCD(sampler, self.n_steps, self.n_chains or batch_size, restart=self.restart, **how)
-            return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, **how)
-        except ValueError as error:
-            raise UserError(f"The objective {self.name} was refused: {error}") from error
-
-
-@dataclass(frozen=True)
-class TrainConfig(FitOptions):
-    """Optimisation."""
-
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """sgd: no momentum, as in the paper. adam: betas (adam_beta1, 0.999)."""
-    learning_rate: float = 0.01
-    """At the start; falls to 0 by a cosine."""
-    adam_beta1: float = 0.9
-    validation: float = 0.0
-    """Share of the training rows that is not learned from but scored along the way, in nats per row."""
-    keep_best: bool = False
-    """Keep the model that scored best on those rows, one Gaussian among them, in place of the last."""
-    patience: int | None = None
-    """Stop after so many looks at those rows without a better score: of up to 40, or of those after ``rounds``."""
-    variance_rate: float = 1.0
-    """Factor on the learning rate of log σ²."""
-
-    @property
-    def first_round(self) -> int:
-        """As in `FitOptions`, but a run that was made short has half of its updates for stochastic gradients."""
-        return self.n_updates - min(self.rounds, self.n_updates // 2)
-
-    def build(self, model: "GRBM") -> "torch.optim.Optimizer":
-        """The optimiser of ``model``'s parameters."""
-        import torch
-
-        from grbm.sgd import PlainSGD
-
-        rest = [p for name, p in model.named_parameters() if name != "log_var"]
-        groups = [
-            {"params": rest, "lr": self.learning_rate},
-            {"params": [model.log_var], "lr": self.learning_rate * self.variance_rate},
-        ]
-        if self.optimizer == "sgd":
-            return PlainSGD(groups)
-        return torch.optim.Adam(groups, betas=(self.adam_beta1, 0.999))
 
 
 @dataclass(frozen=True)
@@ -284,12 +107,16 @@ class RunConfig:
     preset: str = ""
     about: About | None = None
     command: str = ""
-    given: tuple[str, ...] = ()  # settings that were asked for, such as "train.n_updates", which no data change
 
     @property
     def source(self) -> Source:
         """The place of the data, as `grbm.data.loading.load` takes it."""
         return Source(self.data_dir, self.data, self.memory)
+
+    @property
+    def recipe(self) -> Recipe:
+        """All that decides what is learned from rows."""
+        return Recipe(self.dataset.standardise, self.model, self.sampler, self.objective, self.train)
 
     def load_data(self) -> "Dataset":
         """The data set; raises UserError where it is missing or malformed."""
@@ -327,8 +154,9 @@ class RunConfig:
                 "--train.spectral-norm goes with the optimizer sgd: adam would rescale every entry of W anew. "
                 "Add --train.spectral-norm None."
             )
-        if not self.train.variance_rate >= 0:
-            raise UserError(f"--train.variance-rate must be at least 0, got {self.train.variance_rate}.")
+        for name in ("train.variance_rate", "train.tol"):
+            if not settings[name] >= 0:
+                raise UserError(f"{_flag(name)} must be at least 0, got {settings[name]}.")
         keeps = self.checkpoint.trajectory > 0 or self.sampler.name == "trajectory-tempering"
         if self.sampling.sampler.name == "trajectory-tempering" and not keeps:
             raise UserError("Sampling with trajectory-tempering needs models of training: --checkpoint.trajectory 0.4.")
@@ -346,7 +174,7 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
-        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command", "given")
+        aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
         return {name: value for name, value in self.settings().items() if name.partition(".")[0] not in aside}
 
     def settings(self) -> dict[str, Any]:
@@ -365,8 +193,8 @@ class RunConfig:
             values = read_json(path)
             if isinstance(values, dict) and values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
-            if isinstance(values, dict) and isinstance(about := values.get("about"), dict) and about.get("text") == "":
-                del about["text"]  # as runs had it before 2026-11-27
+            if isinstance(values, dict):
+                values.pop("given", None)  # what runs begun before 2026-11-27 were asked for
             if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
             config = restore(cls, values)

@@ -45,9 +45,9 @@ def rows_to_encode(
         raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
         rows = open_arrow(path, key) if path.is_dir() else open_array(path, key)
-    if rows.shape[1] != run.standardizer.n_columns:
+    if rows.shape[1] != run.transform.n_columns:
         raise UserError(
-            f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.standardizer.n_columns}."
+            f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."
         )
     return rows
 
@@ -62,9 +62,9 @@ def _look(run: Run) -> Look:
 
 def strangeness(run: Run, rows: Table) -> float:
     """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
-    z = run.standardizer(rows[spread(len(rows), CHUNK)])
-    if run.standardizer.to_z is not None:  # its unit is the width of a cluster
-        z = (z - run.base.mean) / run.base.var.sqrt()
+    z = run.transform(rows[spread(len(rows), CHUNK)])
+    if run.frame.is_whitened:  # its unit is the width of a cluster
+        z = (z - run.frame.base.mean) / run.frame.base.var.sqrt()
     return float(z.square().nanmean().sqrt())
 
 
@@ -78,7 +78,7 @@ def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
     """The rows as the model sees them, some thousands at a time; raises UserError for what is not finite."""
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
-        z = run.standardizer(x)
+        z = run.transform(x)
         if not z.isfinite().all():
             row = int((~z.isfinite()).any(1).nonzero()[0])
             place, wrong = f"row {first + row}", (~x[row].isfinite()).nonzero()
@@ -99,7 +99,7 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
 
     Raises UserError where a row holds numbers that are not finite.
     """
-    model = on_device(run)
+    model = on_device(run).model
     rng = generator(seed, "codes")
     for z in _parts(run, rows):
         probabilities = model(z.to(model.W.device)).cpu()
@@ -120,7 +120,7 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
 @torch.no_grad()
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
-    model, contrasts = on_device(run), run.model.contrasts
+    model, contrasts = on_device(run).model, run.model.contrasts
     assert contrasts is not None
     parts = (model.contrast(z.to(model.W.device)).cpu().numpy() for z in _parts(run, rows))
     _write(path, np.float32, (len(rows), len(contrasts.log_scales)), parts)

@@ -14,22 +14,21 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.contrasts import NAMES, Contrasts, from_tensors
+from grbm.data.frame import Frame
 from grbm.data.images import IDX_FOLDERS
 from grbm.data.loading import Dataset, statistics
-from grbm.data.standardise import Standardizer
+from grbm.data.transforms import Transform
+from grbm.density import Fitted
 from grbm.errors import Divergence, UserError, unreadable
 from grbm.files import read_tensors, write_tensors, write_text
 from grbm.model import CONFIG as CONFIG
-from grbm.model import GRBM, Base
+from grbm.model import GRBM
 from grbm.model import WEIGHTS as WEIGHTS
-from grbm.reference import Reference
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig, Which
 from grbm.typed import read_bytes, read_json, restore
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
-BEST_WEIGHTS = "model_best.safetensors"  # on the validation rows, while training goes on
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
 TRAJECTORY, CODES, IMPUTED = "trajectory", "codes", "imputed"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
@@ -38,7 +37,7 @@ WRITTEN = "written.txt"  # files in the folder whose names the user chose
 REPORT = "report.html"
 LARGEST = torch.finfo(torch.float32).max  # of numbers in metrics.jsonl: greater ones no training has logged
 TOP = (
-    *(CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, BEST_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB),
+    *(CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB),
     WRITTEN,
 )  # files
 FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED)
@@ -64,7 +63,6 @@ class Status:
         return ""
 
 
-REFERENCE = ("weights", "means", "factors")
 FINGERPRINT = "fingerprint"
 
 
@@ -73,14 +71,26 @@ class Run(NamedTuple):
 
     folder: Path
     config: RunConfig
-    model: GRBM
-    standardizer: Standardizer
-    base: Base
+    fitted: Fitted
     image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
     status: Status
     metrics: list[dict[str, Any]]
-    reference: Reference | None  # the mixture that describes whitened data
     fingerprint: str  # of the data
+
+    @property
+    def model(self) -> GRBM:
+        """The machine."""
+        return self.fitted.model
+
+    @property
+    def frame(self) -> Frame:
+        """Where the machine lives."""
+        return self.fitted.frame
+
+    @property
+    def transform(self) -> Transform:
+        """From the data's columns to the machine's units."""
+        return self.frame.transform
 
     def load_data(self) -> Dataset:
         """The data that it was trained on, split as they were.
@@ -95,7 +105,7 @@ class Run(NamedTuple):
             Where they are not there.
         """
         _require_there(self.config)
-        dataset, n_columns = self.config.load_data(), self.standardizer.n_columns
+        dataset, n_columns = self.config.load_data(), self.transform.n_columns
         where = str(self.config.data or self.config.dataset.name)
         if (found := dataset.train.shape[1]) != n_columns:
             raise OtherDataError(
@@ -167,24 +177,10 @@ def forget_results(folder: Path) -> None:
 
 
 def save_data(
-    folder: Path,
-    standardizer: Standardizer,
-    base: Base,
-    image_shape: tuple[int, int, int] | None = None,
-    reference: Reference | None = None,
-    contrasts: Contrasts | None = None,
-    fingerprint: str = "",
+    folder: Path, frame: Frame, image_shape: tuple[int, int, int] | None = None, fingerprint: str = ""
 ) -> None:
-    """What turns numbers into the model's units and back, where tempered paths start, the shape of images.
-
-    And the fingerprint of the data, by which they are known again.
-    """
-    tensors = {name: x for name, x in standardizer._asdict().items() if x is not None}
-    tensors |= {"base_mean": base.mean, "base_var": base.var}
-    if reference is not None:
-        tensors |= {f"reference_{name}": getattr(reference, name) for name in REFERENCE}
-    if contrasts is not None:
-        tensors |= contrasts.tensors()
+    """The frame of the machine, the shape of images, and the fingerprint of the data, by which they are known again."""
+    tensors = frame.tensors()
     if image_shape is not None:
         tensors["image_shape"] = torch.tensor(image_shape)
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
@@ -250,13 +246,13 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     except UserError as error:
         raise UserError(f"{folder / CONFIG} is not what `grbm train` wrote: {error}") from error
     model, where = _read_model(folder, which, warn)
-    standardizer, base, reference, _, image_shape = read_data(folder)
-    if standardizer.n_units != model.n_visible:
+    frame, image_shape = read_data(folder)
+    if frame.transform.n_units != model.n_visible:
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
     metrics = read_metrics(folder, warn)
     fingerprint = read_fingerprint(folder)
-    return Run(folder, config, model, standardizer, base, image_shape, status, metrics, reference, fingerprint)
+    return Run(folder, config, Fitted(frame, model), image_shape, status, metrics, fingerprint)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -292,70 +288,22 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
     return GRBM.from_parameters(read_tensors(path), str(path)), path
 
 
-def read_data(
-    folder: Path,
-) -> tuple[Standardizer, Base, Reference | None, Contrasts | None, tuple[int, int, int] | None]:
-    """What `save_data` wrote; raises UserError where it is missing or damaged."""
+def read_data(folder: Path) -> tuple[Frame, tuple[int, int, int] | None]:
+    """What `save_data` wrote, but for the fingerprint; raises UserError where it is missing or damaged."""
     data = read_tensors(folder / DATA)
-    shape, whole = (
-        data.pop("image_shape", None),
-        UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file."),
-    )
-    columns, digits = data.pop("columns", None), data.pop("digits", None)
+    shape = data.pop("image_shape", None)
     data.pop(FINGERPRINT, None)
-    if not all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in data.values()):
-        raise whole
-    parts = [data.pop(f"reference_{name}", None) for name in REFERENCE]
-    scales = {name: data.pop(name) for name in NAMES if name in data}
-    to_z, to_x = data.pop("to_z", None), data.pop("to_x", None)
-    if set(data) != {"mean", "scale", "base_mean", "base_var"}:
-        raise whole
-    N, K = data["mean"].numel(), data["base_mean"].numel()
-    expected = {"mean": (N,), "scale": (N,), "base_mean": (K,), "base_var": (K,)}
-    sound = all(tuple(data[name].shape) == size for name, size in expected.items())
-    if not sound or not (data["scale"] > 0).all() or not (data["base_var"] > 0).all():
-        raise whole
-    if to_z is None or to_x is None:
-        every = torch.arange(N)
-        if to_z is not to_x or (every if columns is None else columns).shape != (K,):
-            raise whole
-        if columns is not None and not (columns.dtype == torch.int64 and torch.isin(columns, every).all()):
-            raise whole
-        standardizer = Standardizer(data["mean"].double(), data["scale"].double(), columns=columns)
-    else:
-        if to_z.shape != (N, K) or to_x.shape != (K, N) or K == 0 or columns is not None:
-            raise whole
-        if not torch.allclose(to_x.double() @ to_z.double(), torch.eye(K).double(), atol=1e-4):
-            raise whole
-        if digits is not None and (digits.shape != (N,) or digits.dtype != torch.float64):
-            raise whole
-        standardizer = Standardizer(
-            data["mean"].double(), data["scale"].double(), to_z.double(), to_x.double(), digits=digits
-        )
-    weights, means, factors = parts
-    reference = None
-    if weights is not None and means is not None and factors is not None:
-        n = weights.numel()
-        if weights.ndim != 1 or means.shape != (n, K) or factors.shape != (n, K, K) or not (weights >= 0).all():
-            raise whole
-        if not (factors.diagonal(dim1=1, dim2=2) > 0).all() or not torch.equal(factors, factors.tril()):
-            raise whole
-        if n == 0 or abs(float(weights.sum()) - 1) > 1e-3:
-            raise whole
-        reference = Reference(weights, means, factors)
-    elif any(part is not None for part in parts):
-        raise whole
-    contrasts = from_tensors(scales, K)
-    if scales and contrasts is None:
-        raise whole
-    image_shape = None
-    if shape is not None:
+    try:
+        frame = Frame.from_tensors(data)
+        if shape is None:
+            return frame, None
         good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)
-        if not good or int(shape.prod()) != N:
-            raise whole
-        channels, height, width = shape.tolist()
-        image_shape = channels, height, width
-    return standardizer, Base(data["base_mean"], data["base_var"]), reference, contrasts, image_shape
+        if not good or int(shape.prod()) != frame.transform.n_columns:
+            raise ValueError("its shape of images is of other data")
+    except (ValueError, KeyError, IndexError, RuntimeError) as error:
+        raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.") from error
+    channels, height, width = shape.tolist()
+    return frame, (channels, height, width)
 
 
 def read_metrics(folder: Path, warn: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
@@ -403,8 +351,6 @@ def read_status(folder: Path) -> Status:
         return Status("running")
     try:
         content = read_json(path)
-        if isinstance(content, dict) and content.get("text") == "":
-            del content["text"]  # as runs had it before 2026-11-27
         if isinstance(content, dict) and isinstance(content.get("divergence"), dict):
             numbers = content["divergence"]
             for name in ("var", "chains_v2", "overshoot"):

@@ -6,11 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grbm import measured
-from grbm.conditional import impute
 from grbm.devices import require_memory
 from grbm.errors import UserError
-from grbm.reference import Reference
 from grbm.runs.encoding import rows_to_encode
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
@@ -22,7 +19,7 @@ def rows_with_gaps(
     """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
     rows = rows_to_encode(run, str(path), key, note)
     array: np.ndarray = rows[slice(None)].double().numpy()
-    scale = run.standardizer
+    scale = run.transform
     wrong = ((torch.from_numpy(array) - scale.mean) / scale.scale).float().isinf()
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
@@ -44,26 +41,13 @@ def impute_rows(
 
     Numbers that are known and free of noise are given back as they are, with deviation 0.
     """
-    model, scale = on_device(run), run.standardizer
-    size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (model.n_visible + model.n_hidden)
+    here = on_device(run)
+    size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (run.model.n_visible + run.model.n_hidden)
     require_memory(size, f"Filling in {len(rows):,} rows with {n_chains:,} chains each", "use fewer chains, or rows")
-    reference = None if run.reference is None else run.reference.widened(run.base)
-    if model.contrasts is not None and reference is None:
-        reference = Reference(torch.ones(1), run.base.mean[None], run.base.var.sqrt().diag()[None])
-    if reference is not None:
-        steps = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}
-        filled = measured.impute(run.model, scale, reference, torch.from_numpy(rows), noise_std**2, seed=seed, **steps)
-        return filled.mean.numpy(), filled.std.numpy()
-    found = impute(
-        model,
-        scale(torch.from_numpy(rows)),
-        noise_var=scale.deviations_in_units(torch.tensor(noise_std)).square(),
-        n_steps=n_steps,
-        burn_in=n_steps // 4,
-        n_chains=n_chains,
-        n_replicas=n_replicas,
-        base=run.base,
-        seed=seed,
-    )
-    mean, std = scale.inverse(found.mean.cpu()).numpy(), scale.deviations_in_columns(found.std.cpu()).numpy()
-    return (np.where(np.isnan(rows), mean, rows) if noise_std == 0 else mean), std
+    try:
+        found = here.impute(
+            torch.from_numpy(rows), noise_std, n_steps=n_steps, n_chains=n_chains, n_replicas=n_replicas, seed=seed
+        )
+    except ValueError as error:
+        raise UserError(f"--replicas {n_replicas}: {error}") from error
+    return found.mean.numpy(), found.std.numpy()

@@ -14,16 +14,8 @@ from typing import NamedTuple
 
 from grbm.data.config import DatasetConfig
 from grbm.errors import UserError
-from grbm.runs.config import (
-    About,
-    Dynamics,
-    ModelConfig,
-    ObjectiveConfig,
-    RunConfig,
-    SamplerConfig,
-    SamplingConfig,
-    TrainConfig,
-)
+from grbm.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
+from grbm.runs.config import About, Dynamics, RunConfig, SamplingConfig
 
 
 class Experiment(NamedTuple):

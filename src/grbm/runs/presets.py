@@ -1,18 +1,12 @@
 """The named runs of `grbm train PRESET`: small recommended ones, and the paper's own."""
 
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grbm.data.config import PLANE, DatasetConfig
-from grbm.options import recipe_for
-from grbm.runs.config import (
-    ModelConfig,
-    ObjectiveConfig,
-    RunConfig,
-    SamplerConfig,
-    SamplingConfig,
-    TrainConfig,
-)
+from grbm.recipe import Facts, ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig, changed, resolve
+from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.runs.paper import EXPERIMENTS, configure
 
 
@@ -91,64 +85,24 @@ def _faces(n_hidden: int, *, size: int = 32, **settings: Any) -> RunConfig:
     return replace(_images("celeba", n_hidden, **settings), dataset=dataset)
 
 
-def _table() -> RunConfig:
-    """A table of any units: whitened, from weights as long as the data are wide, with chains that jump everywhere.
+USUAL = Facts(n_rows=1000, n_units=10, suits_whitening=True)  # of the table whose settings `PRESETS` shows
 
-    The same as the estimator's (`grbm.recipe`), but for settings that follow from the number of rows there.
+
+def for_table(config: RunConfig, facts: Facts, asked: Mapping[str, Any]) -> RunConfig:
+    """The preset array as it suits a table of these ``facts``; what is ``asked`` for, by name, stands.
+
+    Where nothing else is asked for, a run of whitened rows samples as it trains, and others by annealed chains.
     """
-    sampler, recipe = SamplerConfig("global-moves", n_moves=5), recipe_for(1000, 128)
-    return RunConfig(
-        dataset=DatasetConfig("array", standardise="whiten"),
-        model=ModelConfig(recipe.n_hidden, start="matched", contrasts=None),
-        sampler=sampler,
-        objective=ObjectiveConfig("pcd", n_steps=1, n_chains=recipe.n_chains, probabilities=True),
-        train=TrainConfig(
-            recipe.n_updates + recipe.rounds,
-            recipe.batch_size,
-            rounds=recipe.rounds,
-            learning_rate=recipe.learning_rate,
-            variance_rate=recipe.variance_rate,
-            centred=True,
-            min_var=recipe.min_var,
-            average_decay=recipe.average_decay,
-            validation=0.1,
-            keep_best=True,
-        ),
-        sampling=SamplingConfig(sampler, n_steps=100),
-    )
-
-
-def for_wide(config: RunConfig) -> RunConfig:
-    """The preset array for tables that are not whitened: every setting that was not asked for is that of images."""
-    images = _images("array", 128, 2000, 0.05)
-    wide = replace(
-        images,
-        objective=replace(images.objective, restart=0.0),  # which costs likelihood
-        dataset=DatasetConfig("array", standardise="pixel"),
-        sampling=SamplingConfig(SamplerConfig("gibbs"), n_steps=100),
-    )
-    narrow, parts = PRESETS["array"].config, {}
-    for part in ("dataset", "model", "sampler", "objective", "train", "sampling"):
-        mine, usual, other = (getattr(c, part) for c in (config, narrow, wide))
-        asked = {name.split(".")[1] for name in config.given if name.startswith(f"{part}.")}
-        parts[part] = _unchanged(mine, usual, other, asked)
-    return replace(config, **parts)
-
-
-def without_rounds(config: RunConfig) -> RunConfig:
-    """The preset array for tables of few rows, or many columns, where rounds were not asked for."""
-    usual, train = PRESETS["array"].config.train, config.train
-    if "train.rounds" in config.given or train.rounds != usual.rounds:
-        return config
-    are_asked_for = "train.n_updates" in config.given or train.n_updates != usual.n_updates
-    n_updates = train.n_updates if are_asked_for else train.n_updates - train.rounds
-    return replace(config, train=replace(train, rounds=0, n_updates=n_updates))
-
-
-def _unchanged(mine: Any, usual: Any, other: Any, asked: set[str]) -> Any:
-    """``mine`` with the values of ``other`` where it has those that are ``usual``, but for what was asked for."""
-    values = {f.name: getattr(mine, f.name) for f in fields(mine) if f.name not in asked}
-    return replace(mine, **{k: getattr(other, k) for k, x in values.items() if x == getattr(usual, k)})
+    recipe = resolve(dict(asked) | {"standardise": asked.get("dataset.standardise")}, facts)
+    parts = {part: getattr(recipe, part) for part in ("model", "sampler", "objective", "train")}
+    sampling = SamplingConfig(recipe.sampler, n_steps=100)
+    if recipe.sampler.name == "parallel-tempering":
+        sampling = SamplingConfig(SamplerConfig("annealed"), n_steps=500)
+    if (name := asked.get("sampling.sampler.name", sampling.sampler.name)) != sampling.sampler.name:
+        sampling = replace(sampling, sampler=SamplerConfig(name))
+    of_sampling = {k.partition(".")[2]: x for k, x in asked.items() if k.startswith("sampling.")}
+    dataset = replace(config.dataset, standardise=recipe.standardise)
+    return replace(config, dataset=dataset, **parts, sampling=changed(sampling, of_sampling))
 
 
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:
@@ -190,7 +144,7 @@ PRESETS: dict[str, Preset] = {
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),
     "array": Preset(
         "your own array, --data FILE.npy (or .npz, or a Hugging Face data set)",
-        _table(),
+        for_table(RunConfig(DatasetConfig("array")), USUAL, {}),
     ),
     "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, **_SPECTRAL)),
     "celeba-small": Preset("CelebA faces, 32 x 32, on two CPU cores", _faces(1000, **_SPECTRAL)),

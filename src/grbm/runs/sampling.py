@@ -1,17 +1,18 @@
 """Samples of a run, in the units of its data."""
 
-import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from grbm.density import Fitted
 from grbm.devices import pick_device, require_memory
 from grbm.errors import UserError
-from grbm.model import GRBM, Base
-from grbm.runs.config import RunConfig, SamplerConfig, SamplingConfig
+from grbm.model import GRBM
+from grbm.recipe import SamplerConfig
+from grbm.runs.config import SamplingConfig
 from grbm.runs.folder import Run, read_trajectory
-from grbm.samplers import Chains, ParallelTempering, Sampler, TrajectoryTempering, sample, tuned
+from grbm.samplers import Chains, Sampler, TrajectoryTempering, tuned
 
 
 def generate(
@@ -21,7 +22,7 @@ def generate(
 
     Give the `tuned_sampler` of the same ``sampling`` where it is at hand: tuning takes time.
     """
-    return run.standardizer.inverse(_sample(run, sampling or run.config.sampling, n_samples, seed, sampler).v.cpu())
+    return run.fitted.columns(_sample(run, sampling or run.config.sampling, n_samples, seed, sampler).v)
 
 
 def trajectory(
@@ -37,32 +38,19 @@ def trajectory(
     steps = sorted({round(sampling.n_steps ** (k / (n_states - 2))) for k in range(n_states - 1)})
     kept = _sample(run, sampling, n_chains, seed, sampler, keep_at=steps)
     states, steps = torch.cat([noise.v[None], kept.v]), [0, *steps]
-    return run.standardizer.inverse(states.cpu()), steps
+    return run.fitted.columns(states), steps
 
 
-def work(config: RunConfig, n_visible: int) -> int:
-    """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps.
-
-    None by global moves, which go hidden unit by hidden unit: there is no kernel for them.
-    """
-    if config.sampler.name == "global-moves":
-        return 0
-    is_tempered = config.sampler.name == "parallel-tempering"
-    n_replicas = (config.sampler.n_replicas or ParallelTempering.n_replicas) if is_tempered else 1
-    n_chains = (config.objective.n_chains or config.train.batch_size) * n_replicas
-    return n_visible * config.model.n_hidden * n_chains * config.objective.n_steps
-
-
-def on_device(run: Run) -> GRBM:
-    """A copy of the model on a GPU if there is one for its moves: the run itself stays on the CPU."""
-    has_kernels = work(run.config, run.model.n_visible) > 0
-    return copy.deepcopy(run.model).to(pick_device("auto" if has_kernels else "cpu"))
+def on_device(run: Run) -> Fitted:
+    """A copy of the density on a GPU if there is one for its moves: the run itself stays on the CPU."""
+    has_kernels = run.config.recipe.work(run.model.n_visible) > 0
+    return run.fitted.to(pick_device("auto" if has_kernels else "cpu"))
 
 
 @torch.no_grad()
 def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
     """The sampler that ``sampler`` names for the run's model, with its ladder, or the models saved along training."""
-    built = sampler.build(Base(*(x.to(model.W) for x in run.base)), run.reference)
+    built = sampler.build(run.frame)
     if isinstance(built, TrajectoryTempering):
         kept = read_trajectory(run.folder)
         if not kept:
@@ -78,14 +66,14 @@ def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
 def _sample(
     run: Run, sampling: SamplingConfig, n: int, seed: int, sampler: Sampler | None, keep_at: list[int] | None = None
 ) -> Chains:
-    model = on_device(run)
+    here = on_device(run)
+    model = here.model
     size = 12.0 * n * (model.n_visible + model.n_hidden)
     require_memory(size, f"Drawing {n:,} samples at once", "draw fewer", model.W.device)
-    return sample(
-        model,
+    return here.walk(
         sampler or tuned_sampler(run, sampling.sampler, model),
+        n,
         n_steps=sampling.n_steps,
-        n_chains=n,
         seed=seed,
         keep_at=keep_at,
         mean=sampling.mean,

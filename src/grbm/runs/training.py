@@ -4,7 +4,7 @@ import hashlib
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +12,14 @@ from typing import Any
 
 from torch import Tensor
 
+from grbm.callbacks import EarlyStopping, KeepBest, Told
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import spread
 from grbm.distributed import ALONE, ProcessGroup
 from grbm.errors import DivergenceError, StoppedError, UserError
+from grbm.evaluate.watching import Watch, can_watch
+from grbm.learn import learn, one_gaussian
 from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
@@ -24,13 +27,11 @@ from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
-from grbm.runs.preparing import Prepared, prepare
-from grbm.runs.presets import for_wide, without_rounds
-from grbm.runs.recorder import Notes, Recorder
+from grbm.runs.preparing import Prepared, open_data, prepare, where_of
+from grbm.runs.recording import Checkpoints, Interrupt, MetricsLog, Place, Trajectory, machine_of
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
 from grbm.streams import plain
-from grbm.training import fit
 
 LOOKED_AT = 2_000_000  # numbers, among which those that stand for something else are looked for
 
@@ -43,6 +44,7 @@ def train(
     config: RunConfig,
     folder: Path,
     *,
+    asked: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
     group: ProcessGroup = ALONE,
@@ -57,6 +59,9 @@ def train(
     ----------
     config, folder
         What to do, and the run folder; `grbm.runs.read` reads it back.
+    asked : dict, optional
+        For a table of your own: settings by name, such as ``{"model.n_hidden": 64}``. All others are then as the table
+        asks; without it they are as ``config`` has them.
     overwrite : bool
         Replace a run that is there.
     resume : bool
@@ -86,18 +91,22 @@ def train(
     group.on_leader(lambda: check_log(config))
     resume = group.broadcast(resume or claiming.is_claimed(folder))
     resume = group.broadcast(resume and (folder / CONFIG).is_file())
-    key = config.dataset.key
-    if resume:
-        config, key = group.broadcast(group.on_leader(lambda: _as_begun(folder, config)))
-        if group.broadcast(group.on_leader(lambda: _is_finished(folder))):
-            return
-    if not resume:
+    begun = group.broadcast(group.on_leader(lambda: run_folder.read_config(folder))) if resume else None
+    if begun is None:
         group.on_leader(lambda: claiming.refuse_taken(folder, config, overwrite=overwrite))  # before anything is read
-    run = prepare(config, folder, group, device, resume=resume)
-    run = run._replace(config=_with(run.config, key=key))  # under which the data lie now is no setting of the run
+    else:
+        config = _with(config, white=config.dataset.white or begun.dataset.white)
+        if asked is None and group.broadcast(group.on_leader(lambda: _is_finished(folder, config, begun))):
+            return
+    opened = open_data(config, group, asked)
+    if begun is not None and group.broadcast(group.on_leader(lambda: _is_finished(folder, opened.config, begun))):
+        return
+    run = prepare(opened, folder, group, device, resume=resume)
+    if begun is not None:  # under which the data lie now is no setting of the run
+        run = run._replace(config=_with(run.config, key=begun.dataset.key))
     with ExitStack() as held:
         group.on_leader(lambda: held.enter_context(claiming.locked(folder)))
-        notes = _take_up(run, folder, group, warn) if resume else Notes()
+        saved = _newest(run, folder, group, warn) if resume else None
         if not resume:  # only now, when nothing in the configuration can fail any more
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
             if group.is_leader:
@@ -108,8 +117,7 @@ def train(
                         warn(found.sentence(run.dataset.columns))
         log = group.on_leader(lambda: _open(run, folder, warn))
         try:
-            recorder = Recorder(run, folder, group, log, _name_of(run.config), notes, warn)
-            _learn(run, recorder, folder, on_start, on_update)
+            _learn(run, Place(folder, log), saved, group, on_start, on_update, warn)
         finally:
             if log is not None:
                 with suppress(OSError):  # all that counts was flushed before
@@ -127,83 +135,139 @@ def _describe_pictures(run: Prepared, warn: Callable[[str], None]) -> None:
         warn("These pictures are grey, and learned as three equal channels; --dataset.grey learns one.")
 
 
-def _take_up(run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]) -> Notes:
-    """Put the state where the newest good checkpoint has it, and return what was noted there.
-
-    Raises UserError if the data are others.
-    """
+def _newest(
+    run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]
+) -> checkpoint.Checkpoint | None:
+    """The newest good checkpoint, with the state put where it has it; raises UserError if the data are others."""
     name = _name_of(run.config)
-    newest = group.on_leader(lambda: checkpoint.newest(folder / CHECKPOINTS, run.state, run=name, warn=warn))
-    saved = group.broadcast(newest)
+    found = group.on_leader(lambda: checkpoint.newest(folder / CHECKPOINTS, run.state, run=name, warn=warn))
+    saved: checkpoint.Checkpoint | None = group.broadcast(found)
     if saved is None:
-        return Notes()
-    try:
-        notes = Notes.read(saved.record["notes"])
-    except ValueError as error:
-        raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
-    group.on_leader(lambda: _check_data(folder, notes, run))
+        return None
+    group.on_leader(lambda: _check_data(folder, saved.record["notes"], run))
     try:
         checkpoint.restore(run.state, saved, group)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UserError(f"{saved.folder} does not fit this run ({error}); remove it, then resume the run.") from error
-    engine = engine_name(run.state.model.W.device)
-    if notes.engine not in ("", engine):
-        warn(f"The chains ran in {notes.engine} code and go on in {engine} code: as good, with other random numbers.")
-    return notes
+    engine, then = engine_name(run.state.model.W.device), saved.record["notes"].get("engine", "")
+    if then not in ("", engine):
+        warn(f"The chains ran in {then} code and go on in {engine} code: as good, with other random numbers.")
+    return saved
 
 
-def _check_data(folder: Path, notes: Notes, run: Prepared) -> None:
-    if notes.data != run.fingerprint:
+def _check_data(folder: Path, notes: dict[str, Any], run: Prepared) -> None:
+    if notes.get("data") != run.measured.fingerprint:
         raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
 
 
 def _learn(
     run: Prepared,
-    recorder: Recorder,
-    folder: Path,
+    place: Place,
+    saved: checkpoint.Checkpoint | None,
+    group: ProcessGroup,
     on_start: Callable[[Tensor | Standardised, GRBM, int, int], None],
     on_update: Callable[[int, Record | None], None],
+    warn: Callable[[str], None],
 ) -> None:
     """Update after update, until all are made, a signal asks for a stop, or the numbers leave the finite world."""
-    state, options, group = run.state, run.config.train, recorder.group
+    state, options, folder = run.state, run.config.train, place.folder
+    keep = _keeping(run, group, warn)
+    log, early, interrupt = (
+        MetricsLog(run, place, group, warn),
+        EarlyStopping(options, options.patience, options.tol),
+        Interrupt(group),
+    )
+    remembering = {"early": early} | ({} if keep is None else {"best": keep})
+    checkpoints = Checkpoints(run, place, group, _name_of(run.config), log, remembering)
+    if saved is not None:
+        try:
+            for name, callback in checkpoints.remembering.items():
+                callback.load_state_dict(saved.of_callback(name, state.model.W.device))
+        except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+            raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
+    told = Told(lambda progress: on_update(progress.update, log.record))
+    callbacks = [Trajectory(run, place, group), early, log, checkpoints, told, interrupt]
+    machine = machine_of(state.model, group, checkpoints.notes["engine"])
     if group.is_leader:
-        on_start(run.data, state.model, state.update, run.config.train.n_updates)
+        on_start(run.data, state.model, state.update, options.n_updates)
 
     def stop(number: int) -> None:
         """After this update; a second SIGINT stops at once."""
         group.requests.add("stop")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    def finish(status: Status, model: GRBM | None) -> None:
+        """The weights, and how training ended; all processes leave together."""
+        if group.is_leader:
+            place.require(state.update)
+            run_folder.save_model(folder, state.model, model)
+            run_folder.save_status(folder, status)
+        group.broadcast()
+
     try:
         with on_signals(stop) as asked:
-            how = run.config.precision
-            learning = fit(state, run.data, run.objective, options, precision=how, group=group)
-            for metrics in learning if not recorder.is_done else ():
-                on_update(state.update, recorder.after(metrics))
-                if recorder.is_done:
-                    break
-                if "stop" in group.agreed and state.update < options.n_updates:
-                    recorder.save()
-                    recorder.finish(Status("interrupted", state.update, recorder.machine))
-                    raise StoppedError(asked[0] if asked else 0, folder, state.update)
-            recorder.save()
-            recorder.finish(Status("finished", state.update, recorder.machine))
-    except DivergenceError as error:
-        state.average = None  # it has taken in the step that went wrong; the parameters have taken it back
-        recorder.finish(Status("diverged", state.update, recorder.machine, error.divergence))
+            how: dict[str, Any] = {"precision": run.config.precision, "group": group}
+            learn(state, run.data, run.objective, options, keep=keep, callbacks=callbacks, **how)
+            if interrupt.stops and not early.stops:
+                checkpoints.save(state)
+                finish(Status("interrupted", state.update, machine), state.average)
+                raise StoppedError(asked[0] if asked else 0, folder, state.update)
+            checkpoints.save(state)
+            if not (options.keep_best and _keep_gaussian(run, keep, place)):
+                best = keep.model() if options.keep_best and keep is not None and keep.best is not None else None
+                finish(Status("finished", state.update, machine), best or state.average)
+            else:
+                run_folder.save_status(folder, Status("finished", state.update, machine))
+    except DivergenceError as error:  # the average has taken in the step that went wrong; the parameters took it back
+        finish(Status("diverged", state.update, machine, error.divergence), None)
         raise DivergenceError(error.divergence, folder / WEIGHTS) from error
     except OSError as error:
         raise UserError(
             f"{folder} could not be written after update {state.update} ({error.strerror or error}); "
-            f"{recorder.last_saved()}"
+            f"{checkpoints.last_saved()}"
         ) from error
+
+
+def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) -> KeepBest | None:
+    """What looks at the validation rows, where the sampler's chains tell log Z and one process has all of them."""
+    options = run.config.train
+    if len(run.validation) and can_watch(run.objective.sampler) and group.world_size == 1:
+        return KeepBest(Watch(run.objective.sampler, run.validation, seed=run.config.seed), options, run.state)
+    if options.keep_best or options.patience is not None:
+        shared = "several processes share the run"
+        why = shared if group.world_size > 1 else "nothing is held out that could be scored"
+        warn(f"No best model is kept, and training does not stop early: {why}.")
+    return None
+
+
+def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
+    """Write one Gaussian of all rows as what was learned, where it is as good; whether it is.
+
+    It has a frame of its own, in which no checkpoint lies: they are removed first.
+    """
+    frame, seed = run.frame, run.config.seed
+    table, stats = run.dataset.train, run.measured.train
+    how: dict[str, Any] = {"seed": seed, "device": run.state.model.W.device, "where": where_of(run.config)}
+    found = one_gaussian(keep, run.config.recipe, frame, run.data, table, stats, **how)
+    if found is None:
+        return False
+    place.require(run.state.update)
+    for path in checkpoint.updates(place.folder / CHECKPOINTS):
+        checkpoint.remove(path)
+    run_folder.save_data(place.folder, found[0], run.dataset.image_shape, run.measured.fingerprint)
+    run_folder.save_model(place.folder, found[1].model)
+    print(
+        "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
+        "hidden units tell nothing).",
+        flush=True,
+    )
+    return True
 
 
 def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
-    shape, fingerprint = run.dataset.image_shape, run.fingerprint
-    run_folder.save_data(folder, run.scale, run.base, shape, run.reference, run.contrasts, fingerprint)
+    run_folder.save_data(folder, run.frame, run.dataset.image_shape, run.measured.fingerprint)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update, warn)
 
@@ -220,27 +284,17 @@ def _with(config: RunConfig, **changed: Any) -> RunConfig:
     return replace(config, dataset=replace(config.dataset, **changed))
 
 
-def _as_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, str | None]:
-    """The configuration as the run was begun with it, with the key of the data as it is now, and as it was then.
+def _is_finished(folder: Path, config: RunConfig, begun: RunConfig) -> bool:
+    """Whether there is nothing left to resume.
 
-    Raises UserError where the run was begun with another.
+    Raises UserError for a run that has diverged, or was begun with other settings; the key of its data may be another
+    now.
     """
-    there, now = run_folder.read_config(folder), config.dataset.key
-    config = _with(config, key=there.dataset.key, white=config.dataset.white or there.dataset.white)
-    other = there.difference(config)
-    if config.preset == "array":  # what becomes of it when its table turns out to be wide or short
-        may_be = config, for_wide(config), without_rounds(config)
-        config = next((c for c in may_be if there.difference(c) is None), config)
-    if there.difference(config) is not None:
+    status = run_folder.read_status(folder)
+    if other := begun.difference(_with(config, key=begun.dataset.key)):
         raise UserError(
             f"{folder} was begun with {other}; go on with: grbm resume {folder}, or choose another folder with --out."
         )
-    return _with(config, key=now), there.dataset.key
-
-
-def _is_finished(folder: Path) -> bool:
-    """Whether there is nothing left to resume; raises UserError where the run cannot be."""
-    status = run_folder.read_status(folder)
     if status.ended == "diverged":
         raise UserError(f"{folder} cannot go on, since a resumed run repeats itself exactly. {status}")
     return status.ended == "finished" and run_folder.has_weights(folder)

@@ -1,0 +1,179 @@
+"""What follows learning, update by update: it looks, keeps, takes back, stops. Its state is part of a checkpoint."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from grbm.evaluate.ais import known
+from grbm.evaluate.watching import Nats, Watch
+from grbm.guard import Guard
+from grbm.model import GRBM
+from grbm.objectives import Adaptation
+from grbm.options import FitOptions
+from grbm.quasi_newton import Memory
+from grbm.training import StepMetrics, TrainState
+
+HALVINGS = 6  # of the learning rate, before learning gives up
+FELL = 1.0  # nats below the best, beyond errors, at which updates are taken back
+
+
+class Progress(NamedTuple):
+    """What a callback is told after an update."""
+
+    update: int
+    n_updates: int
+    nats: Nats | None  # held out, in the model's coordinates; None where nothing was looked at
+    best: Nats | None
+    state: TrainState
+    metrics: StepMetrics
+
+
+class Callback:
+    """A callback is told of every update, and ends learning by ``stops``.
+
+    What it has to remember for a resumed run to do the same is in `state_dict`: numbers and texts, as JSON has them,
+    and tensors.
+    """
+
+    stops = False
+
+    def after(self, progress: Progress) -> None:
+        """Take note of an update."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the callback remembers."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what `state_dict` gave; raise ValueError for what it never gives."""
+
+
+class Told(Callback):
+    """A function that is told of updates; learning stops where it returns true."""
+
+    def __init__(
+        self, function: Callable[[Progress], object], when: Callable[[Progress], bool] = lambda progress: True
+    ) -> None:
+        self.function, self.when = function, when
+
+    def after(self, progress: Progress) -> None:
+        if self.when(progress):
+            self.stops = bool(self.function(progress))
+
+
+class EarlyStopping(Callback):
+    """Stop after ``patience`` looks in a row without a held-out likelihood better by ``tol`` nats than any before.
+
+    Where rounds follow, only they are cut short, since they find what stochastic gradients do not.
+    """
+
+    def __init__(self, options: FitOptions, patience: int | None, tol: float = 0.0) -> None:
+        self.options, self.patience, self.tol = options, patience, tol
+        self.bar, self.since = -math.inf, 0
+
+    @property
+    def stops(self) -> bool:  # type: ignore[override]
+        """Whether patience has run out."""
+        return self.patience is not None and self.since >= self.patience
+
+    def after(self, progress: Progress) -> None:
+        if progress.nats is None:
+            return
+        mean = progress.nats.mean
+        is_better = mean > self.bar + self.tol
+        self.since = 0 if is_better or self.options.before_rounds(progress.update) else self.since + 1
+        self.bar = max(self.bar, mean) if math.isfinite(mean) else self.bar
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"bar": self.bar if math.isfinite(self.bar) else None, "since": self.since}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.bar = -math.inf if state["bar"] is None else float(state["bar"])
+        self.since = int(state["since"])
+
+
+class KeepBest(Callback):
+    """The state of learning that was best on held-out rows, to which it goes back where it has fallen far below.
+
+    It then goes on at half the learning rate, so often as `HALVINGS` says.
+
+    Attributes
+    ----------
+    best : Nats, optional
+        The look with the highest mean.
+    good : TrainState
+        What was learned then.
+    """
+
+    def __init__(self, watch: Watch, options: FitOptions, state: TrainState) -> None:
+        self.watch, self.options = watch, options
+        self.best: Nats | None = None
+        self.good, self.halvings = _copied(state), 0
+
+    def look(self, state: TrainState) -> Nats | None:
+        """The held-out likelihood, now and then; None where it was not looked at, or so bad that it was taken back."""
+        if not self.options.is_look(state.update):
+            return None
+        nats, bar = self.watch.look(state), -math.inf if self.best is None else self.best.mean
+        if not nats.mean > bar - FELL - 5 * nats.error and self.take_back(state):
+            return None
+        if math.isfinite(nats.mean) and nats.mean >= bar:
+            self.best, self.good = nats, _copied(state)
+        return nats
+
+    def take_back(self, state: TrainState) -> bool:
+        """Put ``state`` where it was best, at half the learning rate; False where that was done too often."""
+        if self.halvings == HALVINGS:
+            return False
+        self.halvings += 1
+        good = _copied(self.good)
+        state.model.load_state_dict(good.model.state_dict())
+        state.average, state.persistent, state.adaptation = good.average, good.persistent, good.adaptation
+        state.guard, state.memory, state.drawn = Guard(), good.memory, None
+        state.optimizer.state.clear()
+        for group in state.optimizer.param_groups:
+            group["initial_lr"] = group.get("initial_lr", group["lr"]) / 2
+        return True
+
+    def model(self) -> GRBM:
+        """A copy of the best model: the average of its parameters, where there is one."""
+        return copy.deepcopy(self.good.average or self.good.model)
+
+    def state_dict(self) -> dict[str, Any]:
+        good = self.good
+        found: dict[str, Any] = {"halvings": self.halvings, "best": None}
+        if self.best is not None:
+            update, mean, error, log_z = self.best
+            found["best"] = [update, mean, error, log_z.log_z, log_z.error]
+        parts: dict[str, Any] = {"model": good.model.state_dict(), "adaptation": good.adaptation.state_dict}
+        parts["average"] = {} if good.average is None else good.average.state_dict()
+        parts["memory"] = {} if good.memory is None else good.memory._asdict()
+        parts["chains"] = {} if good.persistent is None else {"v": good.persistent}
+        return found | {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        def part(kind: str) -> dict[str, Tensor]:
+            return {k.partition(".")[2]: x for k, x in state.items() if k.startswith(f"{kind}.")}
+
+        good = self.good
+        good.model.load_state_dict(part("model"))
+        good.adaptation = Adaptation(part("adaptation"))
+        good.memory, good.persistent = None, part("chains").get("v")
+        if memory := part("memory"):
+            good.memory = Memory(**memory)
+        if average := part("average"):
+            good.average = good.model.like()
+            good.average.load_state_dict(average)
+        self.halvings = int(state["halvings"])
+        if state["best"] is not None:
+            update, mean, error, *log_z = state["best"]
+            self.best = Nats(update, mean, error, known(*log_z))
+
+
+def _copied(state: TrainState) -> TrainState:
+    """A state that later updates leave alone."""
+    return replace(state, model=copy.deepcopy(state.model), average=copy.deepcopy(state.average), guard=Guard())

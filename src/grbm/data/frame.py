@@ -1,0 +1,122 @@
+"""The frame of a machine: the coordinates it lives in, and what is known of the data there before any learning."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grbm.contrasts import Contrasts, from_tensors
+from grbm.data.transforms import Elementwise, Transform, Whitening
+from grbm.model import Base
+from grbm.reference import Reference
+
+REFERENCE = ("weights", "means", "factors")
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Where a machine lives.
+
+    Parameters
+    ----------
+    transform : Transform
+        From the columns of the data to the units of the machine.
+    base : Base
+        One Gaussian with independent units, where tempered paths start; of whitened data it has their covariance.
+    reference : Reference, optional
+        The mixture of Gaussians that describes whitened data best: chains jump by its draws, and log Z is bridged from
+        it.
+    contrasts : Contrasts, optional
+        The scales at which a machine begins; base and reference are of unit contrast.
+    """
+
+    transform: Transform
+    base: Base
+    reference: Reference | None = None
+    contrasts: Contrasts | None = None
+
+    @property
+    def is_whitened(self) -> bool:
+        """Whether units are directions of the data's own, and no columns."""
+        return isinstance(self.transform, Whitening)
+
+    @property
+    def constant(self) -> list[int]:
+        """Columns that do not vary."""
+        return self._left_out(varies=False)
+
+    @property
+    def collinear(self) -> list[int]:
+        """Columns that are linear functions of others."""
+        return self._left_out(varies=True)
+
+    def _left_out(self, *, varies: bool) -> list[int]:
+        follows = (self.transform.loadings != 0).any(0)
+        left_out = ~self.transform.kept & (follows if varies else ~follows)
+        return [int(column) for column in left_out.nonzero()[:, 0]]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names that files have for them."""
+        found = self.transform.tensors() | {"base_mean": self.base.mean, "base_var": self.base.var}
+        if self.reference is not None:
+            found |= {f"reference_{name}": getattr(self.reference, name) for name in REFERENCE}
+        return found | ({} if self.contrasts is None else self.contrasts.tensors())
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Frame":
+        """What `tensors` gave; raises ValueError where it is not whole. Other names are left alone."""
+        known = {name: x for name, x in tensors.items() if name in NAMES or name.startswith("contrast_")}
+        if any(not x.is_floating_point() or not x.isfinite().all() for k, x in known.items() if k != "columns"):
+            raise ValueError("a frame holds finite numbers")
+        transform = _transform(known)
+        K = transform.n_units
+        base = Base(known["base_mean"], known["base_var"])
+        _require(base.mean.shape == base.var.shape == (K,) and bool((base.var > 0).all()), "base")
+        contrasts = from_tensors(dict(known), K)
+        _require((contrasts is None) == (not any(name.startswith("contrast_") for name in known)), "contrasts")
+        return cls(transform, base, _reference(known, K), contrasts)
+
+
+NAMES = {"mean", "scale", "columns", "to_z", "to_x", "digits", "base_mean", "base_var"}
+NAMES |= {f"reference_{name}" for name in REFERENCE}
+
+
+def _require(is_sound: bool, what: str) -> None:
+    if not is_sound:
+        raise ValueError(f"its {what} is not whole")
+
+
+def _transform(known: Mapping[str, Tensor]) -> Transform:
+    """The transform among tensors by name."""
+    kind = Whitening if "to_z" in known else Elementwise
+    names = {"mean", "scale", "base_mean", "base_var"} | ({"to_z", "to_x", "digits"} if kind is Whitening else set())
+    _require(names <= known.keys(), "frame")
+    mean, scale = known["mean"].double(), known["scale"].double()
+    N = mean.numel()
+    _require(mean.shape == scale.shape == (N,) and bool((scale > 0).all()), "scale")
+    if kind is Whitening:
+        to_z, to_x, digits = (known[name].double() for name in ("to_z", "to_x", "digits"))
+        K = to_z.shape[-1]
+        _require(to_z.shape == (N, K) and to_x.shape == (K, N) and K > 0 and digits.shape == (N,), "whitening")
+        _require(torch.allclose(to_x @ to_z, torch.eye(K, dtype=torch.float64), atol=1e-4), "whitening")
+        return Whitening(mean, scale, to_z, to_x, digits)
+    _require(not {"to_x", "digits"} & known.keys(), "whitening")
+    columns = known.get("columns", torch.arange(N))  # none are named where all have a unit
+    sound = columns.ndim == 1 and columns.dtype == torch.int64 and bool(torch.isin(columns, torch.arange(N)).all())
+    _require(sound and len(columns) > 0, "columns")
+    return Elementwise(mean, scale, columns)
+
+
+def _reference(known: Mapping[str, Tensor], K: int) -> Reference | None:
+    """The reference among tensors by name, of K units."""
+    parts = [known.get(f"reference_{name}") for name in REFERENCE]
+    if all(part is None for part in parts):
+        return None
+    weights, means, factors = (x if x is not None else torch.empty(0) for x in parts)
+    n = weights.numel()
+    sound = n > 0 and weights.shape == (n,) and means.shape == (n, K) and factors.shape == (n, K, K)
+    sound = sound and bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-3
+    sound = sound and bool((factors.diagonal(dim1=1, dim2=2) > 0).all()) and torch.equal(factors, factors.tril())
+    _require(sound, "reference")
+    return Reference(weights, means, factors)

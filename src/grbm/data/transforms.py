@@ -1,0 +1,181 @@
+"""Transforms between the columns of a table and a machine's units: column by column, or into directions of its own."""
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grbm.data.tables import DOUBLE, SINGLE, is_single
+
+DIGITS = 64  # roundings that a row may be away from an exact relation,
+SLACK = 1e-11  # or so much of its numbers' size, since relations are found to 1e-12 of it
+
+
+@dataclass(frozen=True, eq=False)
+class Transform(ABC):
+    """Rows x (n, N) of columns to rows z (n, K) of units, and back; the first step is (x − mean)/scale. All float64.
+
+    Columns that are constant, or exact linear functions of others, have no unit (K < N). `inverse` restores them.
+    """
+
+    mean: Tensor  # (N,)
+    scale: Tensor  # (N,)
+
+    @property
+    def n_columns(self) -> int:
+        """N."""
+        return len(self.mean)
+
+    @property
+    def n_units(self) -> int:
+        """K."""
+        return self.loadings.shape[0]
+
+    @property
+    @abstractmethod
+    def kept(self) -> Tensor:
+        """(N,) bool: the columns that z is made of; a density of x is one of these."""
+
+    @property
+    @abstractmethod
+    def loadings(self) -> Tensor:
+        """(K, N): what a unit adds to each column, in the columns' scales."""
+
+    @property
+    @abstractmethod
+    def projection(self) -> Tensor | None:
+        """(N, K): what (x − mean)/scale is multiplied by; None where that is z."""
+
+    @property
+    @abstractmethod
+    def log_det(self) -> float:
+        """log |dz/dx|, what is added to log p(z) for the density of x (of its `kept` columns)."""
+
+    @abstractmethod
+    def exactly(self, x: Tensor) -> Tensor:
+        """z in float64."""
+
+    @abstractmethod
+    def inverse(self, z: Tensor) -> Tensor:
+        """x in float64, from z (n, K)."""
+
+    @abstractmethod
+    def breaks(self, x: Tensor) -> Tensor:
+        """Mark values of left-out columns that contradict the relations of the training rows: (n, N) bool.
+
+        The tolerance is the rounding of the training rows and of x. A value that depends on NaN is not marked.
+        """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """z in float32."""
+        return self.exactly(x).float()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names that files have for them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _sizes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(x − mean)/scale, and the size of the numbers that it was computed from, both (n, N)."""
+        z = (x.double() - self.mean) / self.scale
+        return z, z.abs() + (self.mean / self.scale).abs()
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise(Transform):
+    """A unit for each of the ``columns``: z = ((x − mean)/scale)[columns]; the other columns are constant."""
+
+    columns: Tensor  # (K,) int64
+
+    @classmethod
+    def of(cls, mean: Tensor, scale: Tensor) -> "Elementwise":
+        """With a unit for every column."""
+        return cls(mean.double(), scale.double(), torch.arange(len(mean)))
+
+    @property
+    def n_units(self) -> int:
+        return len(self.columns)
+
+    @property
+    def kept(self) -> Tensor:
+        return torch.zeros(self.n_columns, dtype=torch.bool).index_fill(0, self.columns, value=True)
+
+    @property
+    def loadings(self) -> Tensor:
+        return torch.eye(self.n_columns, dtype=torch.float64)[self.columns]
+
+    @property
+    def projection(self) -> Tensor | None:
+        return None if self.n_units == self.n_columns else self.loadings.T
+
+    @property
+    def log_det(self) -> float:
+        return -float(self.scale[self.columns].log().sum())
+
+    def exactly(self, x: Tensor) -> Tensor:
+        return ((x.double() - self.mean) / self.scale)[:, self.columns]
+
+    def inverse(self, z: Tensor) -> Tensor:
+        every = torch.zeros(len(z), self.n_columns, dtype=torch.float64).index_copy(1, self.columns, z.double())
+        return every * self.scale + self.mean
+
+    def breaks(self, x: Tensor) -> Tensor:
+        if self.n_units == self.n_columns:
+            return torch.zeros(x.shape, dtype=torch.bool)
+        z, size = self._sizes(x)
+        return ~self.kept & (z.abs() > size * (DIGITS * _digits(x)).clamp_min(SLACK))
+
+    def deviations_in_units(self, std: Tensor) -> Tensor:
+        """Deviations (..., N) of columns as those of units."""
+        return (std / self.scale)[..., self.columns]
+
+    def deviations_in_columns(self, std: Tensor) -> Tensor:
+        """And back, (n, K) to (n, N): 0 for what does not vary."""
+        every = torch.zeros(len(std), self.n_columns, dtype=torch.float64)
+        return every.index_copy(1, self.columns, std.double() * self.scale[self.columns])
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening(Transform):
+    """Units in directions of their own: z = (x − mean)/scale ``@ to_z``, and ``to_x`` puts all columns back."""
+
+    to_z: Tensor  # (N, K), zero in the rows of columns that are left out
+    to_x: Tensor  # (K, N)
+    digits: Tensor  # (N,), what numbers learned from are rounded to, as a share of their size
+
+    @property
+    def kept(self) -> Tensor:
+        return (self.to_z != 0).any(1)
+
+    @property
+    def loadings(self) -> Tensor:
+        return self.to_x
+
+    @property
+    def projection(self) -> Tensor | None:
+        return self.to_z
+
+    @functools.cached_property
+    def log_det(self) -> float:
+        """log |dz/dx|, as of every transform."""
+        return float(self.to_z[self.kept].slogdet().logabsdet) - float(self.scale[self.kept].log().sum())
+
+    def exactly(self, x: Tensor) -> Tensor:
+        return ((x.double() - self.mean) / self.scale) @ self.to_z
+
+    def inverse(self, z: Tensor) -> Tensor:
+        return z.double() @ self.to_x * self.scale + self.mean
+
+    def breaks(self, x: Tensor) -> Tensor:
+        z, size = self._sizes(x)
+        error = size * (DIGITS * _digits(x).maximum(self.digits)).clamp_min(SLACK)
+        error = error + error @ self.to_z.abs() @ self.to_x.abs()
+        return ~self.kept & ((z - z @ self.to_z @ self.to_x).abs() > error)
+
+
+def _digits(x: Tensor) -> Tensor:
+    """What numbers of each column of x (n, N) are rounded to, as a share of their size: (N,)."""
+    digits = torch.from_numpy(np.where(is_single(x.numpy()), SINGLE, DOUBLE))
+    return digits.fill_(SINGLE) if x.dtype == torch.float32 else digits

@@ -1,0 +1,259 @@
+"""A learned density: a machine and the frame it lives in. Scores, samples, gaps and codes, in the data's own units."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm import conditional, measured
+from grbm.conditional import Imputed
+from grbm.data.frame import Frame
+from grbm.data.tables import Table
+from grbm.data.transforms import Elementwise
+from grbm.evaluate import ais, exact
+from grbm.evaluate.watching import log_z_of
+from grbm.model import GRBM
+from grbm.options import Precision
+from grbm.randomness import Blocks, generator, seed_of
+from grbm.reference import Reference
+from grbm.samplers import Annealed, Chains, Gibbs, GlobalMoves, Sampler, sample
+from grbm.samplers.collapsed import annealed
+
+DRAWS = 20  # of the reference, for each of the chains that AIS would have
+PARTING = 50  # Gibbs steps, in which chains that resampling has copied part again
+CHUNK = 8192  # rows at a time
+FEWEST_ANNEALED = 256  # chains: of fewer, importance weights are not known
+
+
+class LogPartition(NamedTuple):
+    """log Z in nats."""
+
+    value: float
+    error: float  # standard error; 0 where exact
+    method: Literal["quadrature", "enumeration", "reference", "AIS"]
+    verdict: str  # whether it can be trusted, in words
+    converged: bool  # the same as a fact; True where exact
+    found: ais.LogZ | None = None  # what was estimated
+
+
+class Score(NamedTuple):
+    """A mean over rows, and its standard error: that of the rows and that of log Z together."""
+
+    mean: float
+    error: float
+    n_rows: int
+    n_without: int = 0  # rows left out: they have no density, since they break what held for all rows learned from
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What an estimator and a run folder both hold.
+
+    Parameters
+    ----------
+    frame : Frame
+        Where the machine lives.
+    model : GRBM
+        Of rows as the frame's transform gives them; computations run on its device.
+    """
+
+    frame: Frame
+    model: GRBM
+
+    def to(self, where: torch.device | torch.dtype) -> "Fitted":
+        """A copy on another device, or of another dtype; itself where it is that already."""
+        if where in (self.model.W.device, self.model.W.dtype):
+            return self
+        return replace(self, model=copy.deepcopy(self.model).to(where))
+
+    def units(self, x: Tensor) -> Tensor:
+        """Rows x (n, N) as the machine sees them (n, K), in its dtype, on its device."""
+        return self.frame.transform.exactly(x.cpu()).to(self.model.W)
+
+    def columns(self, z: Tensor) -> Tensor:
+        """Rows z (n, K) of the machine as rows of the data (n, N), float64, on the CPU."""
+        return self.frame.transform.inverse(z.detach().cpu())
+
+    def jumps(self, n_moves: int = 5) -> GlobalMoves | None:
+        """Chains that jump by draws of what describes the data; None without a reference."""
+        q = self.frame.reference
+        return None if q is None else GlobalMoves(q.widened(self.frame.base), n_moves)
+
+    @torch.no_grad()
+    def log_partition(
+        self,
+        *,
+        n_steps: int = 1000,
+        n_chains: int = 500,
+        seen: Tensor | None = None,
+        settling: int = ais.SETTLING,
+        seed: int = 1,
+    ) -> LogPartition:
+        """log Z of the machine.
+
+        In the plane by quadrature, and up to 20 hidden units by enumeration. Else bridged from the frame's reference
+        (`grbm.evaluate.bridging`), with 20 draws of it for each of ``n_chains`` and a tenth of ``n_steps`` states of
+        chains that jump by such draws; or, without one, by AIS from both ends with ``n_steps`` temperatures, whose
+        chains go back from rows ``seen`` (n, K) after ``settling`` steps.
+        """
+        if (grid := exact.plane(self.model)) is not None:
+            return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
+        if exact.is_enumerable(self.model):
+            return LogPartition(exact.log_z(self.model), 0.0, "enumeration", "Exact.", converged=True)
+        jumps = self.jumps()
+        if jumps is not None:
+            n_draws, n_states = DRAWS * n_chains, max(1, n_steps // 10)
+            found = log_z_of(self.model, jumps, n_states=n_states, n_draws=n_draws, seed=seed)
+        else:
+            how: dict[str, Any] = {"n_steps": n_steps, "n_chains": n_chains, "settling": settling, "seed": seed}
+            found = ais.log_z(self.model, seen, base=self.frame.base, **how)
+        method: Literal["reference", "AIS"] = "AIS" if jumps is None else "reference"
+        return LogPartition(found.log_z, found.error, method, f"{found.finding}.", found.converged, found)
+
+    @torch.no_grad()
+    def log_prob(self, x: Tensor, log_z: float) -> Tensor:
+        """log p of rows x (n, N) in nats, in the units of the data: (n,) float64.
+
+        The machine knows z, so log p(x) = −F(z) − log Z + log |dz/dx|: without the last term, two standardisations of
+        the same data could not be compared. It is a density of the columns that the frame has kept; −inf where others
+        contradict what held for all rows that were learned from.
+        """
+        transform = self.frame.transform
+        log_p = self.to(torch.float64).model.log_prob(transform.exactly(x.cpu()).to(self.model.W.device), log_z)
+        return (log_p.cpu() + transform.log_det).masked_fill(transform.breaks(x.cpu()).any(1), -torch.inf)
+
+    def log_likelihood(
+        self, rows: Table, log_z: float, log_z_error: float = 0.0, *, levels: int | None = None, seed: int = 0
+    ) -> Score:
+        """Mean log-density of ``rows`` (n, N), in nats per sample; of those that have one.
+
+        Parameters
+        ----------
+        rows : Tensor or StoredTable
+            In their own units; tables may be larger than memory.
+        log_z, log_z_error : float
+            As `log_partition` gives them.
+        levels : int, optional
+            For numbers k/(levels − 1), k = 0..levels − 1, such as pixels: dequantise. A density can be arbitrarily high
+            at single points, so each k becomes k + u, u uniform in [0, 1), and what is returned is the density of k +
+            u. Its mean is at most the log-probability of the integers themselves (Theis, van den Oord & Bethge 2016),
+            in nats; `bits_per_dimension` turns it round.
+        seed : int
+            Of u.
+        """
+        exactly, transform = self.to(torch.float64), self.frame.transform
+        unit = 0.0 if levels is None else int(transform.kept.sum()) * math.log(levels - 1)
+        rng, found = generator(seed, "dequantisation"), []
+        for first in range(0, len(rows), CHUNK):
+            x = rows[first : first + CHUNK].double()
+            x = x[~transform.breaks(x).any(1)]
+            if levels is not None:
+                x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
+            found.append(exactly.log_prob(x, log_z) - unit)
+        log_p = torch.cat(found) if found else torch.empty(0)
+        n = len(log_p)
+        if n == 0:
+            return Score(-math.inf, 0.0, 0, len(rows))
+        error = float(log_p.std(correction=0)) / math.sqrt(n)
+        return Score(float(log_p.mean()), math.hypot(error, log_z_error), n, len(rows) - n)
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Tensor:
+        """Hidden probabilities p(h = 1 | v) of rows x (n, N): (n, M), on the CPU."""
+        codes: Tensor = self.model(self.units(x))
+        return codes.cpu()
+
+    @torch.no_grad()
+    def sample(self, n: int, *, n_steps: int = 500, seed: int = 1) -> Tensor:
+        """Draws (n, N) in the units of the data: chains of ``n_steps`` Gibbs steps, or as many moves with as many.
+
+        Chains of whitened data start at annealed hidden units and jump by draws of what describes the data. Others are
+        annealed from the frame's base, and their importance weights give far clusters their shares.
+        """
+        if (jumps := self.jumps()) is not None:
+            return self.columns(self.walk(jumps, n, n_steps=-(-n_steps // jumps.n_moves), seed=seed).v)
+        path = Annealed(self.frame.base)
+        drawn = sample(self.model, path, n_chains=max(n, FEWEST_ANNEALED), n_steps=n_steps, seed=seed)
+        some = torch.randperm(len(drawn.v), generator=generator(seed, "some"))[:n]
+        v0 = drawn.v[some.to(drawn.v.device)]
+        return self.columns(sample(self.model, Gibbs(), v0=v0, n_steps=PARTING, seed=seed).v)
+
+    @torch.no_grad()
+    def walk(
+        self,
+        sampler: Sampler,
+        n: int,
+        *,
+        n_steps: int,
+        seed: int = 1,
+        mean: bool = False,
+        keep_at: Sequence[int] | None = None,
+        precision: Precision = "highest",
+    ) -> Chains:
+        """``n`` chains of ``sampler`` from noise, as `grbm.sample` runs them, in the machine's units.
+
+        Those of `GlobalMoves` start at annealed hidden units, which know of every mode.
+        """
+        start: dict[str, Any] = {"n_chains": n}
+        if isinstance(sampler, GlobalMoves):
+            rng = Blocks(seed_of(seed, "annealed"), 1, device=self.model.W.device)
+            start = {"v0": annealed(self.model.freeze(), n, rng)}
+        how: dict[str, Any] = {"mean": mean, "keep_at": keep_at, "precision": precision}
+        return sample(self.model, sampler, **start, n_steps=n_steps, seed=seed, **how)
+
+    @torch.no_grad()
+    def impute(
+        self,
+        x: Tensor,
+        noise_std: Any = 0.0,
+        *,
+        n_steps: int = 200,
+        n_chains: int = 4,
+        n_replicas: int | None = None,
+        seed: int = 0,
+    ) -> Imputed:
+        """Means and deviations of what rows x (n, N) are without gaps (NaN), and without noise; float64.
+
+        Parameters
+        ----------
+        x : Tensor
+        noise_std : number or array
+            Deviation of normal noise, one or one for each column. What is known without it is given back as it is.
+        n_steps, n_chains : int
+            Of chains for each row; a quarter of the steps does not count.
+        n_replicas : int, optional
+            Temper the chains, which goes with units that are columns.
+
+        Raises
+        ------
+        ValueError
+            For replicas where units are no columns, or rows have several contrasts.
+        """
+        transform, x = self.frame.transform, x.double().cpu()
+        noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
+        steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains, "seed": seed}
+        jumps, base = self.jumps(), self.frame.base
+        if isinstance(transform, Elementwise) and self.model.contrasts is None:
+            noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
+            found = conditional.impute(
+                self.model, self.units(x), noise_var=noise, n_replicas=n_replicas, base=base, **steps
+            )
+            found = Imputed(self.columns(found.mean), transform.deviations_in_columns(found.std.cpu()))
+        elif n_replicas:
+            raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
+        else:
+            one = Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
+            reference = one if jumps is None else jumps.reference
+            found = measured.impute(self.model, transform, reference, x, noise_var, **steps)
+        known = ~x.isnan() & (noise_var == 0)
+        return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
+
+
+def bits_per_dimension(score: Score, n_visible: int) -> Score:
+    """−log₂ p per visible unit, from nats per sample of dequantised rows."""
+    unit = n_visible * math.log(2)
+    return Score(-score.mean / unit, score.error / unit, score.n_rows)

@@ -1,0 +1,97 @@
+"""Learning to the end: updates, looks at held-out rows, the best of what was seen; one policy for all that learns."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from grbm.callbacks import Callback, EarlyStopping, KeepBest, Progress
+from grbm.data.frame import Frame
+from grbm.data.tables import ColumnStatistics, Table, spread
+from grbm.distributed import ALONE, ProcessGroup
+from grbm.errors import DivergenceError
+from grbm.evaluate.watching import is_gaussian_enough
+from grbm.initialise import gaussian_
+from grbm.objectives import Objective
+from grbm.options import FitOptions, Precision
+from grbm.recipe import Recipe
+from grbm.rows import Rows
+from grbm.start import begin, frame_of
+from grbm.training import TrainState, fit
+
+SEEN = 4000  # rows learned from that one Gaussian is tried on
+
+Ended = Literal["finished", "early", "stopped"]
+
+
+def learn(
+    state: TrainState,
+    rows: Tensor | Rows | Dataset[object] | DataLoader[object],
+    objective: Objective,
+    options: FitOptions,
+    *,
+    keep: KeepBest | None = None,
+    callbacks: Sequence[Callback] = (),
+    precision: Precision = "highest",
+    group: ProcessGroup = ALONE,
+) -> Ended:
+    """Learn ``rows`` (n, K) up to update ``options.n_updates``, or until a callback ends it.
+
+    Parameters
+    ----------
+    state, rows, objective, options, precision, group
+        As in `grbm.fit`, which makes the updates.
+    keep : KeepBest, optional
+        Looks at held-out rows, keeps what was best, and takes back what went wrong.
+    callbacks : sequence of Callback
+        Told of every update.
+
+    Raises
+    ------
+    DivergenceError
+        When numbers leave the finite world, even at 1/64 of the learning rate where ``keep`` takes back.
+    """
+    while state.update < options.n_updates and not any(callback.stops for callback in callbacks):
+        try:
+            for metrics in fit(state, rows, objective, options, precision=precision, group=group):
+                nats = None if keep is None else keep.look(state)
+                best = None if keep is None else keep.best
+                for callback in callbacks:
+                    callback.after(Progress(state.update, options.n_updates, nats, best, state, metrics))
+                if any(callback.stops for callback in callbacks):
+                    break
+        except DivergenceError:
+            if keep is None or not keep.take_back(state):
+                raise
+    ended = next((callback for callback in callbacks if callback.stops), None)
+    return "finished" if ended is None else "early" if isinstance(ended, EarlyStopping) else "stopped"
+
+
+def one_gaussian(
+    keep: KeepBest | None,
+    recipe: Recipe,
+    frame: Frame,
+    rows: Tensor | Rows,
+    table: Table,
+    stats: ColumnStatistics,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    where: str = "X",
+) -> tuple[Frame, TrainState] | None:
+    """One Gaussian of all rows, in a frame of its own, where it is as good as the best that was learned; else None.
+
+    ``rows`` (n, K) were learned from; ``table`` (n', N) has the held-out ones too, which can improve one Gaussian. The
+    state is where learning would begin there.
+    """
+    if keep is None or keep.best is None:
+        return None
+    seen = rows[spread(len(rows), SEEN)]
+    if not is_gaussian_enough(frame, keep.model(), keep.best, keep.watch.rows, seen):
+        return None
+    whole = frame_of(recipe, table, stats, seed=seed, where=where)
+    state = begin(recipe, whole, whole.transform(table[spread(len(table), SEEN)]), seed, device)
+    gaussian_(state.model, *(x.to(state.model.W) for x in whole.base))
+    return whole, state

@@ -1,0 +1,289 @@
+"""What a run in progress logs and saves, as callbacks of learning, and when."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from grbm.callbacks import Callback, Progress
+from grbm.data.images import tile
+from grbm.data.tables import spread
+from grbm.distributed import ProcessGroup
+from grbm.errors import UserError
+from grbm.evaluate.distance import energy_distance
+from grbm.evaluate.watching import Nats
+from grbm.model import GRBM
+from grbm.randomness import generator
+from grbm.runs import checkpoint, claiming
+from grbm.runs import folder as run_folder
+from grbm.runs.folder import CHECKPOINTS
+from grbm.runs.logs import Log, Record
+from grbm.runs.preparing import Prepared
+from grbm.samplers.engines import engine_name
+from grbm.samplers.trajectory import swap_rate
+from grbm.training import StepMetrics, TrainState
+from grbm.typed import restore
+
+BROAD = 4.0  # times the data's variance: a unit so broad has been given up by the model
+
+
+def broadest(var: Tensor, data_var: Tensor) -> tuple[int, float]:
+    """The visible unit that is broadest beside the data, and how many times; data that hardly vary count as others."""
+    ratio = var.cpu() / data_var.clamp_min(float(data_var.mean()))
+    return int(ratio.argmax()), float(ratio.max())
+
+
+class Place:
+    """A run's folder while it is trained: what was locked, and must stay where it is."""
+
+    def __init__(self, folder: Path, log: Log | None) -> None:
+        self.folder, self.log, self.identity = folder, log, claiming.identity(folder)
+
+    def require(self, update: int) -> None:
+        """Raise UserError where the folder is no longer where it was: what is written there would be no run."""
+        if claiming.identity(self.folder) != self.identity or (self.log is not None and self.log.lost):
+            raise UserError(
+                f"{self.folder}, or a file in it, was removed, renamed or replaced while it was trained, so training "
+                f"stopped at update {update:,} and nothing more was written. If it was renamed, go on with: "
+                f"grbm resume and its new name."
+            )
+
+
+class Counts(NamedTuple):
+    """What a log remembers, so that a resumed run logs as one never interrupted."""
+
+    seconds: float
+    clipped: int  # updates since the last record whose gradient was clipped
+    since: int  # updates since the last record
+    scores: list[float]  # energy distances since the last checkpoint
+
+
+class MetricsLog(Callback):
+    """Lines of metrics.jsonl, pictures of the chains, and a remark on units that the machine gives up."""
+
+    def __init__(self, run: Prepared, place: Place, group: ProcessGroup, warn: Callable[[str], None]) -> None:
+        self.warn: Callable[[str], None] | None = warn  # until it was used
+        self.config, self.frame, self.image_shape = run.config, run.frame, run.dataset.image_shape
+        self.place, self.group, self.record = place, group, None
+        self.seen = run.data[spread(len(run.data), 512)]
+        self.test = run.frame.transform(run.dataset.test[:512]).to(run.state.model.W.device)
+        self.started, self.clipped, self.since = time.perf_counter(), torch.tensor(0), 0
+        self.scores: list[float] = []
+
+    record: Record | None  # the last update's, where it has one
+
+    def state_dict(self) -> dict[str, Any]:
+        seconds = round(time.perf_counter() - self.started, 3)
+        return Counts(seconds, int(self.clipped), self.since, self.scores)._asdict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        seconds, clipped, self.since, self.scores = restore(Counts, state)
+        self.started, self.clipped = time.perf_counter() - seconds, torch.tensor(clipped)
+
+    def after(self, progress: Progress) -> None:
+        train, metrics, log = self.config.train, progress.metrics, self.config.log
+        if train.clip_norm is not None:
+            is_clipped = (metrics.grad_norm > train.clip_norm).long()
+            self.clipped = self.clipped.to(is_clipped) + is_clipped  # no wait for a GPU
+        self.since += 1
+        self.record = None
+        every = max(1, train.n_updates // log.points)
+        is_due = progress.update % every == 0 or progress.update in (1, train.n_updates)
+        if not (is_due or progress.update > train.first_round or progress.nats is not None):
+            return
+        chains = self.group.all_gather(metrics.negative.v)
+        if self.place.log is not None:
+            self.place.require(progress.update)
+            self.record = self._write(progress, chains)
+            between = every * max(1, log.points // max(1, log.images))
+            if self.image_shape is not None and log.images and progress.update % between == 0:
+                self._picture(progress.state, self.image_shape, chains)
+        self.clipped, self.since = torch.tensor(0), 0
+
+    def _write(self, progress: Progress, chains: Tensor) -> Record:
+        assert self.place.log is not None
+        record = record_of(
+            progress.state, progress.metrics, chains, self.seen, self.test, self.config.train.min_var
+        ) | _nats(progress.nats, self.frame.transform.log_det)
+        record["clipped"] = int(self.clipped) / self.since
+        record["seconds"] = round(time.perf_counter() - self.started, 3)
+        if record["energy_distance"] is not None:
+            self.scores.append(record["energy_distance"])
+        self.place.log.write(record)
+        self._remark(progress.state)
+        return record
+
+    @torch.no_grad()
+    def _remark(self, state: TrainState) -> None:
+        """Say so, once, where a visible unit has become far broader than the data."""
+        unit, times = broadest(state.model.var, self.frame.base.var)
+        late = state.update >= self.config.train.n_updates / 10  # not where it started so
+        if self.warn is not None and late and times > BROAD:
+            self.warn(
+                f"At update {state.update:,} visible unit {unit} has {times:.3g} times the data's variance: the "
+                f"model is giving it up. If it stays so, lower the learning rate (--lr)."
+            )
+            self.warn = None
+
+    @torch.no_grad()
+    def _picture(self, state: TrainState, shape: tuple[int, int, int], chains: Tensor) -> None:
+        """The chains' conditional means."""
+        assert self.place.log is not None
+        rng = generator(state.seed, "shown", state.update, device=chains.device)
+        mean = state.model.reconstruction(state.model.at_any_contrast(chains[:64], rng))
+        picture = tile(self.frame.transform.inverse(mean.cpu()), shape, 16)
+        self.place.log.image("chains", picture, state.update)
+
+
+class Trajectory(Callback):
+    """Models along training: another wherever chains of now and those of the last one kept would rarely swap."""
+
+    def __init__(self, run: Prepared, place: Place, group: ProcessGroup) -> None:
+        config = run.config
+        self.least = config.checkpoint.trajectory or (0.4 if config.sampler.name == "trajectory-tempering" else 0.0)
+        self.place, self.group = place, group
+        self.kept = run_folder.read_trajectory(place.folder, run.state.update)[-1:]  # the last one, and its chains
+
+    def after(self, progress: Progress) -> None:
+        update, state = progress.update, progress.state
+        if self.least == 0 or update % max(1, update // 100):
+            return
+        chains = self.group.all_gather(progress.metrics.negative.v)
+        if not self.group.is_leader:
+            return
+        self.place.require(update)
+        now = copy.deepcopy(state.model)
+        for before, v in self.kept:
+            n = min(len(v), len(chains))
+            old, new = (model.to(chains.device).freeze() for model in (before, now))
+            if swap_rate(old.free_energy, new.free_energy, v[:n].to(chains), chains[:n]) >= self.least:
+                return
+        run_folder.save_trajectory(self.place.folder, update, now, chains)
+        self.kept = [(now, chains)]
+
+
+class Checkpoints(Callback):
+    """Checkpoints by the clock and by count, each with what all callbacks remember."""
+
+    def __init__(
+        self,
+        run: Prepared,
+        place: Place,
+        group: ProcessGroup,
+        name: str,
+        log: MetricsLog,
+        others: Mapping[str, Callback],
+    ) -> None:
+        self.config, self.place, self.group, self.name = run.config, place, group, name
+        self.log, self.remembering = log, {"log": log, **others}
+        self.notes = {"data": run.measured.fingerprint, "engine": engine_name(run.state.model.W.device)}
+        self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
+
+    def after(self, progress: Progress) -> None:
+        how, group = self.config.checkpoint, self.group
+        is_due = time.perf_counter() - self.saved_at > max(60 * how.minutes, 50 * self.saved_in)
+        if is_due and group.is_leader:
+            group.requests.add("save")
+        by_count = how.updates is not None and progress.update % how.updates == 0
+        if progress.update < self.config.train.n_updates and (by_count or "save" in group.agreed):
+            self.save(progress.state)
+
+    def save(self, state: TrainState) -> None:
+        """A checkpoint, unless this update has one."""
+        if self.saved_update == state.update:
+            return
+        began = time.perf_counter()
+        state.settle()
+        if not self.group.agree(list(state.model.state_dict().values())):
+            raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
+        if self.place.log is not None:
+            self.place.require(state.update)
+            self.place.log.flush()  # first: the checkpoint relies on these lines
+        scores, self.log.scores = self.log.scores, []
+        notes: dict[str, Any] = self.notes | {"score": sum(scores) / len(scores) if scores else None}
+        remembered = {name: callback.state_dict() for name, callback in self.remembering.items()}
+        folder = self.place.folder / CHECKPOINTS
+        checkpoint.save(folder, state, run=self.name, notes=notes, callbacks=remembered, group=self.group)
+        if self.group.is_leader:
+            checkpoint.prune(folder, self.config.checkpoint.keep, state.update, self.name)
+        self.group.requests.discard("save")
+        self.saved_at, self.saved_update = time.perf_counter(), state.update
+        self.saved_in = self.saved_at - began
+
+    def last_saved(self) -> str:
+        """What a user can go on from."""
+        if self.saved_update == 0:
+            return "there is no checkpoint yet: free some space and train again with --overwrite."
+        return (
+            f"the checkpoint of update {self.saved_update} is whole: free some space, then: grbm resume "
+            f"{self.place.folder}"
+        )
+
+
+class Interrupt(Callback):
+    """Stop after this update where a signal has asked for it, in all processes of a run."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+
+    def after(self, progress: Progress) -> None:
+        self.stops = "stop" in self.group.agreed and progress.update < progress.n_updates
+
+
+def machine_of(model: GRBM, group: ProcessGroup, engine: str) -> str:
+    """What a run is trained on."""
+    device, size = model.W.device, group.world_size
+    cuda = device.type == "cuda"
+    what = torch.cuda.get_device_name(device) if cuda else f"CPU, {_counted(torch.get_num_threads(), 'thread')}"
+    processes = f", {size} processes" if size > 1 else ""
+    return f"{what}{processes}; PyTorch {torch.__version__}, chains in {engine} code"
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _nats(nats: Nats | None, log_det: float) -> Record:
+    """What a look at the validation rows says, in the data's units; nothing where there was none."""
+    if nats is None:
+        return {"nats_validation": None, "nats_error": None, "log_z": None, "log_z_error": None}
+    found = {"nats_validation": nats.mean + log_det, "nats_error": nats.error}
+    found |= {"log_z": nats.log_z.log_z, "log_z_error": nats.log_z.error}
+    return {name: x if math.isfinite(x) else None for name, x in found.items()}
+
+
+@torch.no_grad()
+def record_of(
+    state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
+) -> Record:
+    """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
+    model = state.model
+    shown = model.at_any_contrast(chains, generator(state.seed, "shown", state.update, device=chains.device))
+    reconstruction = model.reconstruction(data)
+    log_var, mean_h = state.model.log_var, metrics.data_mean_h
+    numbers = {
+        "update": state.update,
+        "learning_rate": state.optimizer.param_groups[0]["lr"],
+        "grad_norm": float(metrics.grad_norm),
+        "reconstruction": float((data - reconstruction).square().mean()),
+        "var_mean": float(log_var.exp().mean()),
+        "log_var_mean": float(log_var.mean()),
+        "log_var_min": float(log_var.min()),
+        "log_var_max": float(log_var.max()),
+        "at_floor": float((log_var <= math.log(min_var) + 1e-6).double().mean()),
+        "hidden_off": float((mean_h < 0.01).double().mean()),
+        "hidden_on": float((mean_h > 0.99).double().mean()),
+        "free_energy_data": float(model.free_energy(data).mean()),
+        "free_energy_test": float(model.free_energy(test).mean()) if len(test) else None,
+        "free_energy_chains": float(model.free_energy(shown).mean()),
+        "energy_distance": float(energy_distance(shown, data)),
+        "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
+        "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
+        "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
+    }
+    return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}  # JSON has no NaN

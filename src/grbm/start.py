@@ -1,0 +1,161 @@
+"""Before the first update: what a table is, the frame of its rows, the machine that learning starts from.
+
+One recipe (`grbm.recipe`) becomes objects here, for the estimator and for runs alike.
+"""
+
+import torch
+from torch import Tensor
+
+from grbm.contrasts import scaled_gaussians
+from grbm.data.frame import Frame
+from grbm.data.splitting import first_of_each, split
+from grbm.data.standardise import base_of, standardise
+from grbm.data.tables import ColumnStatistics, Table, chunks, nothing_varies, spread
+from grbm.data.transforms import Transform
+from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
+from grbm.errors import UserError
+from grbm.initialise import anchored_, matched_, sparse_
+from grbm.model import GRBM
+from grbm.options import sees_clusters
+from grbm.randomness import generator
+from grbm.recipe import Facts, ModelConfig, Recipe
+from grbm.rows import Rows
+from grbm.training import TrainState
+
+FEWEST_HELD_OUT = 10
+FEWEST_ROWS = 20  # that are whitened by default
+MANY = 20_000  # rows that facts, and coordinates of tables on a disk, are found from
+ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # rows that hidden units begin at
+
+
+def facts_of(table: Table, same: Tensor | None = None) -> Facts:
+    """What the settings of a table (n, N) follow from; its copies are equal in ``same`` (`grbm.data.splitting`)."""
+    n, n_columns = table.shape
+    n_rows = n if same is None else len(first_of_each(same))
+    if n_columns > WIDEST_TABLE:  # of which nothing hangs on the number of units
+        return Facts(n_rows, n_columns, suits_whitening=False)
+    some = table[spread(n, MANY)].double().numpy()
+    return Facts(n_rows, int(independent(some).sum()), n >= FEWEST_ROWS and suits_whitening(some))
+
+
+def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to learn from, and of those to score: at least ten, but none of fewer than forty.
+
+    Copies, equal in ``same`` (`grbm.data.splitting`), stay together, and one of them is scored for all: as many rows
+    would seem to say more than they do.
+    """
+    order = torch.randperm(n_rows, generator=generator(seed, "validation"))
+    n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_rows >= 4 * FEWEST_HELD_OUT else 0
+    learned_from, held = split(order, n, same)
+    return learned_from, held if same is None else held[first_of_each(same[held])]
+
+
+def frame_of(
+    recipe: Recipe,
+    table: Table,
+    stats: ColumnStatistics,
+    learned_from: Tensor | None = None,
+    *,
+    n_channels: int = 1,
+    floor: float = 0.0,
+    seed: int = 0,
+    where: str = "X",
+) -> Frame:
+    """The frame of a table (n, N): of all its rows as far as columns go, whitened of those to learn from alone.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    table : Table
+        The rows; of those on a disk, whitening reads 20,000.
+    stats : ColumnStatistics
+        Of all of them.
+    learned_from : Tensor, optional
+        Numbers of the rows that are not held out; all by default.
+    n_channels, floor
+        As in `grbm.data.standardise.standardise`.
+    seed : int
+        Of what is drawn on the way.
+    where : str
+        What errors call the table.
+
+    Raises
+    ------
+    UserError
+        Where nothing varies, or rows that whitening did not read break relations that it found.
+    """
+    how = recipe.model
+    if recipe.standardise == "whiten":
+        numbers = torch.arange(len(table)) if learned_from is None else learned_from
+        some = numbers if isinstance(table, Tensor) else numbers[spread(len(numbers), MANY)]
+        rows = table[some].double().numpy()
+        frame = whiten(rows, fine=sees_clusters(how.n_hidden), n_contrasts=how.contrasts, seed=seed)
+        if len(some) < len(numbers) and not frame.transform.kept.all():
+            _refuse_exceptions(frame.transform, table, numbers, len(some), where)
+        return frame
+    transform = standardise(stats, recipe.standardise, n_channels=n_channels, floor=floor)
+    if not transform.n_units:
+        raise nothing_varies(len(table))
+    base = base_of(transform, stats)
+    if how.contrasts in (None, 1):
+        return Frame(transform, base)
+    units = _with_contrast(how, transform.kept)
+    squares = (transform(table[spread(len(table), MANY)]) - base.mean).square() / base.var
+    contrasts = scaled_gaussians(
+        squares.sum(1) if units is None else squares @ units, base.mean.clone(), how.contrasts, units
+    )
+    return Frame(transform, base, contrasts=contrasts.to(base.mean))
+
+
+def _refuse_exceptions(transform: Transform, table: Table, learned_from: Tensor, n_seen: int, where: str) -> None:
+    """Raise UserError for rows that break a relation, such as a constant, of the rows used for whitening."""
+    counts, counted = torch.zeros(transform.n_columns, dtype=torch.int64), torch.zeros(len(table), dtype=torch.bool)
+    counted[learned_from] = True
+    for first, rows in chunks(table):
+        counts += transform.breaks(torch.from_numpy(rows))[counted[first : first + len(rows)]].sum(0)
+    if counts.any():
+        column = int(counts.argmax())
+        raise UserError(
+            f"{where}, column {column}: {int(counts[column]):,} of {len(learned_from):,} rows break a linear relation, "
+            f"or a constant value, that holds in the {n_seen:,} rows used for whitening. Remove the column, or those "
+            f"rows."
+        )
+
+
+def _with_contrast(how: ModelConfig, kept: Tensor) -> Tensor | None:
+    """1 for each unit that has contrast, 0 for others, of the columns ``kept`` (N,) bool; None where all have."""
+    if how.contrast_units is None:
+        return None
+    units = torch.zeros(len(kept))
+    try:
+        first, last = (int(end) if end.strip() else None for end in how.contrast_units.split(":"))
+    except ValueError as error:
+        raise UserError(
+            f"--model.contrast-units must be FIRST:LAST, such as 1: for all but the first, got {how.contrast_units!r}."
+        ) from error
+    units[first:last] = 1
+    units = units[kept]
+    if not units.any():
+        raise UserError(f"--model.contrast-units {how.contrast_units} is none of the {len(units)} visible units.")
+    return units
+
+
+def begin(
+    recipe: Recipe, frame: Frame, rows: Tensor | Rows, seed: int, device: torch.device | str = "cpu"
+) -> TrainState:
+    """The state of training before the first update, for rows (n, K) as the machine sees them."""
+    model, how = GRBM(rows.shape[1], recipe.model.n_hidden, seed=seed), recipe.model
+    if how.start != "paper":
+        some = rows[spread(len(rows), ANCHORS[how.start])].cpu()  # tables may be sorted
+        if frame.contrasts is not None:
+            some = frame.contrasts.removed(some, frame.base.energy, generator(seed, "contrasts"))
+        match how.start:
+            case "matched":
+                matched_(model, some, n_at_work=how.n_at_work, seed=seed)
+            case "sparse":
+                sparse_(model, some, seed=seed)
+            case "anchored":
+                anchored_(model, some, var=how.anchor_var, length=how.anchor_length, seed=seed)
+    model.contrasts = frame.contrasts
+    model.to(device)
+    return TrainState(model, recipe.train.build(model), seed=seed)

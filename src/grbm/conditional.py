@@ -162,7 +162,7 @@ def impute(
     observed = torch.as_tensor(observed)
     if observed.ndim != 2 or observed.shape[1] != model.n_visible:
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
-    if model.contrasts is not None:
+    if model.contrasts.n > 1:
         raise ValueError("Gaps in data of several contrasts are filled by grbm.measured.impute.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")

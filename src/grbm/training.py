@@ -346,12 +346,12 @@ def _weigh_contrasts(state: TrainState, data: Tensor | Rows, scales: bool) -> No
 
     And their ``scales`` too, where asked for.
     """
-    if state.model.contrasts is None or state.update == 0:  # a machine that has learned nothing tells nothing
+    if state.model.contrasts.n == 1 or state.update == 0:  # a machine that has learned nothing tells nothing
         return
     n = min(ROWS, len(data))
     rows = data[(torch.arange(n) * len(data) // n).to(_device_of(data))]
     for model in (state.model, state.average):
-        if model is not None and model.contrasts is not None:
+        if model is not None:
             energy = model.freeze()
             slope = energy.free_energy_grad if scales else None
             model.contrasts = model.contrasts.followed(rows, energy.free_energy, slope)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.contrasts import Contrasts
+from grbm.contrasts import UNIT, Contrasts
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.model import GRBM, Base, base_for
@@ -125,14 +125,14 @@ def score(model: GRBM, sampler: Sampler, rows: Tensor, start: Tensor | None = No
 
 
 @torch.no_grad()
-def gaussian_nats(base: Base, rows: Tensor, contrasts: Contrasts | None = None) -> float:
+def gaussian_nats(base: Base, rows: Tensor, contrasts: Contrasts = UNIT) -> float:
     """The mean log-likelihood of ``rows`` (n, N) under one Gaussian with independent units, or at several contrasts."""
     return float(_gaussian(base, rows, contrasts).mean())
 
 
 @torch.no_grad()
 def is_gaussian_enough(
-    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference | None, contrasts: Contrasts | None = None
+    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference | None, contrasts: Contrasts = UNIT
 ) -> bool:
     """Whether one Gaussian describes held-out ``rows`` (n, N) as well as the model, to which they have ``mean`` nats.
 
@@ -147,7 +147,6 @@ def is_gaussian_enough(
     return float(apart.mean()) < doubt
 
 
-def _gaussian(base: Base, rows: Tensor, contrasts: Contrasts | None) -> Tensor:
+def _gaussian(base: Base, rows: Tensor, contrasts: Contrasts) -> Tensor:
     base, rows = Base(*(x.double().cpu() for x in base)), rows.double().cpu()
-    found = base.energy(rows) if contrasts is None else contrasts.to(rows).free_energy(rows, base.energy)
-    return -found - base.log_z(0)
+    return -contrasts.to(rows).free_energy(rows, base.energy) - base.log_z(0)

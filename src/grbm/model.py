@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from grbm import memory
 from grbm.contrasts import NAMES, UNIT, Contrasts, from_tensors
-from grbm.energy import Base, Energy, Sized, Tempering, base_for, softplus
+from grbm.energy import Base, Energy, Sized, TemperedEnergy, base_for, softplus
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
 from grbm.options import Precision
 from grbm.randomness import Rng, generator
 
-__all__ = ["GRBM", "Base", "Energy", "Tempering", "base_for", "softplus"]
+__all__ = ["GRBM", "Base", "Energy", "TemperedEnergy", "base_for", "softplus"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
 

@@ -6,7 +6,7 @@ as it is. Block Gibbs between the two leaves p(v, h | y) unchanged: nothing to t
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Conditional(Sampler):
     observed: Tensor
     noise_var: Tensor | float = 0.0
     exact = True  # it leaves p(v, h | y) unchanged
-    conditions: ClassVar[bool] = True
+    conditions = True
 
     def __post_init__(self) -> None:
         if not (torch.as_tensor(self.noise_var) >= 0).all():

@@ -19,7 +19,7 @@ from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
-from grbm.objectives import PCD, Objective
+from grbm.objectives import Objective
 from grbm.options import has_rounds, recipe_for, sees_clusters
 from grbm.quasi_newton import REMEMBERED
 from grbm.randomness import generator
@@ -189,7 +189,7 @@ def _require_memory(config: RunConfig, n_visible: int, objective: Objective | No
         "use fewer --model.n-hidden" + (", or --train.rounds 0" if config.train.rounds else ""),
         device,
     )
-    n_chains = getattr(objective, "n_chains", None) or config.train.batch_size
+    n_chains = (objective and objective.n_chains) or config.train.batch_size
     require_memory(
         4.0 * 2 * n_chains * (config.sampler.n_replicas or 1) * (n_visible + n_hidden),
         f"{n_chains:,} chains",
@@ -214,13 +214,13 @@ def _objective(
     batch_size = min(config.train.batch_size, n_rows)
     objective = config.objective.build(config.sampler.build(base, reference), batch_size)
     config.sampling.sampler.build(base, reference)  # so that a wrong option is refused now and not after training
-    if config.train.n_blocks(batch_size, objective) % group.world_size:
+    if config.train.n_blocks(batch_size, objective.n_chains) % group.world_size:
         raise UserError(
             f"{group.world_size} processes cannot share {config.train.blocks} blocks of {batch_size} rows and "
-            f"{getattr(objective, 'n_chains', None) or batch_size} chains evenly; choose --train.blocks, "
+            f"{objective.n_chains or batch_size} chains evenly; choose --train.blocks, "
             f"--train.batch-size and --objective.n-chains that {group.world_size} divides."
         )
-    if config.train.rounds and not isinstance(objective, PCD):
+    if config.train.rounds and not objective.persists:
         raise UserError(
             f"Rounds of quasi-Newton steps need persistent chains, not {config.objective.name}: choose "
             f"--train.rounds 0, or --objective.name pcd."

@@ -21,7 +21,6 @@ from grbm.options import Precision
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.reference import Reference
 from grbm.samplers import Annealed, Chains, Gibbs, GlobalMoves, Sampler, sample
-from grbm.samplers.collapsed import annealed
 
 DRAWS = 20  # of the reference, for each of the chains that AIS would have
 PARTING = 50  # Gibbs steps, in which chains that resampling has copied part again
@@ -196,14 +195,16 @@ class Fitted:
     ) -> Chains:
         """``n`` chains of ``sampler`` from noise, as `grbm.sample` runs them, in the machine's units.
 
-        Those of `GlobalMoves` start at annealed hidden units, which know of every mode.
+        Where the sampler can begin anew (`Sampler.anew`), as `GlobalMoves` does at annealed hidden units, they do.
         """
-        start: dict[str, Any] = {"n_chains": n}
-        if isinstance(sampler, GlobalMoves):
-            rng = Blocks(seed_of(seed, "annealed"), 1, device=self.model.W.device)
-            start = {"v0": annealed(self.model.freeze(), n, rng)}
-        how: dict[str, Any] = {"mean": mean, "keep_at": keep_at, "precision": precision}
-        return sample(self.model, sampler, **start, n_steps=n_steps, seed=seed, **how)
+        energy = self.model.freeze(precision)
+        v0 = sampler.anew(energy, n, Blocks(seed_of(seed, "annealed"), 1, device=energy.W.device))
+        how: dict[str, Any] = {"n_steps": n_steps, "seed": seed, "mean": mean, "keep_at": keep_at}
+        if v0 is None:
+            return sample(self.model, sampler, n_chains=n, precision=precision, **how)
+        chains = sample(energy, sampler, v0=v0, **how)  # at unit contrast
+        v = self.model.at_any_contrast(chains.v, generator(seed, "contrasts", device=v0.device))
+        return chains._replace(v=v)
 
     @torch.no_grad()
     def impute(
@@ -237,7 +238,7 @@ class Fitted:
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
         steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains, "seed": seed}
         jumps, base = self.jumps(), self.frame.base
-        if isinstance(transform, Elementwise) and self.model.contrasts is None:
+        if isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
             found = conditional.impute(
                 self.model, self.units(x), noise_var=noise, n_replicas=n_replicas, base=base, **steps

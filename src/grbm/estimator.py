@@ -385,8 +385,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """p(k | v), which of the scales in ``contrasts_`` each row of X has: (n_samples, n_contrasts)."""
         X = self._validated(X)
         fitted = self._fitted(X.dtype)
-        if fitted.model.contrasts is None:
-            return np.ones((len(X), 1), X.dtype)
         with torch.no_grad():
             shares: Array = fitted.model.contrast(fitted.units(torch.tensor(X))).numpy()
         return shares
@@ -680,8 +678,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.intercept_hidden_ = self._best["b"].astype(dtype)
         self.intercept_visible_ = frame.transform.inverse(mu[None])[0].numpy().astype(dtype)
         self.variances_ = (var.exp() @ back.square()).numpy().astype(dtype)
-        known = model.contrasts
-        pairs = [[1.0], [1.0]] if known is None else [known.log_scales.exp().tolist(), known.log_weights.exp().tolist()]
+        pairs = [x.exp().tolist() for x in (model.contrasts.log_scales, model.contrasts.log_weights)]
         self.contrasts_ = np.array(pairs, dtype=dtype).T.copy()
         average = state.average or state.model
         self._raw, self._average = (

@@ -147,8 +147,7 @@ def begin(
     model, how = GRBM(rows.shape[1], recipe.model.n_hidden, seed=seed), recipe.model
     if how.start != "paper":
         some = rows[spread(len(rows), ANCHORS[how.start])].cpu()  # tables may be sorted
-        if frame.contrasts is not None:
-            some = frame.contrasts.removed(some, frame.base.energy, generator(seed, "contrasts"))
+        some = frame.contrasts.removed(some, frame.base.energy, generator(seed, "contrasts"))
         match how.start:
             case "matched":
                 matched_(model, some, n_at_work=how.n_at_work, seed=seed)

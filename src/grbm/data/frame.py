@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grbm.contrasts import Contrasts, from_tensors
+from grbm.contrasts import UNIT, Contrasts, from_tensors
 from grbm.data.transforms import Elementwise, Transform, Whitening
 from grbm.model import Base
 from grbm.reference import Reference
@@ -27,14 +27,14 @@ class Frame:
     reference : Reference, optional
         The mixture of Gaussians that describes whitened data best: chains jump by its draws, and log Z is bridged from
         it.
-    contrasts : Contrasts, optional
+    contrasts : Contrasts
         The scales at which a machine begins; base and reference are of unit contrast.
     """
 
     transform: Transform
     base: Base
     reference: Reference | None = None
-    contrasts: Contrasts | None = None
+    contrasts: Contrasts = UNIT
 
     @property
     def is_whitened(self) -> bool:
@@ -61,7 +61,7 @@ class Frame:
         found = self.transform.tensors() | {"base_mean": self.base.mean, "base_var": self.base.var}
         if self.reference is not None:
             found |= {f"reference_{name}": getattr(self.reference, name) for name in REFERENCE}
-        return found | ({} if self.contrasts is None else self.contrasts.tensors())
+        return found | self.contrasts.tensors()
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Frame":
@@ -73,9 +73,7 @@ class Frame:
         K = transform.n_units
         base = Base(known["base_mean"], known["base_var"])
         _require(base.mean.shape == base.var.shape == (K,) and bool((base.var > 0).all()), "base")
-        contrasts = from_tensors(dict(known), K)
-        _require((contrasts is None) == (not any(name.startswith("contrast_") for name in known)), "contrasts")
-        return cls(transform, base, _reference(known, K), contrasts)
+        return cls(transform, base, _reference(known, K), from_tensors(dict(known), K, "the frame"))
 
 
 NAMES = {"mean", "scale", "columns", "to_z", "to_x", "digits", "base_mean", "base_var"}

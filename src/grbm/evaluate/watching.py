@@ -11,8 +11,8 @@ from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.model import GRBM, Base, base_for
 from grbm.randomness import Blocks, seed_of
-from grbm.samplers import GlobalMoves, ParallelTempering, Sampler, persistent, run_chains
-from grbm.samplers.collapsed import annealed
+from grbm.reference import Reference
+from grbm.samplers import Sampler, run_chains
 from grbm.training import TrainState
 
 BURN_IN = 4  # steps from learning's own chains to the model that is looked at
@@ -33,7 +33,7 @@ class Nats(NamedTuple):
 
 def can_watch(sampler: Sampler) -> bool:
     """Whether the sampler's chains tell log Z: those with a reference or a ladder, which starts at what is known."""
-    return isinstance(sampler, GlobalMoves | ParallelTempering)
+    return sampler.bridge() is not None
 
 
 class Watch:
@@ -81,20 +81,18 @@ def log_z_of(
     """
     energy = model.freeze()
     rng = Blocks(seed, 1, device=energy.W.device)
-    if isinstance(sampler, GlobalMoves):
-        v = annealed(energy, CHAINS, rng)
-    else:
+    bridge, v = sampler.bridge(), sampler.anew(energy, CHAINS, rng)
+    if v is None:
         v = sampler.noise(energy, CHAINS, rng) if start is None else start
     states = []
     for k in range(BURN_IN + n_states):
-        v = persistent(sampler, run_chains(energy, sampler, v, 1, rng).chains)
+        v = sampler.persistent(run_chains(energy, sampler, v, 1, rng).chains)
         states += [v] if k >= BURN_IN else []
-    if isinstance(sampler, GlobalMoves):
-        reference = sampler.reference.to(energy.W)
+    if isinstance(bridge, Reference):
+        reference = bridge.to(energy.W)
         return from_reference(energy, reference, reference.sample(n_draws, rng), torch.stack(states))
-    assert isinstance(sampler, ParallelTempering)
-    base, betas = base_for(sampler.base, energy), sampler.betas().to(energy.W.device)
-    return from_ladder(energy, base, betas, torch.stack(states))
+    assert bridge is not None
+    return from_ladder(energy, base_for(bridge.base, energy), bridge.betas.to(energy.W.device), torch.stack(states))
 
 
 @torch.no_grad()
@@ -111,8 +109,7 @@ def gaussian_log_prob(frame: Frame, rows: Tensor) -> Tensor:
     """log p of rows (n, K) under the frame's one Gaussian, at its contrasts: (n,) float64, on the CPU."""
     rows = rows.double().cpu()
     base = Base(*(x.to(rows) for x in frame.base))
-    found = base.energy(rows) if frame.contrasts is None else frame.contrasts.to(rows).free_energy(rows, base.energy)
-    return -found - base.log_z(0)
+    return -frame.contrasts.to(rows).free_energy(rows, base.energy) - base.log_z(0)
 
 
 @torch.no_grad()

@@ -123,7 +123,7 @@ def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     model, contrasts = on_device(run).model, run.model.contrasts
     assert contrasts is not None
     parts = (model.contrast(z.to(model.W.device)).cpu().numpy() for z in _parts(run, rows))
-    _write(path, np.float32, (len(rows), len(contrasts.log_scales)), parts)
+    _write(path, np.float32, (len(rows), model.contrasts.n), parts)
 
 
 def _write(path: Path, dtype: type[np.generic], shape: tuple[int, int], parts: Iterator[np.ndarray]) -> None:

@@ -16,7 +16,7 @@ from grbm.data.transforms import Transform
 from grbm.devices import pick_device, require_memory
 from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
-from grbm.objectives import PCD, Objective
+from grbm.objectives import Objective
 from grbm.quasi_newton import REMEMBERED
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
@@ -138,7 +138,7 @@ def _require_memory(config: RunConfig, n_visible: int, objective: Objective | No
         "use fewer --model.n-hidden" + (", or --train.rounds 0" if config.train.rounds else ""),
         device,
     )
-    n_chains = getattr(objective, "n_chains", None) or config.train.batch_size
+    n_chains = (objective and objective.n_chains) or config.train.batch_size
     require_memory(
         4.0 * 2 * n_chains * (config.sampler.n_replicas or 1) * (n_visible + n_hidden),
         f"{n_chains:,} chains",
@@ -164,10 +164,10 @@ def _objective(config: RunConfig, n_rows: int, frame: Frame, group: ProcessGroup
     if config.train.n_blocks(batch_size, objective) % group.world_size:
         raise UserError(
             f"{group.world_size} processes cannot share {config.train.blocks} blocks of {batch_size} rows and "
-            f"{getattr(objective, 'n_chains', None) or batch_size} chains evenly; choose --train.blocks, "
+            f"{objective.n_chains or batch_size} chains evenly; choose --train.blocks, "
             f"--train.batch-size and --objective.n-chains that {group.world_size} divides."
         )
-    if config.train.rounds and not isinstance(objective, PCD):
+    if config.train.rounds and not objective.persists:
         raise UserError(
             f"Rounds of quasi-Newton steps need persistent chains, not {config.objective.name}: choose "
             f"--train.rounds 0, or --objective.name pcd."

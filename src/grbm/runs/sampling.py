@@ -12,7 +12,7 @@ from grbm.model import GRBM
 from grbm.recipe import SamplerConfig
 from grbm.runs.config import SamplingConfig
 from grbm.runs.folder import Run, read_trajectory
-from grbm.samplers import Chains, Sampler, TrajectoryTempering, tuned
+from grbm.samplers import Chains, Sampler, TrajectoryTempering
 
 
 def generate(
@@ -59,7 +59,7 @@ def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
                 f"grbm train ... --checkpoint.trajectory 0.4"
             )
         built = replace(built, models=tuple(early.to(model.W.device).freeze() for early, _ in kept))
-    return tuned(built, model.freeze())
+    return built.tuned(model.freeze())
 
 
 @torch.no_grad()

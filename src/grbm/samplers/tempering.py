@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, Walked
+from grbm.samplers.chains import Chains, Ladder, Sampler, Step, StepInfo, Walked
 from grbm.samplers.engines import run_ladder, run_moves
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
@@ -21,7 +21,7 @@ PILOT_CHAINS, PILOT_STEPS, PILOT_ROUNDS = 64, 50, 8  # of `ParallelTempering.tun
 
 
 @dataclass(frozen=True)
-class ParallelTempering(AdaptiveSampler):
+class ParallelTempering(Sampler):
     """R replicas at inverse temperatures 0 = β_0 < ... < β_{R−1} = 1; each step swaps neighbours, then moves all.
 
     Replica r has energy (1 − β_r) E_0 + β_r E_1, where E_0 is the base and E_1 the model, so a swap of neighbouring
@@ -73,6 +73,10 @@ class ParallelTempering(AdaptiveSampler):
         """Whether the sampler that moves each replica is."""
         return self.sampler.exact
 
+    @property
+    def conditions(self) -> bool:
+        return self.sampler.conditions
+
     def betas(self) -> Tensor:
         """The inverse temperatures (R,), float64."""
         if self.ladder is not None:
@@ -93,6 +97,9 @@ class ParallelTempering(AdaptiveSampler):
     def persistent(self, chains: Chains) -> Tensor:
         replicas: Chains = chains.state
         return replicas.v
+
+    def bridge(self) -> Ladder:
+        return Ladder(self.base, self.betas())
 
     def adapted(self, energy: Energy, swap_rate: Tensor) -> "ParallelTempering":
         if self.adapt == 0:

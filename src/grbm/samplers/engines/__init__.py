@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grbm.model import Base, Energy
+from grbm.model import Base, Energy, TemperedEnergy
 from grbm.randomness import Rng, n_blocks, normal, uniform
 from grbm.samplers.chains import Chains, Walked, gather, start_chains
 from grbm.samplers.engines import compiled, native, native_draws, native_paths
@@ -45,7 +45,7 @@ def run_moves(
 
 
 def run_ladder(
-    energy: Energy, base: Base, ladder: Energy, moves: Moves, v: Tensor, n_steps: int, rng: Rng, **options: Any
+    energy: Energy, base: Base, ladder: TemperedEnergy, moves: Moves, v: Tensor, n_steps: int, rng: Rng, **options: Any
 ) -> Walked | None:
     """A whole walk of parallel tempering at once, where an engine can; ``options`` are those of `run_moves`.
 
@@ -67,7 +67,7 @@ def run_given(
     energy: Energy, y: Tensor, share: Tensor, std: Tensor, v: Tensor, n_steps: int, rng: Rng, **options: Any
 ) -> tuple[Chains, native_paths.GivenSums | None] | None:
     """A whole walk under measurements at once, where an engine can: `native_paths.run_given` with its ``options``."""
-    plain = v.ndim == 2 and v.dtype == energy.W.dtype and energy.beta is None
+    plain = v.ndim == 2 and v.dtype == energy.W.dtype and not energy.is_tempered
     if isinstance(rng, torch.Generator) or not plain or not compiled.serves(energy):
         return None
     if len(v) == 0 or len(v) % n_blocks(rng):

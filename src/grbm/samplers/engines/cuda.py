@@ -194,5 +194,5 @@ def run_moves(
 
 def serves(energy: Energy, moves: Moves, v: Tensor, n_steps: int) -> bool:
     """Whether `run_moves` can do this walk: chains under one untempered energy."""
-    plain = energy.beta is None and v.ndim == 2
+    plain = not energy.is_tempered and v.ndim == 2
     return plain and energy.W.is_cuda and energy.W.dtype == torch.float32

@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from grbm.model import Base, Energy
+from grbm.model import Base, Energy, TemperedEnergy
 from grbm.options import Precision
 from grbm.randomness import Blocks, Philox
 from grbm.samplers.chains import Chains, Swaps, Walked
@@ -110,7 +110,7 @@ def walker(shape: Shape) -> Walker:
 def run_ladder(
     energy: Energy,
     base: Base,
-    ladder: Energy,
+    ladder: TemperedEnergy,
     moves: Moves,
     v: Tensor,
     n_steps: int,
@@ -121,8 +121,6 @@ def run_ladder(
     probabilities: bool = False,
 ) -> Walked:
     """A walk of `ParallelTempering`, as `grbm.samplers.engines.run_ladder`; the host waits for nothing."""
-    assert ladder.beta is not None
-    assert ladder.gain is not None
     (R, C, N), M, device = v.shape, energy.n_hidden, energy.W.device
     shape = Shape(
         n_replicas=R, n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
@@ -159,4 +157,4 @@ def run_ladder(
 def serves(energy: Energy, moves: Moves) -> bool:
     """Whether replicas that move so can be walked together here: moves that nothing rejects, driven by draws of h."""
     plain = moves.adjust_from is None and not moves.mean_field
-    return plain and energy.beta is None and energy.W.is_cuda and energy.W.dtype == torch.float32
+    return plain and not energy.is_tempered and energy.W.is_cuda and energy.W.dtype == torch.float32

@@ -134,7 +134,7 @@ class Frame(NamedTuple):
 
 def half_of(energy: Energy, native: ctypes.CDLL) -> int:
     """What walks under ``energy`` are told of products in half precision: 0 where there are none."""
-    wanted = energy.precision == "fast" and energy.beta is None and energy.n_visible > FEW
+    wanted = energy.precision == "fast" and not energy.is_tempered and energy.n_visible > FEW
     return native.grbm_half() if wanted else 0
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from grbm import memory
-from grbm.model import Base, Energy
+from grbm.model import Base, Energy, TemperedEnergy
 from grbm.randomness import Blocks, Philox, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walked
 from grbm.samplers.engines.compiled import library, n_threads
@@ -33,7 +33,7 @@ def serves_moves(moves: Moves) -> bool:
 def run_ladder(
     energy: Energy,
     base: Base,
-    ladder: Energy,
+    ladder: TemperedEnergy,
     moves: Moves,
     v: Tensor,
     n_steps: int,
@@ -49,7 +49,6 @@ def run_ladder(
     """
     native = library()
     assert native is not None
-    assert ladder.beta is not None
     R, C, N = v.shape
     M, T = energy.n_hidden, len(moves.shrink)
     v_row, h_row = padded(N), padded(M)

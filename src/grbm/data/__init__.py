@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING
 from grbm.lazy import lazily
 
 if TYPE_CHECKING:
-    from grbm.data.mixtures import MIXTURES, Mixture
-    from grbm.data.standardise import Standardizer
+    from grbm.data.mixtures import MIXTURES as MIXTURES, Mixture as Mixture
+    from grbm.data.standardise import Standardizer as Standardizer
 
-__all__ = ["MIXTURES", "Mixture", "Standardizer"]
-__getattr__, __dir__ = lazily(
-    __name__, {"grbm.data.mixtures": ["MIXTURES", "Mixture"], "grbm.data.standardise": ["Standardizer"]}
-)
+__getattr__, __dir__ = lazily(__name__)

@@ -33,6 +33,7 @@ def evaluate(options: EvaluateOptions) -> None:
     from grbm.runs.encoding import rows_to_encode, strangeness
 
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
+    sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
     found: dict[str, Any] = {}
     own = None
     try:
@@ -43,7 +44,6 @@ def evaluate(options: EvaluateOptions) -> None:
             raise
         rows = rows_to_encode(run, str(moved.data), note=note)
         note_units(strangeness(run, rows))
-        sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
         with suppress(UserError):
             its = replace(moved, data=None, key=None)
             own = read_run(options.run, options.weights, its, quiet=True).load_data()
@@ -60,15 +60,7 @@ def evaluate(options: EvaluateOptions) -> None:
         if not is_enumerable(run.model) and run.model.n_visible > 2 and run.reference is None:
             what = f"{options.ais_chains:,} chains over {options.ais_steps:,} temperatures, both ways"
             print(f"  log Z by annealing: {what} ...", file=sys.stderr, flush=True)
-        scores = evaluate(
-            run,
-            dataset=dataset,
-            n_samples=options.samples,
-            seed=options.seed,
-            whole=options.log_likelihood,
-            ais_steps=options.ais_steps,
-            ais_chains=options.ais_chains,
-        )
+        scores = evaluate(run, dataset=dataset, n_samples=options.samples, whole=options.log_likelihood, **sizes)
         if not options.log_likelihood:  # what took longer is not thrown away
             kept = dearer(options.run, scores["model"])
             scores = {name: x for name, x in scores.items() if not (kept and name.startswith("log_z"))} | kept
@@ -116,13 +108,8 @@ def mixing(options: MixingOptions) -> None:
     from grbm.runs.config import SamplerConfig
     from grbm.runs.sampling import on_device, tuned_sampler
 
-    for flag, name in (
-        ("--chains", "n_chains"),
-        ("--draws", "n_draws"),
-        ("--every", "every"),
-        ("--burn-in", "burn_in"),
-    ):
-        require(flag, counts[name], mixing.FEWEST[name])
+    for name, least in mixing.FEWEST.items():
+        require(f"--{name.removeprefix('n_').replace('_', '-')}", counts[name], least)
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
     own = run.config.sampling.sampler
     named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]

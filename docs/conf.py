@@ -61,7 +61,7 @@ def command_line(app) -> None:
     os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
     arguments = {"train": [["train"], ["train", "array"]], "reproduce": [["reproduce"], ["reproduce", "table1"]]}
     parts = ["# The command line", f"```text\n{USAGE}\n```"]
-    for command in (name for names in COMMANDS.values() for name in names):
+    for command in COMMANDS:
         parts.append(f"## grbm {command}")
         for words in arguments.get(command, [[command]]):
             said = io.StringIO()

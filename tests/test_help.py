@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import grbm
 from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, Gibbs, ModifiedCD, TrainState, cli, fit, runs
-from grbm.cli.completing import KINDS, words
+from grbm.cli.common import function_of
+from grbm.cli.completing import words
 from grbm.cli.names import COMMANDS
 from grbm.evaluate import ais
 from grbm.report.listing import runs_in
@@ -178,9 +179,10 @@ def test_the_list_of_runs(tmp_path, capsys):
 
 
 def test_completion_knows_every_command_preset_and_option(capsys):
-    commands = [name for names in COMMANDS.values() for name in names]
-    assert set(KINDS) == set(commands) - {"completion"}
     known = words()
+    assert set(known) == set(COMMANDS)
+    read_words = {name for name in COMMANDS if function_of(name)[1] == list[str]}
+    assert read_words == {"train", "reproduce", "completion"}
     assert known["train"][0] == list(PRESETS)
     assert {"--lr", "--train.learning-rate", "--no-figures", "--config"} <= set(known["train"][1])
     assert shutil.which("bash")

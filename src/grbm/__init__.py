@@ -9,105 +9,36 @@ from typing import TYPE_CHECKING
 from grbm.lazy import lazily
 
 if TYPE_CHECKING:
-    from grbm.conditional import Conditional, Imputed, impute
-    from grbm.errors import Divergence, DivergenceError, ScaleWarning, UserError
-    from grbm.estimator import GaussianBernoulliRBM
-    from grbm.initialise import anchored_, matched_, paper_, sparse_
-    from grbm.model import GRBM, Base, Energy
-    from grbm.moments import Moments, gradient
-    from grbm.objectives import CD, PCD, ModifiedCD, Objective
-    from grbm.options import FitOptions
-    from grbm.reference import Reference
-    from grbm.samplers import (
-        Annealed,
-        Chains,
-        Gibbs,
-        GibbsLangevin,
-        GlobalMoves,
-        Langevin,
-        MoveSampler,
-        ParallelTempering,
-        PartialGibbs,
-        Sampler,
-        TrajectoryTempering,
-        sample,
-        walk,
+    from grbm.conditional import Conditional as Conditional, Imputed as Imputed, impute as impute
+    from grbm.errors import (
+        Divergence as Divergence,
+        DivergenceError as DivergenceError,
+        ScaleWarning as ScaleWarning,
+        UserError as UserError,
     )
-    from grbm.training import TrainState, fit, train_step
+    from grbm.estimator import GaussianBernoulliRBM as GaussianBernoulliRBM
+    from grbm.initialise import anchored_ as anchored_, matched_ as matched_, paper_ as paper_, sparse_ as sparse_
+    from grbm.model import GRBM as GRBM, Base as Base, Energy as Energy
+    from grbm.moments import Moments as Moments, gradient as gradient
+    from grbm.objectives import CD as CD, PCD as PCD, ModifiedCD as ModifiedCD, Objective as Objective
+    from grbm.options import FitOptions as FitOptions
+    from grbm.reference import Reference as Reference
+    from grbm.samplers import (
+        Annealed as Annealed,
+        Chains as Chains,
+        Gibbs as Gibbs,
+        GibbsLangevin as GibbsLangevin,
+        GlobalMoves as GlobalMoves,
+        Langevin as Langevin,
+        MoveSampler as MoveSampler,
+        ParallelTempering as ParallelTempering,
+        PartialGibbs as PartialGibbs,
+        Sampler as Sampler,
+        TrajectoryTempering as TrajectoryTempering,
+        sample as sample,
+        walk as walk,
+    )
+    from grbm.training import TrainState as TrainState, fit as fit, train_step as train_step
 
 __version__ = "0.2.0"
-
-__all__ = [
-    "CD",
-    "GRBM",
-    "PCD",
-    "Annealed",
-    "Base",
-    "Chains",
-    "Conditional",
-    "Divergence",
-    "DivergenceError",
-    "Energy",
-    "FitOptions",
-    "GaussianBernoulliRBM",
-    "Gibbs",
-    "GibbsLangevin",
-    "GlobalMoves",
-    "Imputed",
-    "Langevin",
-    "ModifiedCD",
-    "Moments",
-    "MoveSampler",
-    "Objective",
-    "ParallelTempering",
-    "PartialGibbs",
-    "Reference",
-    "Sampler",
-    "ScaleWarning",
-    "TrainState",
-    "TrajectoryTempering",
-    "UserError",
-    "anchored_",
-    "fit",
-    "gradient",
-    "impute",
-    "matched_",
-    "paper_",
-    "sample",
-    "sparse_",
-    "train_step",
-    "walk",
-]
-PUBLIC = {
-    "grbm.conditional": ["Conditional", "Imputed", "impute"],
-    "grbm.errors": ["Divergence", "DivergenceError", "ScaleWarning", "UserError"],
-    "grbm.estimator": ["GaussianBernoulliRBM"],
-    "grbm.initialise": ["anchored_", "matched_", "paper_", "sparse_"],
-    "grbm.model": ["GRBM", "Base", "Energy"],
-    "grbm.moments": ["Moments", "gradient"],
-    "grbm.objectives": ["CD", "PCD", "ModifiedCD", "Objective"],
-    "grbm.options": ["FitOptions"],
-    "grbm.reference": ["Reference"],
-    "grbm.samplers": [
-        "Annealed",
-        "Chains",
-        "Gibbs",
-        "GibbsLangevin",
-        "GlobalMoves",
-        "Langevin",
-        "MoveSampler",
-        "ParallelTempering",
-        "PartialGibbs",
-        "Sampler",
-        "TrajectoryTempering",
-        "sample",
-        "walk",
-    ],
-    "grbm.training": ["TrainState", "fit", "train_step"],
-}
-MODULES = (
-    *("conditional", "errors", "estimator", "initialise", "model", "moments", "objectives", "options", "randomness"),
-    *("runs", "samplers", "schedules", "training"),
-)
-
-__getattr__, __dir__ = lazily(__name__, PUBLIC, MODULES)
+__getattr__, __dir__ = lazily(__name__)

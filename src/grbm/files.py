@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -59,6 +60,12 @@ def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files can be any bytes
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file whole or not at all."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
 
 
 def encode(tensors: dict[str, Tensor]) -> bytes:

@@ -1,34 +1,33 @@
 """Names of a package, imported when they are asked for: so a command can explain itself before PyTorch is loaded."""
 
+import ast
 import importlib
+import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 
-def lazily(
-    package: str, origin: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions ``__getattr__`` and ``__dir__`` of a package.
+def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the functions ``__getattr__`` and ``__dir__`` of a package, and set its ``__all__``.
 
-    Parameters
-    ----------
-    package : str
-        Its name.
-    origin : dict
-        Public names by the module that has them.
-    modules : sequence of str
-        Modules of the package that are its attributes too, though not among its public names.
+    The public names of the package are those that its source imports under ``if TYPE_CHECKING``: type checkers read
+    the same list. Its modules are attributes too, though not public names.
     """
-    found = {name: module for module, names in origin.items() for name in names}
+    module = sys.modules[package]
+    (block,) = (node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    origin = {alias.name: str(node.module) for node in imports for alias in node.names}
+    public = vars(module)["__all__"] = sorted(origin)
 
     def get(name: str) -> Any:
-        if name in modules:
+        if name in origin:
+            value = getattr(importlib.import_module(origin[name]), name)
+            setattr(module, name, value)  # asked for once
+            return value
+        if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}"):
             return importlib.import_module(f"{package}.{name}")
-        if name not in found:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(found[name]), name)
-        setattr(sys.modules[package], name, value)  # asked for once
-        return value
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get, lambda: sorted(found)
+    return get, lambda: public

@@ -50,10 +50,11 @@ def _fields(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{where or kind.__name__} is {_short(value)}")
     names = [f.name for f in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+    within = f"{where}." if where else ""
     if unknown := sorted(value.keys() - set(names)):
-        raise ValueError(f"there is no {where}{unknown[0]}")
+        raise ValueError(f"there is no {within}{unknown[0]}")
     hints = get_type_hints(kind)
-    given = {name: _restored(hints[name], value[name], f"{where}{name}") for name in names if name in value}
+    given = {name: _restored(hints[name], value[name], f"{within}{name}") for name in names if name in value}
     try:
         return kind(**given)
     except TypeError as error:  # something without a default is missing
@@ -75,7 +76,7 @@ def _restored(hint: Any, value: Any, where: str) -> Any:
         if any(value == option and type(value) is type(option) for option in args):
             return value
     elif _is_record(hint):
-        return _fields(hint, value, f"{where}." if where else "")
+        return _fields(hint, value, where)
     elif origin in (list, tuple) and isinstance(value, list | tuple):
         if origin is list or args[1:] == (...,):
             return origin(_restored(args[0], x, f"{where}[{k}]") for k, x in enumerate(value))

@@ -1,5 +1,3 @@
 """The command line: thin, so that all it does can be done from Python too."""
 
-from grbm.cli.main import main
-
-__all__ = ["main"]
+from grbm.cli.main import main as main

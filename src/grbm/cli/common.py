@@ -1,15 +1,17 @@
 """What all commands share: reading their options, and the run that they are about."""
 
 import math
+import pkgutil
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
 
 import tyro
 
-from grbm.cli.names import close
+from grbm.cli.names import COMMANDS, close
+from grbm.cli.options import Moved
 from grbm.errors import UserError
 from grbm.runs.config import Which
 from grbm.streams import plain
@@ -19,6 +21,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SYNONYMS = {"--epochs": "--updates (an epoch is (rows of data)/(--batch-size) of them)", "--learning-rate": "--lr"}
+
+
+def call(command: str, args: list[str]) -> int | None:
+    """Run a command; returns its exit code, if that is not 0."""
+    function, kind = function_of(command)
+    return function(args if kind == list[str] else parse(kind, args, f"grbm {command}"))
+
+
+def function_of(command: str) -> tuple[Callable[[Any], int | None], Any]:
+    """The function of a command, and the type of its argument: a dataclass of options, or a list of words."""
+    function = pkgutil.resolve_name(f"grbm.cli.{COMMANDS[command].function}")
+    return function, next(iter(get_type_hints(function).values()))
 
 
 def parse(kind: type[T], args: list[str], prog: str, aliases: Mapping[str, str] = {}, **kwargs: Any) -> T:
@@ -54,22 +68,14 @@ def flags_of(kind: Any, prefix: str = "") -> Iterator[str]:
             continue
         name = f.name.replace("_", "-")
         if is_dataclass(hint):
-            yield from flags_of(hint, f"{prefix}{name}.")
+            yield from flags_of(hint, prefix if tyro.conf.OmitArgPrefixes in marks else f"{prefix}{name}.")
         else:
             yield f"--{prefix}{name}"
             if hint is bool:
                 yield f"--{prefix}no-{name}"
 
 
-def read_run(
-    folder: Path,
-    data_dir: Path | None,
-    data: Path | None,
-    which: Which = "model",
-    *,
-    key: str | None = None,
-    quiet: bool = False,
-) -> "Run":
+def read_run(folder: Path, which: Which = "model", moved: Moved = Moved(), *, quiet: bool = False) -> "Run":
     """A run, with its data where they are now; says so if its training ended early. ``quiet`` keeps stdout clean."""
     from grbm.report.words import ending
     from grbm.runs import read
@@ -80,9 +86,8 @@ def read_run(
         note(f"{folder}: {ending(run)}")
     if text := describe(run.config):
         print(plain(text), file=sys.stderr if quiet else sys.stdout)
-    config = replace(run.config, data_dir=data_dir or run.config.data_dir, data=data or run.config.data)
-    config = replace(config, dataset=replace(config.dataset, key=key or config.dataset.key))
-    if data is not None:
+    config = moved.of(run.config)
+    if moved.data is not None:
         config.check()  # a run on a data set of its own takes no other
     return run._replace(config=config)
 
@@ -107,15 +112,13 @@ def require(flag: str, number: float | None, least: float) -> None:
         raise UserError(f"{flag} must be at least {least}, and below 2^53, got {number}.")
 
 
-def refuse_existing(path: Path, overwrite: bool, other: str = "") -> None:
-    """Raise UserError where a file would be replaced that the user did not mean to; ``other`` says how else."""
-    if path.exists() and not overwrite:
-        raise UserError(f"{path} already exists; add --overwrite to replace it{other}.")
-
-
-def refuse_own(path: Path) -> None:
-    """Raise UserError for an ``--out`` among the files that a run is made of, whatever may be overwritten."""
+def refuse_out(overwrite: bool, *paths: Path) -> None:
+    """Raise UserError for a file to write where one is that a run is made of, or any that may not be replaced."""
     from grbm.runs import run_of
 
-    if (run := run_of(path)) is not None:
-        raise UserError(f"{path} is the place of a file of the run in {run}; choose another with --out.")
+    for path in paths:
+        if (run := run_of(path)) is not None:
+            raise UserError(f"{path} is the place of a file of the run in {run}; choose another.")
+    for path in paths:
+        if path.exists() and not overwrite:
+            raise UserError(f"{path} already exists; add --overwrite to replace it, or choose another.")

@@ -1,30 +1,14 @@
 """`grbm completion`: a script for a shell, with all words in it, so that completing starts no Python."""
 
-from grbm.cli import options
-from grbm.cli.common import flags_of
+from grbm.cli.common import flags_of, function_of
 from grbm.cli.names import COMMANDS, close
+from grbm.cli.options import PaperOptions, TrainOptions
 from grbm.cli.training import SHORT
 from grbm.errors import UserError
 from grbm.reproduce.targets import TARGETS
 from grbm.runs.presets import PRESETS
 
 SHELLS = ("bash", "zsh", "fish")
-KINDS = {
-    "train": options.TrainOptions,
-    "resume": options.ResumeOptions,
-    "sample": options.SampleOptions,
-    "encode": options.EncodeOptions,
-    "impute": options.ImputeOptions,
-    "export": options.ExportOptions,
-    "evaluate": options.EvaluateOptions,
-    "mixing": options.MixingOptions,
-    "doctor": options.DoctorOptions,
-    "figures": options.FiguresOptions,
-    "report": options.ReportOptions,
-    "compare": options.CompareOptions,
-    "list": options.ListOptions,
-    "reproduce": options.PaperOptions,
-}
 HOW = """\
 usage: grbm completion SHELL
 
@@ -47,12 +31,14 @@ def completion(args: list[str]) -> None:
 
 def words() -> dict[str, tuple[list[str], list[str]]]:
     """By command: the names that may follow it, and its options."""
-    names = {"train": list(PRESETS), "reproduce": ["fig1", *TARGETS], "completion": list(SHELLS), "encode": []}
+    names = {"train": list(PRESETS), "reproduce": ["all", "fig1", *TARGETS], "completion": list(SHELLS)}
+    kinds = {"train": TrainOptions, "reproduce": PaperOptions}  # they read a word before their options
+    more = {"train": [*SHORT, "--config", "--dynamics", "--scale"]}
     found = {}
-    for command in (command for commands in COMMANDS.values() for command in commands):
-        flags = [*flags_of(KINDS[command]), "--help"] if command in KINDS else ["--help"]
-        flags += [*SHORT, "--config", "--dynamics", "--scale"] if command == "train" else []
-        found[command] = names.get(command, []), flags
+    for command in COMMANDS:
+        kind = kinds.get(command, function_of(command)[1])
+        flags = () if kind == list[str] else flags_of(kind)
+        found[command] = names.get(command, []), [*flags, "--help", *more.get(command, [])]
     return found
 
 

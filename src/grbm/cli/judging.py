@@ -4,9 +4,10 @@ import json
 import sys
 import textwrap
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from grbm.cli.common import note, note_units, parse, read_run, require
+from grbm.cli.common import note, note_units, read_run, require
 from grbm.cli.options import DoctorOptions, EvaluateOptions, MixingOptions
 from grbm.errors import UserError
 
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 SOMETHING_WRONG = 3  # exit code of the doctor
 
 
-def evaluate(args: list[str]) -> None:
+def evaluate(options: EvaluateOptions) -> None:
     """`grbm evaluate`: scores of a run, printed and written beside it."""
-    options = parse(EvaluateOptions, args, "grbm evaluate")
     require("--samples", options.samples, 1)
     require("--ais-steps", options.ais_steps, 1)
     require("--ais-chains", options.ais_chains, 2)
@@ -32,20 +32,22 @@ def evaluate(args: list[str]) -> None:
     from grbm.report.scores import dearer, evaluate, score_rows
     from grbm.runs.encoding import rows_to_encode, strangeness
 
-    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
+    run = read_run(options.run, options.weights, options.moved, quiet=options.json)
+    sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
     found: dict[str, Any] = {}
     own = None
     try:
         dataset = run.load_data()
     except runs.OtherDataError:
-        if options.data is None or options.fid:
+        moved = options.moved
+        if moved.data is None or options.fid:
             raise
-        rows = rows_to_encode(run, str(options.data), options.key, note)
+        rows = rows_to_encode(run, str(moved.data), note=note)
         note_units(strangeness(run, rows))
-        sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
         with suppress(UserError):
-            own = read_run(options.run, options.data_dir, None, options.weights, quiet=True).load_data()
-        found = score_rows(run, rows, str(options.data), own, **sizes)
+            its = replace(moved, data=None, key=None)
+            own = read_run(options.run, options.weights, its, quiet=True).load_data()
+        found = score_rows(run, rows, str(moved.data), own, **sizes)
         print(json.dumps(found, indent=2) if options.json else "\n".join(words.of_rows(found)))
         return
     if options.fid:
@@ -58,15 +60,7 @@ def evaluate(args: list[str]) -> None:
         if not is_enumerable(run.model) and run.model.n_visible > 2 and run.frame.reference is None:
             what = f"{options.ais_chains:,} chains over {options.ais_steps:,} temperatures, both ways"
             print(f"  log Z by annealing: {what} ...", file=sys.stderr, flush=True)
-        scores = evaluate(
-            run,
-            dataset=dataset,
-            n_samples=options.samples,
-            seed=options.seed,
-            whole=options.log_likelihood,
-            ais_steps=options.ais_steps,
-            ais_chains=options.ais_chains,
-        )
+        scores = evaluate(run, dataset=dataset, n_samples=options.samples, whole=options.log_likelihood, **sizes)
         if not options.log_likelihood:  # what took longer is not thrown away
             kept = dearer(options.run, scores["model"])
             scores = {name: x for name, x in scores.items() if not (kept and name.startswith("log_z"))} | kept
@@ -104,9 +98,8 @@ def _fid(run: "Run", dataset: "Dataset", options: EvaluateOptions) -> "ScoreTabl
     )
 
 
-def mixing(args: list[str]) -> None:
+def mixing(options: MixingOptions) -> None:
     """`grbm mixing`: whether a run's chains mix."""
-    options = parse(MixingOptions, args, "grbm mixing")
     counts = {"n_chains": options.chains, "n_draws": options.draws, "every": options.every, "burn_in": options.burn_in}
     from grbm import files, runs
     from grbm.data.tables import spread
@@ -115,14 +108,9 @@ def mixing(args: list[str]) -> None:
     from grbm.report import plots
     from grbm.runs.sampling import on_device, tuned_sampler
 
-    for flag, name in (
-        ("--chains", "n_chains"),
-        ("--draws", "n_draws"),
-        ("--every", "every"),
-        ("--burn-in", "burn_in"),
-    ):
-        require(flag, counts[name], mixing.FEWEST[name])
-    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
+    for name, least in mixing.FEWEST.items():
+        require(f"--{name.removeprefix('n_').replace('_', '-')}", counts[name], least)
+    run = read_run(options.run, options.weights, options.moved, quiet=options.json)
     own = run.config.sampling.sampler
     named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]
     model = on_device(run).model
@@ -157,16 +145,15 @@ def mixing(args: list[str]) -> None:
     print("\n".join(f"  {path}" for path in written))
 
 
-def doctor(args: list[str]) -> int:
+def doctor(options: DoctorOptions) -> int:
     """`grbm doctor`: what is wrong with a run, or fine; the exit code says whether anything is wrong."""
-    options = parse(DoctorOptions, args, "grbm doctor")
     if (options.run is None) != options.machine:
         raise UserError("grbm doctor takes a run (grbm doctor RUN), or --machine and no run.")
     if options.run is None:
         return _machine(json_wanted=options.json)
     from grbm.report.doctor import diagnose
 
-    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key, quiet=options.json)
+    run = read_run(options.run, options.weights, options.moved, quiet=options.json)
     try:
         dataset = run.load_data()
     except UserError as error:

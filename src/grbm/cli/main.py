@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -13,24 +13,11 @@ from grbm.cli.names import COMMANDS, close
 from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.streams import plain, printing
 
-USAGE = """\
+LINES = "\n".join(f"  grbm {f'{name} {takes}':<16}  {does}" for name, (_, takes, does) in COMMANDS.items())
+USAGE = f"""\
 grbm: Gaussian-Bernoulli restricted Boltzmann machines
 
-  grbm train PRESET      learn a data set; writes a run folder with weights, metrics and figures
-  grbm resume RUN        go on where a run was stopped or killed
-  grbm list              the runs in a folder: how far they are, how near to the data
-  grbm sample RUN        draw samples from noise, as numbers and as a picture
-  grbm encode RUN WHAT   binary codes of data: hidden probabilities or drawn bits
-  grbm impute RUN FILE   fill in what is missing of an array, or take noise away
-  grbm export RUN OUT    for other programs: ONNX, torch.export, or a folder of weights
-  grbm evaluate RUN      likelihoods, reconstruction, free energies; for mixtures exact scores
-  grbm mixing RUN        do its chains mix? R-hat, effective sample size, swap rates
-  grbm doctor RUN        what is wrong with a run, or fine, and what to change
-  grbm figures RUN       draw the run's figures again
-  grbm report RUN        a page of it all, to look at and to pass on
-  grbm compare RUN RUN   runs side by side, in the terminal and on a page
-  grbm reproduce WHAT    a figure or table of the paper: fig1 to fig9, table1 to table3
-  grbm completion SHELL  words to complete with the tab key, for bash, zsh or fish
+{LINES}
 
 Start with `grbm train digits` (a minute at most). Every command explains itself with --help.
 Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong;
@@ -58,7 +45,7 @@ def _main(args: list[str]) -> int:
     _wait_briefly()
     before = _quit_cleanly()
     try:
-        return _command(args[0])(args[1:]) or 0
+        return _command(args[0], args[1:]) or 0
     except UserError as error:
         if not error.told:
             _say(error)
@@ -124,36 +111,14 @@ def _quit_cleanly() -> Any:
     return signal.signal(signal.SIGINT, interrupt)
 
 
-def _command(name: str) -> Callable[[list[str]], int | None]:
-    """What runs a command; nothing heavy is loaded for a name that is none."""
-    module = next((module for module, names in COMMANDS.items() if name in names), None)
-    if module is None:
-        known = [command for names in COMMANDS.values() for command in names]
-        raise UserError(f"There is no command {name!r}{close(name, known)} Choose one of {', '.join(known)}.")
-    if module == "training":
-        from grbm.cli import training
+def _command(name: str, args: list[str]) -> int | None:
+    """Parse the options of a command and run it; nothing heavy is loaded for a name that is none."""
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        raise UserError(f"There is no command {name!r}{close(name, COMMANDS)} Choose one of {known}.")
+    from grbm.cli.common import call
 
-        return {"train": training.train, "resume": training.resume}[name]
-    if module == "using":
-        from grbm.cli import using
-
-        return {"sample": using.sample, "encode": using.encode, "impute": using.impute, "export": using.export}[name]
-    if module == "judging":
-        from grbm.cli import judging
-
-        return {"evaluate": judging.evaluate, "mixing": judging.mixing, "doctor": judging.doctor}[name]
-    if module == "showing":
-        from grbm.cli import showing
-
-        shown = {"figures": showing.figures, "report": showing.report, "compare": showing.compare}
-        return (shown | {"list": showing.list_runs})[name]
-    if module == "reproducing":
-        from grbm.cli.reproducing import reproduce
-
-        return reproduce
-    from grbm.cli.completing import completion
-
-    return completion
+    return call(name, args)
 
 
 def _of_memory(error: RuntimeError) -> bool:

@@ -1,59 +1,84 @@
 """What each command of the command line takes, as typed, frozen dataclasses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
 from grbm.options import Precision
 from grbm.recipe import SamplerName
 from grbm.reproduce.targets import Recipe
 from grbm.runs.config import About, Dynamics, RunConfig, Which
 
+Folder = Annotated[Path, Positional, arg(metavar="RUN", help="Folder of a run.")]
+Weights = Annotated[
+    Which,
+    arg(
+        help="model: what training ended with; raw: the last parameters, where model is their average; best: of the "
+        "checkpoint whose chains were nearest to the data."
+    ),
+]
+Seed = Annotated[int, arg(help="Seed of the random numbers.")]
+Json = Annotated[bool, arg(help="Print the result as JSON, and nothing else, to standard output.")]
+Overwrite = Annotated[bool, arg(help="Replace files that are already there.")]
+Figures = Annotated[bool, arg(help="Draw the figures after training.")]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Where the data of a run are now."""
+
+    data_dir: Path | None = None
+    """Folder of image data, if it moved since training."""
+    data: Path | None = None
+    """Path of the data, if they moved since training."""
+    key: str | None = None
+    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
+
+    def of(self, config: RunConfig) -> RunConfig:
+        """The configuration of a run whose data are here."""
+        dataset = replace(config.dataset, key=self.key or config.dataset.key)
+        data_dir, data = self.data_dir or config.data_dir, self.data or config.data
+        return replace(config, data_dir=data_dir, data=data, dataset=dataset)
+
+
+MovedData = Annotated[Moved, OmitArgPrefixes, arg(name="data")]
+
 
 @dataclass(frozen=True)
 class TrainOptions(RunConfig):
     """All that can be set of a run, and where it goes."""
 
-    preset: Annotated[str, tyro.conf.Suppress] = ""
-    about: Annotated[About | None, tyro.conf.Suppress] = None
-    command: Annotated[str, tyro.conf.Suppress] = ""
-    given: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    preset: Annotated[str, Suppress] = ""
+    about: Annotated[About | None, Suppress] = None
+    command: Annotated[str, Suppress] = ""
+    given: Annotated[tuple[str, ...], Suppress] = ()
     out: Path | None = None
     """Run folder to make; by default runs/PRESET."""
     overwrite: bool = False
     """Replace a run that is already there."""
     resume: bool = False
     """Go on with a run that is already there; begin if there is none, and do nothing if it is finished."""
-    figures: bool = True
-    """Draw the figures after training."""
+    figures: Figures = True
 
 
 @dataclass(frozen=True)
 class ResumeOptions:
     """Go on with a run from its newest good checkpoint, as if it had never been interrupted."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
+    run: Folder
     device: str | None = None
     """cpu, cuda, cuda:1 ..., or auto; by default as the run was begun."""
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved."""
-    data: Path | None = None
-    """Path of the data, if they moved."""
-    key: str | None = None
-    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
-    figures: bool = True
-    """Draw the figures after training."""
+    moved: MovedData = Moved()
+    figures: Figures = True
 
 
 @dataclass(frozen=True)
 class SampleOptions:
     """Draw samples from noise and write them, in the data's units, to RUN/samples/samples.npy and a picture."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
+    run: Folder
     n: int = 128
     """How many."""
     steps: int | None = None
@@ -62,21 +87,17 @@ class SampleOptions:
     """Another sampler than the run's own, by name, with its default options."""
     mean: bool | None = None
     """Conditional means μ + W h in place of v; by default as the run says."""
-    seed: int = 1
-    weights: Which = "model"
-    """model: what training ended with; raw: the last parameters, where model is their average; best: of the checkpoint
-    whose chains were nearest to the data."""
-    overwrite: bool = False
-    """Replace samples that are already there."""
+    seed: Seed = 1
+    weights: Weights = "model"
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
 class EncodeOptions:
     """Write the binary codes of data, a row per sample: hidden probabilities, or bits drawn from them."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of a run."""
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")]
+    run: Folder
+    what: Annotated[str, Positional, arg(metavar="WHAT")]
     """train or test (the run's own rows), a .npy or .npz file, or a folder of pictures."""
     out: Path | None = None
     """The .npy file to write; by default RUN/codes/WHAT.npy, .bits.npy or .packed.npy."""
@@ -84,18 +105,10 @@ class EncodeOptions:
     """Bits drawn from the probabilities, one a byte, in place of the probabilities."""
     packed: bool = False
     """Such bits, eight a byte (numpy.unpackbits, axis 1, gives them back)."""
-    key: str | None = None
-    """Name of the array in a .npz archive, or of the column in a Hugging Face data set."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    seed: int = 1
-    """Of the bits."""
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Path of the data, if they moved since training."""
-    overwrite: bool = False
-    """Replace codes that are already there."""
+    weights: Weights = "model"
+    seed: Seed = 1
+    overwrite: Overwrite = False
+    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
@@ -103,9 +116,8 @@ class ImputeOptions:
     """Fill in the gaps (NaN) of an array, and take away noise of a known size: means and deviations of what is not
     known given what is, by tempered chains."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of a run."""
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    run: Folder
+    file: Annotated[Path, Positional, arg(metavar="FILE")]
     """A .npy or .npz file in the units of the run's data, NaN where something is missing."""
     noise_std: float = 0.0
     """Standard deviation of the errors of what is there, in its units; 0 = it is exact."""
@@ -119,11 +131,9 @@ class ImputeOptions:
     """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1."""
     key: str | None = None
     """Name of the array in a .npz archive."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    seed: int = 1
-    overwrite: bool = False
-    """Replace files that are already there."""
+    weights: Weights = "model"
+    seed: Seed = 1
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
@@ -131,22 +141,22 @@ class ExportOptions:
     """Write a run's machine for other programs: the encoder as ONNX or torch.export program, or the whole machine, in
     the data's own units, as a folder that GRBM.from_pretrained reads."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of a run."""
-    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    run: Folder
+    out: Annotated[Path, Positional, arg(metavar="OUT")]
     """NAME.onnx, NAME.pt2, or a folder."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    overwrite: bool = False
-    """Replace a file that is already there."""
+    weights: Weights = "model"
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Score a run on its training and held-out data; writes RUN/evaluation.json."""
+    """Score a run on its training and held-out data; writes RUN/evaluation.json.
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
+    A file with other data, given as --data, is scored as a whole: the command prints its mean log-likelihood and leaves
+    the scores of the run unchanged.
+    """
+
+    run: Folder
     samples: int = 10_000
     """Samples from noise to score."""
     log_likelihood: bool = False
@@ -166,18 +176,10 @@ class EvaluateOptions:
     """Also held-out images, one Gaussian, a mixture of 20 and a small variational autoencoder, in the same table."""
     fid_mean: bool | None = None
     """Images: score conditional means μ + W h in place of v; by default as the run says."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    seed: int = 1
-    json: bool = False
-    """Print the result as JSON, and nothing else, to standard output."""
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Path of the data, if they moved since training. A file with other data is scored as a whole: the command prints
-    its mean log-likelihood and leaves the scores of the run unchanged."""
-    key: str | None = None
-    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
+    weights: Weights = "model"
+    seed: Seed = 1
+    json: Json = False
+    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
@@ -185,21 +187,14 @@ class DoctorOptions:
     """Say in plain words what is wrong with a run, or fine, and what to change. The exit code is 3 where something is
     wrong. With --machine and no run: what this machine computes with, and why."""
 
-    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    run: Annotated[Path | None, Positional, arg(metavar="RUN")] = None
     """Folder of a run."""
     machine: bool = False
     """In place of a run: which engine runs the chains here, what each precision means, how fast a step is."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    seed: int = 1
-    json: bool = False
-    """Print the result as JSON, and nothing else, to standard output."""
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Path of the data, if they moved since training."""
-    key: str | None = None
-    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
+    weights: Weights = "model"
+    seed: Seed = 1
+    json: Json = False
+    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
@@ -209,8 +204,7 @@ class MixingOptions:
     Half of the chains start at the data, half at noise. Writes RUN/mixing.json and RUN/figures/mixing.png.
     """
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
+    run: Folder
     sampler: SamplerName | None = None
     """Another sampler than the run's own, with its default options."""
     chains: int = 8
@@ -222,32 +216,19 @@ class MixingOptions:
     """Steps before the first."""
     netcdf: bool = False
     """Also keep all states in RUN/mixing.nc, for ArviZ (arviz.from_netcdf)."""
-    weights: Which = "model"
-    """As in grbm sample."""
-    seed: int = 1
-    json: bool = False
-    """Print the result as JSON, and nothing else, to standard output."""
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Path of the data, if they moved since training."""
-    key: str | None = None
-    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
+    weights: Weights = "model"
+    seed: Seed = 1
+    json: Json = False
+    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
 class FiguresOptions:
     """Draw all figures of a run anew, from its files."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    seed: int = 1
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Path of the data, if they moved since training."""
-    key: str | None = None
-    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
+    run: Folder
+    seed: Seed = 1
+    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
@@ -255,38 +236,30 @@ class ReportOptions:
     """Write RUN/report.html, one page that needs no network: samples and the way to them, filters, learning curves,
     scores, the doctor's findings, settings."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    seed: int = 1
-    data_dir: Path | None = None
-    """Where the folder of image data is now, if it moved since training."""
-    data: Path | None = None
-    """Path of the data, if they moved since training."""
-    key: str | None = None
-    """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
+    run: Folder
+    seed: Seed = 1
+    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
 class ListOptions:
     """List the runs in a folder and the folders in it: how far each is, and how near to the data."""
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    folder: Annotated[Path, Positional, arg(metavar="FOLDER")] = Path("runs")
     """Where to look."""
-    json: bool = False
-    """Print the list as JSON."""
+    json: Json = False
 
 
 @dataclass(frozen=True)
 class CompareOptions:
     """Put runs side by side: settings that differ, scores, samples and learning curves."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Positional[tuple[Path, ...]]
     """Folders of two runs or more."""
     out: Path = Path("compare.html")
     """The page to write."""
-    seed: int = 1
-    overwrite: bool = False
-    """Replace a page that is already there."""
+    seed: Seed = 1
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
@@ -317,7 +290,7 @@ class PaperOptions:
     """Show and score conditional means μ + W h in place of v; by default only with the dynamics of the program."""
     jobs: int | None = None
     """Runs at a time; by default 1 on a GPU and 2 on a CPU."""
-    seed: int = 0
+    seed: Seed = 0
     seeds: int = 1
     """So many seeds from that one on, for a table, which then has means and their standard errors over seeds."""
     recipe: Recipe = "paper"
@@ -349,7 +322,7 @@ class Figure1Options:
     """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
     jobs: int = 2
     """Runs at a time, one thread each."""
-    seed: int = 0
+    seed: Seed = 0
     seeds: int = 1
     """So many seeds from that one on; the figure is of the first, the table of all."""
     only: tuple[str, ...] = ()

@@ -3,42 +3,36 @@
 import json
 from pathlib import Path
 
-from grbm.cli.common import note, parse, read_run, refuse_existing, refuse_own
+from grbm.cli.common import note, read_run, refuse_out
 from grbm.cli.options import CompareOptions, FiguresOptions, ListOptions, ReportOptions
 from grbm.errors import UserError
 
 
-def figures(args: list[str]) -> None:
+def figures(options: FiguresOptions) -> None:
     """`grbm figures`: every figure of a run, drawn again."""
-    options = parse(FiguresOptions, args, "grbm figures")
     from grbm.report.figures import draw
 
-    for path in draw(read_run(options.run, options.data_dir, options.data, key=options.key), seed=options.seed):
+    for path in draw(read_run(options.run, moved=options.moved), seed=options.seed):
         print(f"  {path}")
 
 
-def report(args: list[str]) -> None:
+def report(options: ReportOptions) -> None:
     """`grbm report`: the page of a run."""
-    options = parse(ReportOptions, args, "grbm report")
     from grbm.report.page import report
 
-    run = read_run(options.run, options.data_dir, options.data, key=options.key)
+    run = read_run(options.run, moved=options.moved)
     print(f"  {report(run, seed=options.seed, warn=note)}")
 
 
-def compare(args: list[str]) -> None:
+def compare(options: CompareOptions) -> None:
     """`grbm compare`: several runs side by side."""
-    options = parse(CompareOptions, args, "grbm compare")
     if len(options.runs) < 2:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
-    refuse_own(options.out)
-    refuse_existing(options.out, options.overwrite, ", or choose another with --out")
+    refuse_out(options.overwrite, options.out)
     from grbm.report.comparing import compare
     from grbm.runs import note_written
 
-    table = compare(
-        [read_run(folder, None, None) for folder in options.runs], options.out, seed=options.seed, warn=note
-    )
+    table = compare([read_run(folder) for folder in options.runs], options.out, seed=options.seed, warn=note)
     for folder in options.runs:
         note_written(folder, options.out)
     widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
@@ -47,9 +41,8 @@ def compare(args: list[str]) -> None:
     print(f"  {options.out}")
 
 
-def list_runs(args: list[str]) -> None:
+def list_runs(options: ListOptions) -> None:
     """`grbm list`: the runs in a folder."""
-    options = parse(ListOptions, args, "grbm list")
     if not options.folder.is_dir() and options.folder != Path("runs"):
         raise UserError(f"{options.folder} is not a folder; grbm list FOLDER shows the runs in one.")
     from grbm.report.listing import runs_in, table

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from grbm.cli.common import flags_of, parse
 from grbm.cli.names import close
-from grbm.cli.options import ResumeOptions, TrainOptions
+from grbm.cli.options import Moved, ResumeOptions, TrainOptions
 from grbm.data.kinds import as_array, conversion, holds_pictures, is_arrow
 from grbm.errors import UserError
 from grbm.runs.config import Dynamics, RunConfig
@@ -163,15 +163,12 @@ def _taken(args: list[str], flag: str, default: str) -> tuple[str, list[str]]:
     return default, args
 
 
-def resume(args: list[str]) -> None:
+def resume(options: ResumeOptions) -> None:
     """`grbm resume`: go on where a run was stopped or killed."""
     from grbm import runs
 
-    options = parse(ResumeOptions, args, "grbm resume")
-    config = runs.read_config(options.run)
-    given = {name: getattr(options, name) for name in ("device", "data_dir", "data")}
-    config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    config = replace(config, dataset=replace(config.dataset, key=options.key or config.dataset.key))
+    config = options.moved.of(runs.read_config(options.run))
+    config = replace(config, device=options.device or config.device)
     _run(config, options.run, overwrite=False, resume=True, figures=options.figures)
 
 
@@ -223,8 +220,7 @@ def _run(
 
         print("Drawing figures and the page ...", flush=True)
         run = runs.read(folder)
-        where = replace(run.config.dataset, key=config.dataset.key)
-        run = run._replace(config=replace(run.config, data_dir=config.data_dir, data=config.data, dataset=where))
+        run = run._replace(config=Moved(config.data_dir, config.data, config.dataset.key).of(run.config))
         dataset = run.load_data()
         for path in [*draw(run, dataset=dataset), report(run, dataset=dataset)]:
             print(f"  {path}")

@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from grbm.cli.common import note, note_units, parse, read_run, refuse_existing, refuse_own, require
+from grbm.cli.common import note, note_units, read_run, refuse_out, require
 from grbm.cli.names import close
 from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions
 from grbm.errors import UserError
 
 
-def sample(args: list[str]) -> None:
+def sample(options: SampleOptions) -> None:
     """`grbm sample`: draws from noise, as numbers and as a picture."""
     from grbm.recipe import SAMPLERS, SamplerConfig
     from grbm.runs.config import SamplingConfig
 
-    options = parse(SampleOptions, args, "grbm sample")
     require("--n", options.n, 1)
     require("--steps", options.steps, 1)
     if options.sampler is not None and options.sampler not in SAMPLERS:
@@ -27,7 +26,7 @@ def sample(args: list[str]) -> None:
     from grbm.report import plots, sheets
     from grbm.runs.sampling import generate
 
-    run = read_run(options.run, None, None, options.weights)
+    run = read_run(options.run, options.weights)
     own = run.config.sampling
     sampling = SamplingConfig(
         sampler=own.sampler if options.sampler in (None, own.sampler.name) else SamplerConfig(options.sampler),  # type: ignore[arg-type]
@@ -35,11 +34,11 @@ def sample(args: list[str]) -> None:
         mean=own.mean if options.mean is None else options.mean,
     )
     path = options.run / runs.SAMPLES / "samples.npy"
-    refuse_existing(path, options.overwrite)
+    if path.exists() and not options.overwrite:
+        raise UserError(f"{path} already exists; add --overwrite to replace it.")
     drawn = generate(run, options.n, sampling=sampling, seed=options.seed)
-    with files.replacing(path) as temporary, temporary.open("wb") as file:
-        kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
-        np.save(file, drawn.numpy().astype(kind), allow_pickle=False)
+    kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
+    files.write_array(path, drawn.numpy().astype(kind))
     what = "conditional means of the last states; --mean False for the states" if sampling.mean else "states"
     print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise; {what}): {path}")
     name = run.config.dataset.name
@@ -57,45 +56,39 @@ def sample(args: list[str]) -> None:
     print(f"  {path.with_suffix('.png')}")
 
 
-def encode(args: list[str]) -> None:
+def encode(options: EncodeOptions) -> None:
     """`grbm encode`: binary codes of data."""
-    options = parse(EncodeOptions, args, "grbm encode")
-    import numpy as np
 
     from grbm import files, runs
     from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes, write_contrasts
 
-    run = read_run(options.run, options.data_dir, options.data, options.weights, key=options.key)
+    run = read_run(options.run, options.weights, options.moved)
     rows = rows_to_encode(run, options.what, note=note)
     form = ".packed" if options.packed else ".bits" if options.bits else ""
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
     beside, shares = path.with_suffix(".rows.npy"), path.with_suffix(".contrast.npy")
-    several = run.model.contrasts.n > 1
-    written = [path, *([beside] if options.what in ("train", "test") else []), *([shares] if several else [])]
-    for where in written:
-        refuse_own(where)
-        refuse_existing(where, options.overwrite, ", or choose another with --out")
+    written = [path, *([beside] if options.what in ("train", "test") else [])]
+    written += [shares] if run.model.contrasts.n > 1 else []
+    refuse_out(options.overwrite, *written)
     note_units(strangeness(run, rows))
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
-    if several:
+    if run.model.contrasts.n > 1:
         write_contrasts(run, rows, shares)
         scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())
         print(f"  how likely each row has which contrast, of {scales}: {shares}")
     numbers = row_numbers(run, options.what)
     runs.note_written(options.run, *(path for path in written if path != beside or numbers is not None))
     if numbers is not None:
-        with files.replacing(beside) as temporary, temporary.open("wb") as file:
-            np.save(file, numbers, allow_pickle=False)
+        files.write_array(beside, numbers)
         print(f"  which rows of the data they are: {beside}")
 
 
-def impute(args: list[str]) -> None:
+def impute(options: ImputeOptions) -> None:
     """`grbm impute`: what is missing of an array, filled in."""
-    options = parse(ImputeOptions, args, "grbm impute")
     require("--noise-std", options.noise_std, 0)
     require("--chains", options.chains, 1)
     require("--replicas", options.replicas, 1)
@@ -107,15 +100,13 @@ def impute(args: list[str]) -> None:
     from grbm.runs.encoding import strangeness
     from grbm.runs.imputing import impute_rows, rows_with_gaps
 
-    run = read_run(options.run, None, None, options.weights)
+    run = read_run(options.run, options.weights)
     rows = rows_with_gaps(run, options.file, options.key, note)
     path = options.out or options.run / runs.IMPUTED / f"{options.file.stem}.npy"
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
     errors = path.with_suffix(".std.npy")
-    for where in (path, errors):
-        refuse_own(where)
-        refuse_existing(where, options.overwrite, ", or choose another with --out")
+    refuse_out(options.overwrite, path, errors)
     note_units(strangeness(run, torch.from_numpy(rows)))
     filled, std = impute_rows(
         run,
@@ -126,9 +117,8 @@ def impute(args: list[str]) -> None:
         n_replicas=options.replicas,
         seed=options.seed,
     )
-    for where, array in ((path, filled), (errors, std)):
-        with files.replacing(where) as temporary, temporary.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
+    files.write_array(path, filled)
+    files.write_array(errors, std)
     runs.note_written(options.run, path, errors)
     gaps = int(np.isnan(rows).sum())
     print(f"{gaps:,} of {rows.size:,} numbers were missing and are filled in by their means: {path}")
@@ -137,16 +127,13 @@ def impute(args: list[str]) -> None:
     print(f"  their standard deviations: {errors}")
 
 
-def export(args: list[str]) -> None:
+def export(options: ExportOptions) -> None:
     """`grbm export`: a machine for other programs."""
-    options = parse(ExportOptions, args, "grbm export")
     from grbm import runs
     from grbm.interchange.programs import Encoder, write_onnx, write_program
 
-    run, path = read_run(options.run, None, None, options.weights), options.out
-    for where in (path, path / runs.CONFIG, path / runs.WEIGHTS):  # a file, or a folder of two
-        refuse_own(where)
-    refuse_existing(path, options.overwrite)
+    run, path = read_run(options.run, options.weights), options.out
+    refuse_out(options.overwrite, path, path / runs.CONFIG, path / runs.WEIGHTS)  # a file, or a folder of two
     if path.is_dir() and path.suffix in (".onnx", ".pt2"):
         raise UserError(f"{path} is a folder; give the name of a file.")
     scale = run.transform

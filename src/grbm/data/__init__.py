@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING
 from grbm.lazy import lazily
 
 if TYPE_CHECKING:
-    from grbm.data.mixtures import MIXTURES, Mixture
-    from grbm.data.transforms import Elementwise, Whitening
+    from grbm.data.mixtures import MIXTURES as MIXTURES, Mixture as Mixture
+    from grbm.data.transforms import Elementwise as Elementwise, Whitening as Whitening
 
-__all__ = ["MIXTURES", "Elementwise", "Mixture", "Whitening"]
-__getattr__, __dir__ = lazily(
-    __name__, {"grbm.data.mixtures": ["MIXTURES", "Mixture"], "grbm.data.transforms": ["Elementwise", "Whitening"]}
-)
+__getattr__, __dir__ = lazily(__name__)

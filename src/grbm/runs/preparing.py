@@ -161,7 +161,7 @@ def _objective(config: RunConfig, n_rows: int, frame: Frame, group: ProcessGroup
     batch_size = min(config.train.batch_size, n_rows)
     objective = config.objective.build(config.sampler.build(frame), batch_size)
     config.sampling.sampler.build(frame)  # so that a wrong option is refused now and not after training
-    if config.train.n_blocks(batch_size, objective) % group.world_size:
+    if config.train.n_blocks(batch_size, objective.n_chains) % group.world_size:
         raise UserError(
             f"{group.world_size} processes cannot share {config.train.blocks} blocks of {batch_size} rows and "
             f"{objective.n_chains or batch_size} chains evenly; choose --train.blocks, "

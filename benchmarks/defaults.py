@@ -24,8 +24,6 @@ import torch
 from benchmarks import wide_tables
 from grbm import GaussianBernoulliRBM
 from grbm.evaluate.baselines import baselines
-from grbm.evaluate.watching import log_z_of
-from grbm.samplers import GlobalMoves
 
 Array = np.ndarray[Any, Any]
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
@@ -158,7 +156,6 @@ def preset(table: Table, seed: int) -> dict[str, Any]:
     from dataclasses import replace
 
     from grbm import runs
-    from grbm.evaluate import ais, exact
     from grbm.runs.presets import PRESETS
     from grbm.runs.training import train
 
@@ -167,21 +164,13 @@ def preset(table: Table, seed: int) -> dict[str, Any]:
         np.save(path, table.train)
         config = replace(PRESETS["array"].config, data=path, seed=seed)
         began = time.perf_counter()
-        train(config, Path(folder) / "run", warn=lambda text: None)
+        train(config, Path(folder) / "run", asked={}, warn=lambda text: None)
         seconds = time.perf_counter() - began
         run = runs.read(Path(folder) / "run")
-    z = run.standardizer(torch.from_numpy(table.test))
-    if exact.is_enumerable(run.model):
-        log_z, error = exact.log_z(run.model), 0.0
-    elif run.reference is None:
-        annealed = ais.log_z(run.model, run.standardizer(torch.from_numpy(table.train)), seed=seed)
-        log_z, error = annealed.log_z, annealed.error
-    else:
-        found = log_z_of(run.model, GlobalMoves(run.reference.widened(run.base)), n_states=100, n_draws=20_000)
-        log_z, error = found.log_z, found.error
-    with torch.no_grad():
-        nats = float((-run.model.free_energy(z)).double().mean()) - log_z + run.standardizer.log_det
-    return {"seconds": seconds, "nats": nats, "log_z_error": error}
+    seen = run.transform(torch.from_numpy(table.train))
+    log_z = run.fitted.log_partition(seen=seen, seed=seed)
+    nats = run.fitted.log_likelihood(torch.from_numpy(table.test), log_z.value)
+    return {"seconds": seconds, "nats": nats.mean, "log_z_error": log_z.error}
 
 
 def before(table: Table, seed: int) -> dict[str, Any]:

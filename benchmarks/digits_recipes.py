@@ -17,8 +17,8 @@ from scipy.linalg import sqrtm
 from sklearn.neural_network import MLPClassifier
 
 from grbm import GRBM, Annealed, Base, TrainState, fit, sample
-from grbm.data import Standardizer
 from grbm.data.images import load_digits
+from grbm.data.standardise import standardise
 from grbm.recipe import ObjectiveConfig, SamplerConfig
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
@@ -60,8 +60,8 @@ def frechet(x: np.ndarray, y: np.ndarray) -> float:
 
 def main() -> None:
     images, labels = load_digits()
-    standardizer = Standardizer.fit(images, "scalar", floor=0.1)
-    data = standardizer(images)
+    transform = standardise(images, "scalar", floor=0.1)
+    data = transform(images)
     base = Base.fit(data)
     classifier = MLPClassifier((128,), random_state=0, max_iter=300).fit(images.numpy(), labels.numpy())
 
@@ -79,7 +79,7 @@ def main() -> None:
             if state.update in (n_updates // 2, n_updates):
                 seconds, learned = time.perf_counter() - started, state.average or model
                 drawn = sample(learned, sampler, n_chains=2000, n_steps=100, seed=1, mean=True).v
-                x = standardizer.inverse(drawn).clamp(0, 1).numpy()
+                x = transform.inverse(drawn).clamp(0, 1).numpy()
                 prob = classifier.predict_proba(x)
                 share = np.bincount(prob.argmax(1), minlength=10) / len(x)
                 entropy = -(share * np.log(share + 1e-12)).sum()

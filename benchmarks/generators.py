@@ -300,7 +300,8 @@ def ours(x: Tensor, n: int, seconds: float, seed: int, *, dataset: str, data_dir
 
         def draw() -> Tensor:
             model, sampler = run.state.average or run.state.model, how.sampler.build(run.frame)
-            return run.scale.inverse(sample(model, sampler, n_chains=n, n_steps=how.n_steps, mean=how.mean, seed=1).v)
+            v = sample(model, sampler, n_chains=n, n_steps=how.n_steps, mean=how.mean, seed=1).v
+            return run.frame.transform.inverse(v)
 
         return draw, taken
 

@@ -25,7 +25,7 @@ from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
 from grbm.model import Energy, Precision, base_for
 from grbm.randomness import Blocks
 from grbm.runs import checkpoint
-from grbm.runs.preparing import Prepared, prepare
+from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.presets import PRESETS
 from grbm.samplers.chains import Sampler
 from grbm.samplers.engines import tile_table
@@ -281,7 +281,7 @@ def training(
     )
     judge, real = judge_of(where.data_dir)
     folder = where.out / "mnist-full"
-    run = prepare(config, folder, ALONE, str(where.device), resume=False)
+    run = prepare(open_data(config, ALONE), folder, ALONE, str(where.device), resume=False)
     state, an_epoch = run.state, len(run.data) / size
     saved = checkpoint.newest(folder, state, run="gpu")
     if saved is None:
@@ -338,7 +338,7 @@ def judged(model: GRBM, run: Prepared, judge: Features, real: FeatureStatistics,
     how = run.config.sampling
     sampler = how.sampler.build(run.frame)
     v = sample(model, sampler, n_chains=n_images, n_steps=how.n_steps, mean=how.mean, seed=1, precision="fast").v
-    images = run.scale.inverse(v.cpu()).clamp(0, 1).view(-1, 1, 28, 28)
+    images = run.frame.transform.inverse(v.cpu()).clamp(0, 1).view(-1, 1, 28, 28)
     return float(frechet_estimate(real, judge.extract(images)).mean)
 
 

@@ -34,7 +34,7 @@ def trained(folder: Path, config: RunConfig) -> runs.Run:
 def compare(run: runs.Run) -> None:
     """Against float64: operands v and W/σ² in float32, and (v − μ)/σ and W/σ in half precision."""
     energy = run.model.double().freeze()
-    data = run.standardizer(run.load_data().train[:2000]).double()
+    data = run.transform(run.load_data().train[:2000]).double()
     chains = sample(run.model.float(), Gibbs(), n_chains=1000, n_steps=100).v.double()
     sigma, c = energy.var.sqrt(), energy.hidden_logits(energy.mu)
     print(f"variances {float(energy.var.min()):.1e} to {float(energy.var.max()):.1e}")

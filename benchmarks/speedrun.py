@@ -28,7 +28,7 @@ from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
 from grbm.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.runs.config import RunConfig, SamplingConfig
-from grbm.runs.preparing import prepare
+from grbm.runs.preparing import open_data, prepare
 from grbm.samplers.engines import compiled
 
 WANTED, N_IMAGES = 32.7, 2000
@@ -80,7 +80,7 @@ class Trained(NamedTuple):
 def trained(config: RunConfig, judge: Features, real: FeatureStatistics) -> Trained:
     """Train once, and judge what the average of the parameters draws."""
     with TemporaryDirectory() as folder:
-        run = prepare(config, Path(folder), ALONE, "cpu", resume=False)
+        run = prepare(open_data(config, ALONE), Path(folder), ALONE, "cpu", resume=False)
     compiled.library()  # compiled before the clock runs
     learning, state = fit(run.state, run.data, run.objective, config.train, precision=config.precision), run.state
     began = time.perf_counter()
@@ -89,7 +89,7 @@ def trained(config: RunConfig, judge: Features, real: FeatureStatistics) -> Trai
     seconds = time.perf_counter() - began
     sampler, how = config.sampling.sampler.build(run.frame), config.sampling
     v = sample(state.average or state.model, sampler, n_chains=N_IMAGES, n_steps=how.n_steps, mean=how.mean, seed=1).v
-    images = run.scale.inverse(v).clamp(0, 1).view(-1, 1, 28, 28)
+    images = run.frame.transform.inverse(v).clamp(0, 1).view(-1, 1, 28, 28)
     found = frechet_estimate(real, judge.extract(images))
     return Trained(seconds, found.mean, found.error)
 

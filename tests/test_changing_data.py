@@ -8,8 +8,9 @@ import torch
 
 from grbm import cli, memory, runs
 from grbm.data.arrays import open_array
-from grbm.data.standardise import Standardised, Standardizer
+from grbm.data.standardise import Standardised
 from grbm.data.tables import StoredTable
+from grbm.data.transforms import Elementwise
 from grbm.errors import UserError
 from grbm.runs.config import RunConfig
 from grbm.runs.training import train
@@ -88,7 +89,7 @@ def test_a_run_whose_data_are_changed_goes_on_from_its_last_checkpoint(change, t
 def test_rows_that_are_no_longer_finite_are_not_blamed_on_the_model():
     x = np.zeros((10, 2))
     table = StoredTable(lambda index: x[index], torch.arange(10), 2)
-    rows = Standardised(table, Standardizer(torch.zeros(2).double(), torch.ones(2).double()))
+    rows = Standardised(table, Elementwise.of(torch.zeros(2), torch.ones(2)))
     assert rows[torch.tensor([3])].tolist() == [[0, 0]]
     x[3, 1] = np.nan
     with pytest.raises(UserError, match="NaN"):

@@ -32,7 +32,7 @@ from grbm import (
 )
 from grbm.distributed import ProcessGroup
 from grbm.runs import checkpoint
-from grbm.runs.recorder import Recorder
+from grbm.runs.recording import MetricsLog
 from grbm.samplers.engines import compiled
 from grbm.sgd import PlainSGD
 from tests.helpers import learn, new_state, refused
@@ -251,15 +251,15 @@ def test_other_settings_and_other_data_are_refused(whole, tmp_path, capsys):
     ids=["terminate", "interrupt", "the first of two"],
 )
 def test_a_signal_stops_after_the_update_and_says_how_to_go_on(tmp_path, capsys, monkeypatch, numbers, code):
-    after = Recorder.after
+    after = MetricsLog.after
 
-    def interrupted(recorder, *args, **options):
-        if recorder.state.update == 7:
+    def interrupted(log, progress):
+        if progress.update == 7:
             for number in numbers:
                 os.kill(os.getpid(), number)
-        return after(recorder, *args, **options)
+        after(log, progress)
 
-    monkeypatch.setattr(Recorder, "after", interrupted)
+    monkeypatch.setattr(MetricsLog, "after", interrupted)
     out = tmp_path / "run"
     assert cli.main(["train", "digits", *TINY, "--out", str(out)]) == code
     said = capsys.readouterr().err

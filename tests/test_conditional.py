@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grbm import GRBM, Base, Conditional, Gibbs, Reference, impute, sample
-from grbm.data.standardise import Standardizer
+from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
 from grbm.measured import impute as impute_whitened
 from grbm.randomness import Philox, generator
@@ -210,7 +210,7 @@ def test_whitened_gaps_have_the_exact_posterior_mean():
         model.b.fill_(0.5 * 6.0**2 - 0.5 * (0.25 + 36.0) + 1.0)
     means = torch.stack([model.mu.detach(), model.mu.detach() + model.W.detach()[:, 0]])
     q = Reference(torch.tensor([0.9, 0.1]).double(), means, 1.1 * torch.eye(2).double().expand(2, 2, 2))
-    scale = Standardizer(torch.tensor([3.0, -1.0]).double(), torch.tensor([2.0, 5.0]).double())
+    scale = Elementwise.of(torch.tensor([3.0, -1.0]).double(), torch.tensor([2.0, 5.0]).double())
     z = torch.tensor([[0.25, NAN]]).double().expand(400, 2)
     found = impute_whitened(model, scale, q, z * scale.scale + scale.mean, n_steps=120, burn_in=30, n_chains=2).mean
     expected = exact.posterior(model, z[:1])[0] * scale.scale + scale.mean

@@ -24,24 +24,25 @@ from grbm import (
 )
 from grbm.contrasts import UNIT, Contrasts, ask_for_contrasts, elliptical, scaled_gaussians
 from grbm.data import whitening
-from grbm.data.standardise import Standardizer
+from grbm.data.frame import Frame
+from grbm.data.transforms import Elementwise, Whitening
 from grbm.data.whitening import whiten
 from grbm.errors import UserError
 from grbm.evaluate import ais, exact
-from grbm.evaluate.watching import gaussian_nats, is_gaussian_enough
+from grbm.evaluate.watching import Nats, gaussian_log_prob, is_gaussian_enough
 from grbm.initialise import gaussian_
 from grbm.interchange.programs import Encoder
 from grbm.model import Base
 from grbm.moments import Moments, gradient
-from grbm.options import recipe_for
 from grbm.randomness import generator
-from grbm.recipe import held_out
+from grbm.recipe import Facts, resolve
 from grbm.reference import Reference
 from grbm.runs import folder as run_folder
 from grbm.runs import read
 from grbm.runs.imputing import impute_rows
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
+from grbm.start import held_out
 from tests.helpers import assert_standard, contrasted, mean_z, z_bound
 
 ALL_OR_ONE = pytest.mark.parametrize("units", [None, [0, 1]])
@@ -174,7 +175,7 @@ def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var, units)
     grid = exact.quadrature(model)
     axis = [grid.points[:, k].unique() for k in range(2)]
     q = Reference(torch.tensor([0.4, 0.6]), torch.tensor([[0.0, 0.0], [1.0, -1.0]]), torch.eye(2).expand(2, 2, 2) * 1.5)
-    scale = Standardizer(torch.zeros(2).double(), torch.ones(2).double())
+    scale = Elementwise.of(torch.zeros(2), torch.ones(2))
     drawn = measured.impute(model, scale, q, y.repeat(40, 1), noise_var, n_steps=200, burn_in=50, n_chains=4)
     every_mean, every_std = (x.view(40, *y.shape) for x in (drawn.mean, drawn.std))
     for row, known, missing in ((0, 0, 1), (1, 1, 0), (2, 0, 1), (3, 1, 0)):
@@ -202,7 +203,7 @@ def test_columns_that_follow_from_others_say_nothing_of_the_contrast():
     q = Reference(torch.ones(1), torch.zeros(1, 2), 1.5 * torch.eye(2)[None])
     to_x = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0]]).double()
     to_z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]).double()
-    scale = Standardizer(torch.zeros(4).double(), torch.ones(4).double(), to_z, to_x)
+    scale = Whitening(torch.zeros(4).double(), torch.ones(4).double(), to_z, to_x, torch.zeros(4).double())
     y = torch.tensor([[0.0, math.nan, 0.0, 0.0]]).double()
     line = torch.linspace(-40, 40, 20_001).double()
     weight = exact.log_prob(model, torch.stack([torch.zeros_like(line), line], 1)).softmax(0)
@@ -439,12 +440,11 @@ def test_a_run_has_contrasts_of_the_columns_that_were_asked_for(tmp_path, capsys
     chosen = [*pixel, *several, "--model.contrast-units", "1:3", "--train.contrast-scales", "--out", str(out)]
     assert cli.main([*start, *chosen]) == 0
     run = read(out)
-    first = run_folder.read_data(out)[3]
+    first = run_folder.read_data(out)[0].contrasts
     assert run.model.contrasts.n > 1
-    assert first is not None
     assert run.model.contrasts.units.tolist() == first.units.tolist() == [0, 1, 1, 0]
     assert not torch.equal(run.model.contrasts.log_scales, first.log_scales)
-    z = run.standardizer(run.load_data().train)
+    z = run.transform(run.load_data().train)
     expected = scaled_gaussians(z[:, 1:3].square().sum(1), torch.zeros(2), 5)  # of these two columns alone
     torch.testing.assert_close(first.log_scales.double(), expected.log_scales, atol=1e-3, rtol=1e-3)
     capsys.readouterr()
@@ -453,7 +453,7 @@ def test_a_run_has_contrasts_of_the_columns_that_were_asked_for(tmp_path, capsys
     shares = np.load(out / "codes" / "x.contrast.npy")
     np.testing.assert_allclose(shares.sum(1), 1, atol=1e-5)
     assert shares.shape == (300, 5)
-    far = (run.standardizer(torch.from_numpy(heavy(300, 0)).float())[:, 1:3].norm(dim=1)).numpy()
+    far = (run.transform(torch.from_numpy(heavy(300, 0)).float())[:, 1:3].norm(dim=1)).numpy()
     assert np.corrcoef(far, shares @ np.arange(5))[0, 1] > 0.3  # scales are in order
 
 
@@ -489,7 +489,8 @@ def test_a_base_of_several_contrasts_scores_as_its_sum():
         for s in (0.5, 2.0)
     ]
     expected = torch.logsumexp(torch.stack([math.log(0.3) + normal[0], math.log(0.7) + normal[1]]), 0).mean()
-    assert gaussian_nats(base, rows, contrasts) == pytest.approx(float(expected), abs=1e-5)
+    frame = Frame(Elementwise.of(torch.zeros(2), torch.ones(2)), base, contrasts=contrasts)
+    assert float(gaussian_log_prob(frame, rows).mean()) == pytest.approx(float(expected), abs=1e-5)
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -520,10 +521,17 @@ def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters
     base, rows = Base(torch.zeros(2), torch.ones(2)), torch.randn(400, 2, generator=generator(0))
     model = GRBM(2, 3, seed=1)  # some density, whose differences from the Gaussian vary by row
     one, two = (Reference(torch.ones(k) / k, torch.zeros(k, 2), torch.eye(2).expand(k, 2, 2)) for k in (1, 2))
-    plain = gaussian_nats(base, rows)
+    frame = Frame(Elementwise.of(torch.zeros(2), torch.ones(2)), base, one)
+    plain = float(gaussian_log_prob(frame, rows).mean())
+
+    def enough(model, above, frame):
+        """Whether one Gaussian is, where the model has so much more; all rows are held out."""
+        log_z = float(-model.free_energy(rows).double().mean().detach()) - plain - above
+        return is_gaussian_enough(frame, model, Nats(1, plain + above, 0.1, ais.known(log_z)), rows, rows[:0])
+
     bare = gaussian_(GRBM(2, 3), *base)  # no row differs, so that what is little alone decides
-    assert is_gaussian_enough(bare, plain + 0.005, rows, base, one)
-    assert not is_gaussian_enough(bare, plain + 0.02, rows, base, one)
+    assert enough(bare, 0.005, frame)
+    assert not enough(bare, 0.02, frame)
     for reference, above, expected in (
         (one, 0.005, True),
         (one, 1.0, False),
@@ -531,7 +539,7 @@ def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters
         (two, 0.005, False),
         (two, -0.005, True),
     ):
-        assert is_gaussian_enough(model, plain + above, rows, base, reference) == expected
+        assert enough(model, above, replace(frame, reference=reference)) == expected
 
 
 @pytest.mark.whole
@@ -554,9 +562,12 @@ def test_the_gaussian_that_is_kept_is_that_of_all_rows():
 
 
 def test_more_hidden_units_in_the_plane_alone():
-    assert [recipe_for(2000, None, n).n_hidden for n in (1, 2, 3)] == [200, 200, 128]
-    assert recipe_for(300, None, 2).n_hidden == 75
-    assert recipe_for(2000, 17, 2).n_hidden == 17
+    def n_hidden(n_rows, n_units, asked=None):
+        return resolve({"model.n_hidden": asked}, Facts(n_rows, n_units, True)).model.n_hidden
+
+    assert [n_hidden(2000, n) for n in (1, 2, 3)] == [200, 200, 128]
+    assert n_hidden(300, 2) == 75
+    assert n_hidden(2000, 2, 17) == 17
 
 
 def skewed(n: int) -> torch.Tensor:
@@ -636,8 +647,8 @@ def test_rows_of_one_contrast_are_white_about_the_centre_where_tails_are_heavy(a
     x[:40] += 300 * rng.normal(size=4)
     found = whiten(x, fine=apart > 0)
     assert found.contrasts.n > 1
-    z = found.scale(torch.from_numpy(x)).float()
-    centre = found.scale(torch.full((1, 4), 20.0).double()).float()[0]
+    z = found.transform(torch.from_numpy(x)).float()
+    centre = found.transform(torch.full((1, 4), 20.0).double()).float()[0]
     width = found.base.var.sqrt()
     assert float(((found.contrasts.centre - centre) / width).abs().max()) < 0.1
     assert float((centre / width).abs().max()) > 0.3  # rows far out pull at the mean of all

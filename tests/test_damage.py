@@ -362,7 +362,7 @@ def test_a_run_without_a_checkpoint_begins_with_the_data_of_now(tmp_path):
     shutil.rmtree(out / "checkpoints")
     np.save(tmp_path / "x.npy", 1000 + 50 * x)
     assert cli.main(["resume", str(out), "--no-figures"]) == 0
-    assert float(runs.read(out).standardizer.mean.mean()) == pytest.approx(1000, abs=30)
+    assert float(runs.read(out).transform.mean.mean()) == pytest.approx(1000, abs=30)
 
 
 def test_the_fingerprint_is_the_same_wherever_the_rows_lie(tmp_path):

@@ -5,11 +5,11 @@ import pytest
 import sklearn.datasets
 import torch
 
-from grbm.data import Standardizer
 from grbm.data.arrays import open_array
 from grbm.data.config import DatasetConfig
 from grbm.data.images import load_digits, load_idx
-from grbm.data.loading import standardizer, statistics
+from grbm.data.loading import statistics
+from grbm.data.standardise import standardise
 from grbm.errors import UserError
 from grbm.runs.config import RunConfig
 from tests.helpers import mnist_folder, shared_data
@@ -18,7 +18,7 @@ from tests.helpers import mnist_folder, shared_data
 @pytest.mark.parametrize("mode", ["pixel", "channel", "scalar", "none"])
 def test_standardising_and_back(mode):
     x = torch.randn(50, 12, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 13) + 5
-    fitted = Standardizer.fit(x, mode, n_channels=3)
+    fitted = standardise(x, mode, n_channels=3)
     torch.testing.assert_close(fitted.inverse(fitted(x)), x.double(), rtol=1e-5, atol=1e-5)
     z = fitted(x).double()
     if mode == "pixel":
@@ -41,7 +41,7 @@ def test_constant_columns_are_safe():
     x[:, 3] *= 1e-4  # small, but real: another unit
     x[:, 4] = 0
     x[0, 4] = 1.0  # a pixel lit once
-    found = Standardizer.fit(x, "pixel")
+    found = standardise(x, "pixel")
     z = found(x)
     assert torch.isfinite(z).all()
     assert found.kept.tolist() == [True, False, False, True, True]
@@ -50,7 +50,7 @@ def test_constant_columns_are_safe():
     torch.testing.assert_close(found.inverse(found.exactly(x)), x, rtol=1e-14, atol=1e-14)
     assert not found.breaks(x + 1e-13).any(), "rounding"
     assert found.breaks(x + 1e-9).any(0).tolist() == [False, True, True, False, False]
-    some = Standardizer.fit(x, "pixel", floor=0.6)
+    some = standardise(x, "pixel", floor=0.6)
     assert some(x)[0, 4] < 4
     assert some.kept.all(), "pixels are all of one unit"
 
@@ -121,7 +121,7 @@ def test_a_small_variation_on_a_large_number_is_not_lost(tmp_path):
     np.save(tmp_path / "x.npy", x)
     config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
     dataset = config.load_data()
-    fitted = standardizer(config.dataset, dataset, statistics(dataset, "x").train)
+    fitted = standardise(statistics(dataset, "x").train, config.dataset.standardise)
     z = fitted(dataset.train)
     assert z.dtype == torch.float32
     assert z.std(0).tolist() == pytest.approx([1, 1], rel=0.02)

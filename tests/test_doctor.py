@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from grbm import GRBM, Base, TrainState, cli
-from grbm.data import Standardizer
+from grbm.data import Elementwise
 from grbm.data.config import DatasetConfig
+from grbm.data.frame import Frame
 from grbm.data.loading import Dataset
+from grbm.density import Fitted
 from grbm.evaluate.distance import energy_distance
 from grbm.randomness import generator
 from grbm.recipe import ObjectiveConfig, SamplerConfig, TrainConfig
@@ -41,11 +43,10 @@ def healthy(tmp_path, model: GRBM | None = None, **changes) -> tuple[Run, Datase
         sampling=SamplingConfig(SamplerConfig("gibbs"), n_steps=50),
     )
     n = model.n_visible
-    scale, base = Standardizer(torch.zeros(n).double(), torch.ones(n).double()), Base(torch.zeros(n), torch.ones(n))
+    frame = Frame(Elementwise.of(torch.zeros(n), torch.ones(n)), Base(torch.zeros(n), torch.ones(n)))
     metrics = [record(k) for k in range(1, 101)]
-    run = Run(tmp_path, config, model, scale, base, None, Status("finished", 100), metrics, None, "")._replace(
-        **changes
-    )
+    fitted = Fitted(frame, model)
+    run = Run(tmp_path, config, fitted, None, Status("finished", 100), metrics, "")._replace(**changes)
     return run, Dataset(rows[:2500], rows[2500:])
 
 

@@ -27,7 +27,7 @@ def test_codes_are_the_hidden_probabilities_of_the_standardised_rows(digits, mon
     codes = np.load(digits / "codes" / "train.npy")
     assert codes.dtype == np.float32
     with torch.no_grad():
-        np.testing.assert_allclose(codes, run.model(run.standardizer(rows)).numpy(), atol=1e-6)
+        np.testing.assert_allclose(codes, run.model(run.transform(rows)).numpy(), atol=1e-6)
 
 
 def test_bits_have_their_probabilities_and_pack(digits, tmp_path):
@@ -54,7 +54,7 @@ def test_files_are_encoded_and_wrong_ones_refused(digits, tmp_path, capsys):
     assert cli.main(["encode", str(digits), str(tmp_path / "new.npy")]) == 0
     run = runs.read(digits)
     with torch.no_grad():
-        expected = run.model(run.standardizer(torch.from_numpy(rows))).numpy()
+        expected = run.model(run.transform(torch.from_numpy(rows))).numpy()
     np.testing.assert_allclose(np.load(digits / "codes" / "new.npy"), expected, atol=1e-6)
     np.save(tmp_path / "narrow.npy", rows[:, :10])
     rows[7, 3] = np.nan
@@ -81,7 +81,7 @@ def test_pictures_are_made_like_those_that_were_learned(digits, tmp_path, capsys
     codes = np.load(digits / "codes" / "pictures.npy")
     run = runs.read(digits)
     with torch.no_grad():
-        expected = run.model(run.standardizer(torch.from_numpy(images.reshape(3, 64) / 255))).numpy()
+        expected = run.model(run.transform(torch.from_numpy(images.reshape(3, 64) / 255))).numpy()
     np.testing.assert_allclose(codes, expected, atol=1e-5)
     # one row alone goes through another product, which may round its last bit otherwise
     np.testing.assert_allclose(np.load(digits / "codes" / "1.npy"), codes[1:2], atol=1e-6, rtol=0)

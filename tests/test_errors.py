@@ -65,7 +65,6 @@ ONE = Reference(torch.ones(1), torch.zeros(1, 2), torch.eye(2)[None])
         (lambda: hidden_update(torch.zeros(2, 3)), "uniform or rng"),
         (lambda: whiten(np.ones((5, 3))), "constant"),
         (lambda: Watch(Gibbs(), torch.zeros(2, 3)), "Gibbs"),
-        (lambda: Watch(GlobalMoves(ONE), torch.zeros(2, 2)).best_model(), "look"),
     ],
 )
 def test_values_that_mean_nothing(make, named):

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,16 +22,21 @@ from grbm import (
     fit,
     initialise,
 )
+from grbm.callbacks import EarlyStopping, KeepBest, Told
+from grbm.data.frame import Frame
+from grbm.data.tables import measure
 from grbm.data.whitening import whiten
 from grbm.errors import DivergenceError
 from grbm.evaluate import exact, watching
+from grbm.evaluate.ais import known
 from grbm.evaluate.bridging import ratio
-from grbm.evaluate.watching import Nats, Watch, gaussian_nats, log_z_of, score
+from grbm.evaluate.watching import Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
 from grbm.initialise import gaussian_, matched_
-from grbm.options import recipe_for
+from grbm.learn import learn, one_gaussian
 from grbm.randomness import Blocks, Philox, generator
-from grbm.recipe import begin, held_out, learn, objective
+from grbm.recipe import Facts, Recipe, changed, resolve
 from grbm.samplers import run_chains
+from grbm.start import begin, held_out
 from tests.helpers import assert_standard, exact_chains, mean_z, random_model, share_z, z_scores
 
 
@@ -160,7 +166,7 @@ def clusters(n: int, seed: int) -> torch.Tensor:
 
 def test_a_start_that_is_as_wide_as_the_data_whatever_the_number_of_units():
     whitened = whiten(clusters(1000, 0).numpy())
-    z = whitened.scale(clusters(1000, 0))
+    z = whitened.transform(clusters(1000, 0))
     for n_hidden in (64, 128, 512):
         model = matched_(GRBM(2, n_hidden), z, seed=1)
         with torch.no_grad():
@@ -230,47 +236,62 @@ def test_hidden_units_beyond_what_rows_can_teach_begin_weak() -> None:
     assert float(undecided.detach().max()) < 1e-6  # each weak unit at a row
     with pytest.raises(ValueError, match="n_at_work must be at least 1, got 0"):
         matched_(GRBM(2, 64), z, n_at_work=0)
-    found = [recipe_for(2000, n, 2).n_at_work for n in (None, 17, 512)] + [recipe_for(2000, 512, 10).n_at_work]
-    assert found == [200, 17, 200, 400]
+    found = [whitened_recipe(2000, n, 2).model.n_at_work for n in (None, 17, 512)]
+    assert [*found, whitened_recipe(2000, 512, 10).model.n_at_work] == [200, 17, 200, 400]
+
+
+def whitened_recipe(n_rows: int, n_hidden: int | None = None, n_units: int = 2, **train: int | float) -> Recipe:
+    """Of a whitened table, but for settings of learning."""
+    asked = {"model.n_hidden": n_hidden} | {f"train.{name}": x for name, x in train.items()}
+    return resolve(asked, Facts(n_rows, n_units, suits_whitening=True))
+
+
+def objective(recipe: Recipe, frame: Frame) -> PCD:
+    return recipe.objective.build(recipe.sampler.build(frame), recipe.train.batch_size)
 
 
 def test_a_look_is_at_the_average_where_there_is_one():
     z = clusters(200, 0)
-    whitened = whiten(z.numpy())
-    rows, recipe = whitened.scale(z), recipe_for(200, 4)
-    state, goal = begin(rows, whitened, recipe, 0), objective(whitened, recipe)
-    average = gaussian_(copy.deepcopy(state.model), whitened.base.mean, whitened.base.var)
-    alone = Watch(goal.sampler, rows, seed=0).look(replace(state, model=average))
+    frame = whiten(z.numpy())
+    rows, recipe = frame.transform(z), whitened_recipe(200, 4)
+    state, goal = begin(recipe, frame, rows, 0), objective(recipe, frame)
+    average = gaussian_(copy.deepcopy(state.model), frame.base.mean, frame.base.var)
     watch = Watch(goal.sampler, rows, seed=0)
-    assert watch.look(replace(state, average=average)).mean == alone.mean == watch.best.mean
-    assert torch.equal(watch.best_model().W, average.W)
+    alone = watch.look(replace(state, model=average))
+    assert watch.look(replace(state, average=average)).mean == alone.mean
     log_z = alone.log_z
     assert log_z.lower <= log_z.log_z + 5 * log_z.error
     assert log_z.lower - 0.5 < log_z.upper < log_z.lower + 2, "between the ways there and back, which differ little"
 
 
 def test_the_best_look_is_the_one_that_is_kept(monkeypatch):
-    found = iter([1.0, math.nan, 3.0, 2.0])
-    monkeypatch.setattr(watching, "score", lambda *_, **__: Nats(0, next(found), 0.1, None))
+    found = iter([1.0, 3.0, math.nan, 2.9])
+    monkeypatch.setattr(watching, "score", lambda *_, **__: Nats(0, next(found), 0.1, known(0.0)))
     model = GRBM(2, 3)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    watch = Watch(GlobalMoves(reference()), torch.zeros(4, 2))
-    for state.update in range(4):
+    keep = KeepBest(Watch(GlobalMoves(reference()), torch.zeros(4, 2)), FitOptions(4, rounds=4), state)
+    for state.update in range(1, 5):
         model.b.data.fill_(state.update)
-        watch.look(state)
-    assert (watch.best.mean, watch.best.update) == (3, 2)
-    assert (watch.best_model().b == 2).all()
+        keep.look(state)
+        assert float(model.b[0]) == (2 if state.update == 3 else state.update), "taken back where it is no number"
+    assert (keep.best.mean, keep.best.update) == (3, 2)
+    assert (keep.model().b == 2).all()
+    assert state.optimizer.param_groups[0]["initial_lr"] == 0.05
+    again = KeepBest(keep.watch, keep.options, TrainState(GRBM(2, 3), state.optimizer))
+    again.load_state_dict(keep.state_dict())
+    assert (again.best.mean, again.best.update, again.halvings) == (3, 2, 1)
+    assert torch.equal(again.model().b, keep.model().b)
 
 
 @pytest.mark.whole
 def test_online_log_z_follows_the_exact_one_while_learning():
     """Along training, rounds among it: 28 of 30 validations within 3 errors of quadrature, all within their bound."""
     rows = clusters(1000, 0)
-    whitened = whiten(rows.numpy())
-    z, recipe = whitened.scale(rows), replace(recipe_for(1000, 64), n_updates=500, rounds=10)
-    state, goal = begin(z, whitened, recipe, 0), objective(whitened, recipe)
+    frame = whiten(rows.numpy())
+    z, recipe = frame.transform(rows), whitened_recipe(1000, 64, n_updates=510, rounds=10)
+    state, goal = begin(recipe, frame, z, 0), objective(recipe, frame)
     watch, scores = Watch(goal.sampler, z[:100], seed=0), []
-    for _ in fit(state, z, goal, recipe.options()):
+    for _ in fit(state, z, goal, recipe.train):
         if state.update % 25 == 0 or state.update > 500:
             nats = watch.look(state)
             assert state.average is not None
@@ -287,62 +308,75 @@ def test_online_log_z_follows_the_exact_one_while_learning():
 def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monkeypatch):
     monkeypatch.setattr("grbm.options.LOOKS", 10)
     rows = clusters(600, 0)
-    whitened = whiten(rows.numpy())
-    z = whitened.scale(rows)
+    frame = whiten(rows.numpy())
+    z = frame.transform(rows)
     from_rows, scored = held_out(600, 0.2, 0)
     assert len(scored) == 120
     assert not set(from_rows.tolist()) & set(scored.tolist())
-    recipe = replace(recipe_for(600, 64), n_updates=200, rounds=3)
-    goal, heard = objective(whitened, recipe), []
+    usual = whitened_recipe(600, 64, n_updates=203, rounds=3)
+    goal, gaussian = objective(usual, frame), float(gaussian_log_prob(frame, z[scored]).mean())
 
-    def run(recipe, **options):
-        watch = Watch(goal.sampler, z[scored], seed=0)
-        return learn(begin(z[from_rows], whitened, recipe, 0), z[from_rows], goal, recipe, watch=watch, **options)
+    class Found(NamedTuple):
+        ended: str
+        keep: KeepBest
+        looks: list[Nats]
+        state: TrainState
 
-    found = run(recipe, fallback=whitened, callback=heard.append)
+    def run(stop=lambda progress: False, patience=None, tol=0.0, **train):
+        recipe = changed(usual, {f"train.{name}": x for name, x in train.items()})
+        state, looks, options = begin(recipe, frame, z[from_rows], 0), [], recipe.train
+        keep = KeepBest(Watch(goal.sampler, z[scored], seed=0), options, state)
+        told = Told(lambda p: looks.append(p.nats) or stop(p), lambda p: p.nats is not None)
+        ended = learn(
+            state, z[from_rows], goal, options, keep=keep, callbacks=[told, EarlyStopping(options, patience, tol)]
+        )
+        return Found(ended, keep, looks, state)
+
+    found = run()
     assert found.ended == "finished"
-    assert len(heard) == 13 == len(found.looks)
-    assert found.best.mean == max(nats.mean for nats in found.looks) > gaussian_nats(whitened.base, z[scored]) + 1
-    assert not found.is_gaussian
-    early = run(recipe, patience=2, tol=100.0)
+    assert len(found.looks) == 13
+    assert found.keep.best.mean == max(nats.mean for nats in found.looks) > gaussian + 1
+    assert not is_gaussian_enough(frame, found.keep.model(), found.keep.best, z[scored], z[from_rows])
+    early = run(patience=2, tol=100.0)
     assert early.ended == "early"
     assert len(early.looks) == 12  # only rounds are cut short
-    alone = run(replace(recipe, rounds=0), patience=2, tol=100.0)
+    alone = run(patience=2, tol=100.0, rounds=0, n_updates=200)
     assert alone.ended == "early"
     assert len(alone.looks) == 3
-    stopped = run(recipe, callback=lambda progress: progress.update >= 60)
+    stopped = run(stop=lambda progress: progress.update >= 60)
     assert stopped.ended == "stopped"
     assert stopped.state.update == 60
-    wild = run(replace(recipe, learning_rate=5.0))
-    assert wild.best.mean > gaussian_nats(whitened.base, z[scored])
-    taken_back = run(replace(recipe, learning_rate=20.0))
+    wild = run(learning_rate=5.0)
+    assert wild.keep.best.mean > gaussian
+    taken_back = run(learning_rate=20.0)
     assert taken_back.state.optimizer.param_groups[0]["initial_lr"] < 20.0
-    far = replace(recipe, learning_rate=1e30)
+    far = changed(usual, {"train.learning_rate": 1e30})
     with pytest.raises(DivergenceError):
-        learn(begin(z, whitened, far, 0), z, goal, far)
+        learn(begin(far, frame, z, 0), z, goal, far.train)
 
 
 def test_one_gaussian_is_kept_where_nothing_is_better():
     """Of Gaussian data, after a few updates from a start that is none."""
     rows = torch.tensor(np.random.default_rng(0).normal(size=(400, 3)))
-    whitened = whiten(rows.numpy())
-    z, recipe = whitened.scale(rows), replace(recipe_for(400, 16), n_updates=3, rounds=0)
-    goal = objective(whitened, recipe)
-    watch = Watch(goal.sampler, z[:100])
-    found = learn(begin(z, whitened, recipe, 0), z, goal, recipe, watch=watch, fallback=whitened)
-    assert found.is_gaussian
-    log_p = found.model.log_prob(z[:100], exact.log_z(found.model))
-    assert float(log_p.mean()) == pytest.approx(gaussian_nats(whitened.base, z[:100]), abs=1e-5)
+    frame = whiten(rows.numpy())
+    z, recipe = frame.transform(rows), whitened_recipe(400, 16, 3, n_updates=3, rounds=0)
+    goal, state = objective(recipe, frame), begin(recipe, frame, z, 0)
+    keep = KeepBest(Watch(goal.sampler, z[:100]), recipe.train, state)
+    learn(state, z, goal, recipe.train, keep=keep)
+    whole, begun = one_gaussian(keep, recipe, frame, z, rows, measure(rows), seed=0)
+    at = whole.transform(rows)
+    log_p = begun.model.log_prob(at, exact.log_z(begun.model)).double()
+    torch.testing.assert_close(log_p.detach(), gaussian_log_prob(whole, at), atol=1e-4, rtol=0)
     assert float(gaussian_(GRBM(2, 3), torch.zeros(2), torch.ones(2)).W.abs().max()) == 0
 
 
 def test_learning_with_global_moves_is_the_same_in_every_run():
     rows = clusters(300, 0)
-    whitened = whiten(rows.numpy())
-    z, recipe = whitened.scale(rows), recipe_for(300)
-    goal, ends = objective(whitened, recipe), []
+    frame = whiten(rows.numpy())
+    z, recipe = frame.transform(rows), whitened_recipe(300)
+    goal, ends = objective(recipe, frame), []
     for _ in range(2):
-        state = begin(z, whitened, recipe, 3)
+        state = begin(recipe, frame, z, 3)
         for _ in fit(state, z, goal, FitOptions(5, 100)):
             pass
         ends.append(state.model.W.detach().clone())

@@ -16,7 +16,7 @@ from grbm import UserError, cli, runs
 from grbm.report.listing import runs_in
 from grbm.runs import checkpoint, claiming
 from grbm.runs.folder import save_status
-from grbm.runs.recorder import Recorder
+from grbm.runs.recording import MetricsLog
 from tests.helpers import TINY, rest_in_whole
 
 WRITES = ("open", "replace", "rename", "unlink", "remove", "rmdir", "mkdir")
@@ -213,14 +213,14 @@ def test_damaged_weights_of_a_finished_run_come_back_from_its_checkpoint(run, ca
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 @pytest.mark.parametrize("ignored", [False, True], ids=["heard", "nohup"])
 def test_a_terminal_that_hangs_up_leaves_a_checkpoint(tmp_path, monkeypatch, capsys, ignored):
-    after = Recorder.after
+    after = MetricsLog.after
 
-    def hung_up(recorder, *args, **options):
-        if recorder.state.update == 2:
+    def hung_up(log, progress):
+        if progress.update == 2:
             os.kill(os.getpid(), signal.SIGHUP)
-        return after(recorder, *args, **options)
+        after(log, progress)
 
-    monkeypatch.setattr(Recorder, "after", hung_up)
+    monkeypatch.setattr(MetricsLog, "after", hung_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
         code = cli.main(["train", "digits", *OPTIONS, "--out", str(tmp_path / "run")])

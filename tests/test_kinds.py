@@ -18,7 +18,7 @@ from grbm import UserError, cli, runs
 from grbm.cli.completing import words
 from grbm.data.arrays import column_names, open_array
 from grbm.data.kinds import conversion
-from grbm.runs.recorder import Recorder
+from grbm.runs.recording import MetricsLog
 from tests.helpers import TINY, refused, rest_in_whole
 from tests.messages import messages
 
@@ -156,15 +156,15 @@ def keyed(tmp_path, monkeypatch):
     """A run on x.npy, stopped half way, and an archive in which its data are one of two arrays."""
     np.save(tmp_path / "x.npy", X)
     np.savez(tmp_path / "two.npz", X_train=X, y=np.arange(30))
-    after = Recorder.after
+    after = MetricsLog.after
 
-    def interrupted(recorder, *args, **options):
-        if recorder.state.update == 2:
+    def interrupted(log, progress):
+        if progress.update == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return after(recorder, *args, **options)
+        after(log, progress)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "after", interrupted)
+        patch.setattr(MetricsLog, "after", interrupted)
         args = ["train", "array", "--data", str(tmp_path / "x.npy"), *TINY, "--train.n-updates", "6"]
         assert cli.main([*args, "--train.rounds", "0", "--out", str(tmp_path / "run")]) == 143
     return tmp_path

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from grbm.evaluate.likelihood import bits_per_dimension, log_likelihood
 
 from grbm import GRBM, Base, cli
-from grbm.data import Standardizer
+from grbm.data import Elementwise
 from grbm.data.config import DatasetConfig
+from grbm.data.frame import Frame
 from grbm.data.loading import Dataset
-from grbm.evaluate import exact, likelihood
+from grbm.data.standardise import standardise
+from grbm.density import Fitted, bits_per_dimension
+from grbm.evaluate import exact
 from grbm.recipe import ModelConfig, SamplerConfig
 from grbm.report.scores import evaluate
 from grbm.runs import Run, Status
@@ -34,7 +36,8 @@ def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_h
     base = Base(torch.full((3,), 0.1), torch.full((3,), 1.5))
     sampling = SamplingConfig(SamplerConfig("gibbs"), n_steps=2)
     config = RunConfig(DatasetConfig("array"), ModelConfig(n_hidden), sampling=sampling)
-    run = Run(tmp_path, config, model, Standardizer(mean, scale), base, None, Status("finished"), [], None, "")
+    fitted = Fitted(Frame(Elementwise.of(mean, scale), base), model)
+    run = Run(tmp_path, config, fitted, None, Status("finished"), [], "")
     scores = evaluate(run, n_samples=50, dataset=Dataset(rows, rows[:0]))
     log_density = -0.5 * ((rows - mean) / scale).square() - scale.log() - 0.5 * math.log(2 * math.pi)
     assert scores["log_z_method"] == method
@@ -61,9 +64,10 @@ def test_dequantised_pixels_score_as_the_integral_over_their_noise():
     pixels = torch.randint(levels, (20_000, N), generator=rng).double() / (levels - 1)
     mean, std = torch.tensor([0.1, -0.2, 0.4]), torch.tensor([0.8, 1.0, 1.3])
     model = gaussian(mean, std)
-    scale = Standardizer(torch.tensor([0.5, 0.4, 0.6]).double(), torch.tensor([0.35, 0.3, 0.4]).double())
+    scale = Elementwise.of(torch.tensor([0.5, 0.4, 0.6]).double(), torch.tensor([0.35, 0.3, 0.4]).double())
     log_z = exact.log_z(model)
-    found = log_likelihood(model, scale, pixels, log_z, 0.05, levels=levels, seed=3)
+    fitted = Fitted(Frame(scale, Base(torch.zeros(3), torch.ones(3))), model)
+    found = fitted.log_likelihood(pixels, log_z, 0.05, levels=levels, seed=3)
     # as integers k = (levels − 1) x, with deviation s and u of variance 1/12
     s = (levels - 1) * scale.scale * std.double()
     centre = (levels - 1) * (scale.mean + scale.scale * mean.double()) + 0.5
@@ -77,7 +81,7 @@ def test_dequantised_pixels_score_as_the_integral_over_their_noise():
     assert bits.mean == pytest.approx(-found.mean / (N * math.log(2)))
     # no density can code uniform pixels in fewer bits than their entropy
     assert bits.mean > math.log2(levels)
-    plain = log_likelihood(model, scale, pixels, log_z)
+    plain = fitted.log_likelihood(pixels, log_z)
     inside = gaussian(mean, std).log_prob(scale(pixels), log_z).double() - scale.scale.log().sum()
     assert plain.mean == pytest.approx(float(inside.detach().mean()), abs=1e-5)
     assert plain.error == pytest.approx(float(inside.std()) / 20_000**0.5, rel=1e-3)
@@ -86,13 +90,13 @@ def test_dequantised_pixels_score_as_the_integral_over_their_noise():
 def test_whole_tables_are_scored_chunk_by_chunk(tmp_path, monkeypatch):
     """--log-likelihood: all rows whatever the chunks, errors beside the means, bits for images alone."""
     rows = torch.randint(17, (500, 4), generator=torch.Generator().manual_seed(0)).double() / 16
-    scale, base = Standardizer.fit(rows, "pixel"), Base(torch.zeros(4), torch.ones(4))
+    scale, base = standardise(rows, "pixel"), Base(torch.zeros(4), torch.ones(4))
     config = RunConfig(DatasetConfig("digits"), ModelConfig(2), sampling=SamplingConfig(SamplerConfig("gibbs"), 2))
     model = gaussian(torch.zeros(4), torch.ones(4))
-    run = Run(tmp_path, config, model, scale, base, (1, 2, 2), Status("finished"), [], None, "")
+    run = Run(tmp_path, config, Fitted(Frame(scale, base), model), (1, 2, 2), Status("finished"), [], "")
     images = Dataset(rows, rows[:100], (1, 2, 2), levels=17)
     scores = evaluate(run, n_samples=10, dataset=images, whole=True)
-    monkeypatch.setattr(likelihood, "CHUNK", 64)
+    monkeypatch.setattr("grbm.density.CHUNK", 64)
     in_chunks = evaluate(run, n_samples=10, dataset=images, whole=True)
     numbers = {name: score for name, score in scores.items() if not isinstance(score, str | list)}
     assert {name: in_chunks[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)

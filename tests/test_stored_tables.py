@@ -16,7 +16,7 @@ from grbm.data.arrays import open_array
 from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.data.pictures import Look, open_arrow, open_pictures
-from grbm.data.standardise import Standardizer
+from grbm.data.standardise import standardise
 from grbm.data.tables import StoredTable, measure, spread
 from grbm.randomness import generator
 from grbm.runs.config import RunConfig
@@ -75,10 +75,10 @@ def test_one_pass_gives_the_statistics_of_all(monkeypatch):
     assert torch.equal(stats.low, x.amin(0))
     assert torch.equal(stats.high, x.amax(0))
     for mode, groups in (("channel", x.view(1000, 3, 2)), ("scalar", x.view(1000, 1, 6))):
-        fitted = Standardizer.fit(x, mode, n_channels=3)
+        fitted = standardise(x, mode, n_channels=3)
         per_group = groups.std((0, 2), correction=0).repeat_interleave(groups.shape[2])
         torch.testing.assert_close(fitted.scale, per_group, rtol=1e-9, atol=0)
-    base = Standardizer.fit(stats, "pixel").base(stats)
+    base = standardise(stats, "pixel").base(stats)
     torch.testing.assert_close(base.var, torch.ones(6))
     torch.testing.assert_close(base.mean, torch.zeros(6))
 

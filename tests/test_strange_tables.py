@@ -10,13 +10,13 @@ import torch
 from grbm import GaussianBernoulliRBM, cli
 from grbm.data.sentinels import sentinels
 from grbm.data.splitting import copies, first_of_each, split
-from grbm.data.standardise import Standardizer
+from grbm.data.standardise import standardise
 from grbm.data.tables import refuse_magnitudes
 from grbm.data.whitening import independent, set_apart, whiten
 from grbm.errors import UserError
 from grbm.evaluate.baselines import baselines
-from grbm.recipe import held_out
 from grbm.runs import preparing
+from grbm.start import held_out
 from tests.helpers import TINY, refused, rest_in_whole
 
 
@@ -85,10 +85,10 @@ def test_coordinates_of_narrow_directions_are_whole(ratio):
     x = np.c_[a, b, a - 2 * b + ratio * c, 3 * a, 1e3 * d + a]
     found = whiten(x)
     assert found.collinear == (3,)
-    z = found.scale.exactly(torch.tensor(x))
-    np.testing.assert_allclose(found.scale.inverse(z).numpy(), x, rtol=1e-9, atol=1e-9)
+    z = found.transform.exactly(torch.tensor(x))
+    np.testing.assert_allclose(found.transform.inverse(z).numpy(), x, rtol=1e-9, atol=1e-9)
     K = torch.eye(4).double()
-    torch.testing.assert_close(found.scale.to_x @ found.scale.to_z, K, atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.transform.to_x @ found.transform.to_z, K, atol=1e-4, rtol=0)
     assert float(z.std(0).min()) > 0.3, "every direction has width"
     kept, change = set_apart(x)
     assert kept.tolist() == independent(x).tolist() == [True, True, True, False, True]
@@ -110,7 +110,7 @@ def test_a_relation_is_as_exact_as_what_it_is_of():
     """The difference of two columns that differ little has few digits, though it is written with many."""
     a, small = np.random.default_rng(0).normal(size=(2, 300))
     x = np.c_[1e4 * a, 1e4 * a + 1e-3 * small, 1e-3 * small]
-    scale = whiten(x).scale
+    scale = whiten(x).transform
     assert scale.n_units == 2
     assert not scale.breaks(torch.tensor(x)).any()
     assert scale.breaks(torch.tensor(x + np.array([0, 0, 1e-5]))).any(1).all()
@@ -356,7 +356,7 @@ def test_whether_a_row_breaks_a_relation_hangs_on_no_other_row():
     a, b = np.random.default_rng(0).normal(size=(2, 300))
     single = np.c_[a, b, a + b].astype(np.float32)
     single[:, 2] = single[:, 0] + single[:, 1]
-    scale = whiten(single.astype(np.float64)).scale
+    scale = whiten(single.astype(np.float64)).transform
     for rows in (
         single,
         single.astype(np.float64),
@@ -369,7 +369,7 @@ def test_whether_a_row_breaks_a_relation_hangs_on_no_other_row():
     together = scale.breaks(torch.from_numpy(off)).any(1)
     assert together.tolist() == [bool(scale.breaks(torch.from_numpy(row[None])).any()) for row in off]
     assert together.tolist() == [False, True, False, True]
-    exact = whiten(np.c_[a, b, a + b]).scale
+    exact = whiten(np.c_[a, b, a + b]).transform
     assert not exact.breaks(torch.from_numpy(single)).any(), "float32 has fewer digits"
     assert exact.breaks(torch.tensor([[0.1, 0.2, 0.3 + 1e-9]], dtype=torch.float64)).any()
 
@@ -396,6 +396,6 @@ def test_copies_beside_one_another_are_found_in_long_tables():
 
 def test_deviations_of_columns_far_from_zero_keep_their_digits():
     x = torch.tensor([[1e10, 3.0, 0.0], [1e10 + 1, 3.0, 1.0]], dtype=torch.float64)
-    scale = Standardizer.fit(x, "pixel")
+    scale = standardise(x, "pixel")
     found = scale.deviations_in_columns(torch.tensor([[1e-7, 2.0]]))
     torch.testing.assert_close(found, torch.tensor([[0.5e-7, 0.0, 1.0]]).double(), rtol=1e-6, atol=0)

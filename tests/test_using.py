@@ -35,10 +35,11 @@ def test_gaps_are_filled_in_the_units_of_the_data(digits, tmp_path, capsys):
     known = load_digits()[0][60:].double().numpy().mean(0)
     assert np.square(filled - rows)[:, 40:].mean() < 0.8 * np.square(known - rows)[:, 40:].mean()
     run = runs.read(digits)
-    again = impute(run.model, run.standardizer(torch.from_numpy(gaps)), n_steps=80, burn_in=20, base=run.base, seed=1)
-    np.testing.assert_allclose(filled, run.standardizer.inverse(again.mean).numpy(), atol=1e-5)
-    np.testing.assert_allclose(std, (again.std * run.standardizer.scale).numpy(), atol=1e-5)
-    assert abs(run.standardizer.scale[0] - 1) > 0.5
+    z = run.transform(torch.from_numpy(gaps))
+    again = impute(run.model, z, n_steps=80, burn_in=20, base=run.frame.base, seed=1)
+    np.testing.assert_allclose(filled, run.transform.inverse(again.mean).numpy(), atol=1e-5)
+    np.testing.assert_allclose(std, (again.std * run.transform.scale).numpy(), atol=1e-5)
+    assert abs(run.transform.scale[0] - 1) > 0.5
     assert cli.main(["impute", str(digits), str(tmp_path / "gaps.npy")]) == 2
     assert str(digits / "imputed" / "gaps.npy") in capsys.readouterr().err
 
@@ -52,10 +53,10 @@ def test_noise_is_taken_away_in_the_units_of_the_data(digits, tmp_path):
     assert cli.main([*command, "--steps", "60"]) == 0
     assert np.square(np.load(out) - rows).mean() < 0.7 * np.square(noisy - rows).mean()
     run = runs.read(digits)
-    noise_var = (0.25 / run.standardizer.scale).square()
-    z = run.standardizer(torch.from_numpy(noisy))
-    again = impute(run.model, z, noise_var=noise_var, n_steps=60, burn_in=15, base=run.base, seed=1)
-    np.testing.assert_allclose(np.load(out), run.standardizer.inverse(again.mean).numpy(), atol=1e-5)
+    noise_var = (0.25 / run.transform.scale).square()
+    z = run.transform(torch.from_numpy(noisy))
+    again = impute(run.model, z, noise_var=noise_var, n_steps=60, burn_in=15, base=run.frame.base, seed=1)
+    np.testing.assert_allclose(np.load(out), run.transform.inverse(again.mean).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_the_encoder_elsewhere_gives_the_same_codes(digits, tmp_path, capsys):
     run = runs.read(digits)
     rows = load_digits()[0][:37]
     with torch.no_grad():
-        expected = run.model(run.standardizer(rows))
+        expected = run.model(run.transform(rows))
     assert cli.main(["export", str(digits), str(tmp_path / "encoder.pt2")]) == 0
     program = torch.export.load(tmp_path / "encoder.pt2").module()
     torch.testing.assert_close(program(rows.float()), expected, atol=1e-5, rtol=0)
@@ -103,7 +104,7 @@ def test_the_encoder_elsewhere_gives_the_same_codes(digits, tmp_path, capsys):
     session = onnxruntime.InferenceSession(tmp_path / "encoder.onnx")
     about = session.get_modelmeta().custom_metadata_map
     assert "x is in the data's own units" in about["grbm.units"]
-    scale = runs.read(digits).standardizer
+    scale = runs.read(digits).transform
     for name, numbers in (("grbm.mean", scale.mean), ("grbm.scale", scale.scale)):
         np.testing.assert_allclose(json.loads(about[name]), numbers, rtol=1e-6)
     for part in (rows, rows[:1]):
@@ -119,9 +120,9 @@ def test_a_folder_holds_the_machine_in_the_data_s_units(digits, tmp_path, capsys
     run, rows = runs.read(digits), load_digits()[0][:37]
     with torch.no_grad():
         ours = GRBM.from_pretrained(tmp_path / "machine")(rows.double())
-        codes = runs.read(digits).model.double()(run.standardizer.exactly(rows))
+        codes = runs.read(digits).model.double()(run.transform.exactly(rows))
         torch.testing.assert_close(ours, codes, atol=1e-9, rtol=0)
-    with pytest.warns(UserWarning, match="standardizer") as told:  # a run is such a folder too
+    with pytest.warns(UserWarning, match="run.fitted.log_prob") as told:  # a run is such a folder too
         assert torch.equal(GRBM.from_pretrained(digits).W, run.model.W)
     assert told[0].filename == __file__, "where it was called"
     assert cli.main(["export", str(digits), str(tmp_path / "x.tflite")]) == 2

@@ -14,7 +14,7 @@ from sklearn.mixture import GaussianMixture
 
 from grbm import Base, GaussianBernoulliRBM
 from grbm.data import whitening
-from grbm.data.standardise import Standardizer
+from grbm.data.standardise import standardise
 from grbm.data.whitening import (
     _clustered,
     _within,
@@ -28,10 +28,10 @@ from grbm.data.whitening import (
 )
 from grbm.distributed import ALONE
 from grbm.evaluate.baselines import baselines, compare
-from grbm.evaluate.watching import gaussian_nats
-from grbm.options import recipe_for
+from grbm.evaluate.watching import gaussian_log_prob
 from grbm.randomness import generator
-from grbm.runs.preparing import prepare
+from grbm.recipe import Facts, resolve
+from grbm.runs.preparing import open_data, prepare
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 from tests.helpers import mean_z, z_bound
@@ -51,17 +51,17 @@ def test_constant_and_collinear_columns_are_found_and_put_back():
     found = whiten(x)
     assert found.constant == (4,)
     assert found.collinear == (5, 6)
-    z = found.scale.exactly(torch.tensor(x))
+    z = found.transform.exactly(torch.tensor(x))
     assert z.shape == (800, 4)
-    np.testing.assert_allclose(found.scale.inverse(z).numpy(), x, rtol=1e-9, atol=1e-9)
-    assert found.scale.kept.tolist() == [True] * 4 + [False] * 3
+    np.testing.assert_allclose(found.transform.inverse(z).numpy(), x, rtol=1e-9, atol=1e-9)
+    assert found.transform.kept.tolist() == [True] * 4 + [False] * 3
     off = x.copy()
     off[0, 4] += 1
     off[1, 5] *= 1 + 1e-9
     off[2, 6] += 1e-6
     off[3, 4] = np.nan
-    assert found.scale.breaks(torch.tensor(off)).nonzero().tolist() == [[0, 4], [1, 5], [2, 6]]
-    assert not found.scale.breaks(torch.tensor(x)).any()
+    assert found.transform.breaks(torch.tensor(off)).nonzero().tolist() == [[0, 4], [1, 5], [2, 6]]
+    assert not found.transform.breaks(torch.tensor(x)).any()
 
 
 def test_whitening_is_a_change_of_coordinates_of_known_determinant():
@@ -69,15 +69,15 @@ def test_whitening_is_a_change_of_coordinates_of_known_determinant():
     x = table()[:, :4]
     for fine in (True, False):
         found = whiten(x, fine=fine)
-        z = found.scale.exactly(torch.tensor(x))
-        jacobian = found.scale.to_z.double() / found.scale.scale[:, None]
-        assert found.scale.log_det == pytest.approx(float(jacobian.slogdet().logabsdet))
+        z = found.transform.exactly(torch.tensor(x))
+        jacobian = found.transform.to_z.double() / found.transform.scale[:, None]
+        assert found.transform.log_det == pytest.approx(float(jacobian.slogdet().logabsdet))
         correlation = np.corrcoef(z.T.numpy())
         assert np.abs(correlation - np.eye(4)).max() < 0.06  # shrinkage leaves a little
         covariance = np.cov(x.T, bias=True)
         y = np.linalg.solve(np.linalg.cholesky(covariance), (x - x.mean(0)).T)
         direct = -0.5 * ((y**2).sum(0).mean() + np.linalg.slogdet(2 * np.pi * covariance)[1])
-        assert gaussian_nats(found.base, z) + found.scale.log_det == pytest.approx(direct, abs=0.01)
+        assert float(gaussian_log_prob(found, z).mean()) + found.transform.log_det == pytest.approx(direct, abs=0.01)
         variances = best_mixture(z.numpy(), ("diag",)).covariances_
         if fine:
             np.testing.assert_allclose(variances.min(0), 1, rtol=0.25)
@@ -89,13 +89,13 @@ def test_few_rows_are_not_taken_for_collinear_ones():
     x = np.random.default_rng(0).normal(size=(12, 10))
     assert independent(x).all()
     found = whiten(x)
-    assert found.scale.n_units == 10
-    np.testing.assert_allclose(found.scale.inverse(found.scale.exactly(torch.tensor(x))).numpy(), x, atol=1e-9)
+    assert found.transform.n_units == 10
+    np.testing.assert_allclose(found.transform.inverse(found.transform.exactly(torch.tensor(x))).numpy(), x, atol=1e-9)
 
 
 def test_whitening_needs_rows_and_not_their_statistics():
     with pytest.raises(ValueError, match="Whitening needs all rows"):
-        Standardizer.fit(torch.zeros(3, 2), "whiten")
+        standardise(torch.zeros(3, 2), "whiten")
 
 
 @pytest.mark.whole
@@ -120,14 +120,20 @@ def test_simpler_models_are_scored_in_the_units_of_the_data():
 
 def test_tables_of_few_rows_have_no_rounds(tmp_path):
     """By default, in the estimator's recipe and in the preset; who asks for rounds has them."""
-    assert [recipe_for(n).rounds for n in (255, 256)] == [0, 60]
-    usual = PRESETS["array"].config
-    asked = replace(usual, train=replace(usual.train, rounds=7))
-    for n, config, expected in ((100, usual, (1500, 0)), (300, usual, (1560, 60)), (100, asked, (1560, 7))):
+    assert [resolve({}, Facts(n, 3, True)).train.rounds for n in (255, 256)] == [0, 60]
+    assert resolve({}, Facts(500, 41, True)).train.rounds == 0
+    config = replace(PRESETS["array"].config, data=tmp_path / "x.npy")
+    updates = {"train.n_updates": 40}
+    for n, asked, expected in (
+        (100, {}, (1500, 0)),
+        (300, {}, (1560, 60)),
+        (100, {"train.rounds": 7}, (1507, 7)),
+        (300, updates, (40, 60)),
+        (300, updates | {"train.rounds": 7}, (40, 7)),
+        (300, {"sampler.name": "gibbs"}, (1500, 0)),
+    ):
         np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(n, 3)))
-        chosen = prepare(
-            replace(config, data=tmp_path / "x.npy"), tmp_path / "run", ALONE, "cpu", resume=False
-        ).config.train
+        chosen = open_data(config, ALONE, asked).config.train
         assert (chosen.n_updates, chosen.rounds) == expected
 
 
@@ -211,7 +217,7 @@ def test_wide_tables_are_whitened_where_few_columns_are_coarse(tmp_path):
     for n_coarse, expected in ((0, ("whiten", "global-moves", 1500, 0)), (50, ("pixel", "gibbs", 2000, 0))):
         np.save(tmp_path / "x.npy", in_two(in_a_row(600, 50, 0.5), n_coarse))
         config = replace(usual, data=tmp_path / "x.npy")
-        config = prepare(config, tmp_path / "run", ALONE, "cpu", resume=False).config
+        config = prepare(open_data(config, ALONE), tmp_path / "run", ALONE, "cpu", resume=False).config
         train = config.train
         assert (config.dataset.standardise, config.sampler.name, train.n_updates, train.rounds) == expected
         assert config.objective.restart == 0
@@ -226,14 +232,16 @@ def test_the_gaussian_of_a_short_table_is_that_of_its_cross_validated_covariance
     train, test = x[:n_rows], x[n_rows:]
     found = whiten(train)
     assert found.contrasts.n == 1
-    z = found.scale.exactly(torch.from_numpy(test))
-    ours = gaussian_nats(found.base, z) + found.scale.log_det
+    z = found.transform.exactly(torch.from_numpy(test))
+    ours = float(gaussian_log_prob(found, z).mean()) + found.transform.log_det
     mean, std = train.mean(0), train.std(0)
     covariance = cross_validated((train - mean) / std) * std * std[:, None]
     assert ours == pytest.approx(multivariate_normal(mean, covariance).logpdf(test).mean(), abs=0.02)
     shrunk = next(b for b in baselines(train, test) if b.name == "one Gaussian")
     assert ours > shrunk.log_p.mean() + 0.05 * n_columns
-    in_its_rows = gaussian_nats(Base(z.mean(0), z.var(0)), z) - gaussian_nats(found.base, z)
+    in_its_rows = float(gaussian_log_prob(replace(found, base=Base(z.mean(0), z.var(0))), z).mean()) - float(
+        gaussian_log_prob(found, z).mean()
+    )
     assert in_its_rows < 0.05 * n_columns, "hardly anything is to be gained by the true widths of its directions"
 
 
@@ -252,7 +260,7 @@ def test_a_covariance_of_very_few_rows_is_positive(shape):
     x = np.random.default_rng(0).normal(size=shape)
     with config_context(transform_output="pandas"):
         assert np.linalg.eigvalsh(cross_validated(x - x.mean(0)))[0] > 0
-        assert bool(whiten(x).scale.to_z.isfinite().all())
+        assert bool(whiten(x).transform.to_z.isfinite().all())
 
 
 def test_copies_are_found_in_short_tables_too():
@@ -301,15 +309,15 @@ def test_unseen_rows_of_a_cluster_are_as_wide_as_the_unit_of_a_short_table():
     found = whiten(train)
     n_clusters = len(found.reference.weights)
     assert n_clusters in (2, 3)
-    z = found.scale.exactly(torch.from_numpy(x[200:]))
+    z = found.transform.exactly(torch.from_numpy(x[200:]))
     widths = torch.stack([z[which[200:] == k].var(0) for k in range(2)]).mean(0)
     assert float(widths.mean()) == pytest.approx(1, abs=0.1)
     torch.testing.assert_close(found.reference.factors, torch.eye(45).expand(n_clusters, -1, -1), rtol=0, atol=0.02)
-    assert float(found.reference.log_prob(z.float()).mean()) > gaussian_nats(found.base, z)
+    assert float(found.reference.log_prob(z.float()).mean()) > float(gaussian_log_prob(found, z).mean())
     mean, std = train.mean(0), train.std(0)
     covariance = cross_validated((train - mean) / std) * std * std[:, None]
     expected = multivariate_normal(mean, covariance).logpdf(x[200:]).mean()
-    assert gaussian_nats(found.base, z) + found.scale.log_det == pytest.approx(expected, abs=2.0)
+    assert float(gaussian_log_prob(found, z).mean()) + found.transform.log_det == pytest.approx(expected, abs=2.0)
 
 
 def test_a_wide_table_is_not_below_one_gaussian():
@@ -331,7 +339,7 @@ def test_hidden_units_beyond_what_rows_teach_begin_weak_in_the_preset_too(tmp_pa
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 3)))
     usual = PRESETS["array"].config
     config = replace(usual, data=tmp_path / "x.npy", model=replace(usual.model, n_hidden=200))
-    lengths = prepare(config, tmp_path / "run", ALONE, "cpu", resume=False).state.model.W.norm(dim=0)
+    lengths = prepare(open_data(config, ALONE), tmp_path / "run", ALONE, "cpu", resume=False).state.model.W.norm(dim=0)
     assert float(lengths[120:].max()) < 0.02 * float(lengths[:120].min())
 
 
@@ -414,7 +422,7 @@ def test_tables_of_no_more_rows_than_columns_are_whitened(shape, n_contrasts):
     """Their plain covariance is singular, and all rows are equally far out by it; contrasts may be asked for."""
     x = np.random.default_rng(0).standard_t(2, size=shape)
     found = whiten(x, n_contrasts=n_contrasts)
-    assert bool(found.scale.to_z.isfinite().all())
+    assert bool(found.transform.to_z.isfinite().all())
     assert (found.contrasts.n == 1) == (n_contrasts is None)
     assert bool(found.base.var.isfinite().all())
 
@@ -425,7 +433,7 @@ def test_the_widest_contrast_is_beyond_the_furthest_of_many_rows():
     x[1] *= 50 / np.linalg.norm(x[1]) * np.linalg.norm(x, axis=1).max()  # in no selection of 4,000 evenly spaced rows
     found = whiten(x)
     assert found.contrasts.n > 1
-    z = found.scale(torch.from_numpy(x[1:2])).float()
+    z = found.transform(torch.from_numpy(x[1:2])).float()
     far = float((2 * found.base.energy(z) / 2).sqrt())
     assert float(found.contrasts.log_scales[-1].exp()) == pytest.approx(2 * far, rel=0.2)
 
@@ -436,7 +444,7 @@ def test_the_base_of_a_short_table_varies_about_its_own_mean():
     x[0] += 40
     found = whiten(x, fine=False, n_contrasts=3)
     assert found.contrasts.n > 1
-    z = found.scale(torch.from_numpy(x)).float()
+    z = found.transform(torch.from_numpy(x)).float()
     contrasts = found.contrasts
     unit = contrasts.removed(z, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(0, "contrasts"))
     torch.testing.assert_close(found.base.mean, unit.mean(0), rtol=0, atol=1e-3)

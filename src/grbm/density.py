@@ -33,7 +33,7 @@ class LogPartition(NamedTuple):
 
     value: float
     error: float  # standard error; 0 where exact
-    method: Literal["quadrature", "enumeration", "reference", "AIS"]
+    method: Literal["exact", "quadrature", "reference", "AIS"]
     verdict: str  # whether it can be trusted, in words
     converged: bool  # the same as a fact; True where exact
     found: ais.LogZ | None = None  # what was estimated
@@ -102,7 +102,7 @@ class Fitted:
         if (grid := exact.plane(self.model)) is not None:
             return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
         if exact.is_enumerable(self.model):
-            return LogPartition(exact.log_z(self.model), 0.0, "enumeration", "Exact.", converged=True)
+            return LogPartition(exact.log_z(self.model), 0.0, "exact", "Exact.", converged=True)
         jumps = self.jumps()
         if jumps is not None:
             n_draws, n_states = DRAWS * n_chains, max(1, n_steps // 10)

@@ -76,7 +76,7 @@ def everything(folder: Path) -> dict[str, Any]:
     found["metrics"] = [{k: v for k, v in line.items() if k != "seconds"} for line in runs.read_metrics(folder)]
     record = json.loads((last / "state.json").read_text())
     found["checkpoint"] = {k: v for k, v in record.items() if k != "checksum"}
-    del found["checkpoint"]["notes"]["seconds"]
+    del found["checkpoint"]["callbacks"]["log"]["seconds"]
     return found
 
 

@@ -469,4 +469,5 @@ def test_a_checkpoint_between_two_records_keeps_the_count_of_clipped_updates(tmp
     settings += ["--checkpoint.updates", "4", "--no-figures", "--log.no-tensorboard", "--out", str(tmp_path / "run")]
     assert cli.main(["train", "digits", *settings]) == 0
     record = json.loads((tmp_path / "run" / "checkpoints" / "update-00000004" / "state.json").read_text())
-    assert (record["notes"]["clipped"], record["notes"]["since"]) == (3, 3)  # the record of update 1 began anew
+    log = record["callbacks"]["log"]
+    assert (log["clipped"], log["since"]) == (3, 3)  # the record of update 1 began anew

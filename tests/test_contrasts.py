@@ -403,15 +403,9 @@ def test_one_contrast_is_the_machine_itself_and_any_number_can_be_asked_for(tmp_
     v = torch.randn(5, 3, generator=generator(0))
     assert plain.at_unit_contrast(v, generator(0)) is v
     np.save(tmp_path / "x.npy", heavy(300, 0))
-    config = PRESETS["array"].config
-    config = replace(
-        config,
-        data=tmp_path / "x.npy",
-        dataset=replace(config.dataset, standardise="pixel"),
-        model=replace(config.model, n_hidden=8, contrasts=5),
-        train=replace(config.train, n_updates=40, rounds=0),
-    )
-    train(config, tmp_path / "run")
+    config = replace(PRESETS["array"].config, data=tmp_path / "x.npy")
+    asked = {"dataset.standardise": "pixel", "model.n_hidden": 8, "model.contrasts": 5, "train.n_updates": 40}
+    train(config, tmp_path / "run", asked=asked)
     contrasts = read(tmp_path / "run").model.contrasts
     assert contrasts.n > 1
     assert len(contrasts.log_weights) == 5

@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm import conditional, measured
 from grbm.conditional import Imputed
+from grbm.conditional import impute as impute_by_unit
 from grbm.data.frame import Frame
 from grbm.data.tables import Table
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
+from grbm.measured import impute as impute_whitened
 from grbm.model import GRBM
 from grbm.options import Precision
 from grbm.randomness import Blocks, generator, seed_of
@@ -240,7 +241,7 @@ class Fitted:
         jumps, base = self.jumps(), self.frame.base
         if isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
-            found = conditional.impute(
+            found = impute_by_unit(
                 self.model, self.units(x), noise_var=noise, n_replicas=n_replicas, base=base, **steps
             )
             found = Imputed(self.columns(found.mean), transform.deviations_in_columns(found.std.cpu()))
@@ -249,7 +250,7 @@ class Fitted:
         else:
             one = Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
             reference = one if jumps is None else jumps.reference
-            found = measured.impute(self.model, transform, reference, x, noise_var, **steps)
+            found = impute_whitened(self.model, transform, reference, x, noise_var, **steps)
         known = ~x.isnan() & (noise_var == 0)
         return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
 

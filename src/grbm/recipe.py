@@ -239,6 +239,7 @@ class Recipe:
 FEWEST_FOR_ROUNDS = 256  # rows: of fewer, rounds learn the noise
 WIDEST_FOR_ROUNDS = 40  # units: with more, a round takes seconds
 ROUNDS = 60  # of quasi-Newton steps, after which hardly a table gains more
+UPDATES = {"whiten": 1500, "by column": 2000}  # by stochastic gradients
 N_HIDDEN = 256  # hidden units of a table that is not whitened, and most that "as the table asks" comes to
 
 
@@ -296,7 +297,7 @@ def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
         SamplerConfig("global-moves", n_moves=N_STEPS),
         ObjectiveConfig("pcd", n_steps=1, n_chains=256, probabilities=True),
         TrainConfig(
-            1500 + rounds,
+            UPDATES["whiten"] + rounds,
             256,
             rounds=rounds,
             learning_rate=0.05,
@@ -320,5 +321,5 @@ def _by_column(facts: Facts, n_hidden: int | None, mode: Mode) -> Recipe:
         ModelConfig(chosen, "anchored", anchor_length=length),
         SamplerConfig("parallel-tempering", n_replicas=8),
         ObjectiveConfig("pcd", n_steps=N_STEPS, n_chains=64, probabilities=True),
-        TrainConfig(2000, 256, learning_rate=0.05, centred=True, min_var=0.02, average_decay=0.99),
+        TrainConfig(UPDATES["by column"], 256, learning_rate=0.05, centred=True, min_var=0.02, average_decay=0.99),
     )

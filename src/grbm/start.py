@@ -29,13 +29,18 @@ ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # rows that h
 
 
 def facts_of(table: Table, same: Tensor | None = None) -> Facts:
-    """What the settings of a table (n, N) follow from; its copies are equal in ``same`` (`grbm.data.splitting`)."""
+    """What the settings of a table (n, N) follow from; its copies are equal in ``same`` (`grbm.data.splitting`).
+
+    Raises UserError where nothing varies.
+    """
     n, n_columns = table.shape
     n_rows = n if same is None else len(first_of_each(same))
     if n_columns > WIDEST_TABLE:  # of which nothing hangs on the number of units
         return Facts(n_rows, n_columns, suits_whitening=False)
     some = table[spread(n, MANY)].double().numpy()
-    return Facts(n_rows, int(independent(some).sum()), n >= FEWEST_ROWS and suits_whitening(some))
+    if not (n_units := int(independent(some).sum())):
+        raise nothing_varies(n)
+    return Facts(n_rows, n_units, n >= FEWEST_ROWS and suits_whitening(some))
 
 
 def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -60,7 +60,7 @@ class Transform(ABC):
 
     @abstractmethod
     def inverse(self, z: Tensor) -> Tensor:
-        """x in float64, from z (n, K)."""
+        """x (..., N) in float64, from z (..., K)."""
 
     @abstractmethod
     def breaks(self, x: Tensor) -> Tensor:
@@ -118,8 +118,8 @@ class Elementwise(Transform):
         return ((x.double() - self.mean) / self.scale)[:, self.columns]
 
     def inverse(self, z: Tensor) -> Tensor:
-        every = torch.zeros(len(z), self.n_columns, dtype=torch.float64).index_copy(1, self.columns, z.double())
-        return every * self.scale + self.mean
+        every = torch.zeros(*z.shape[:-1], self.n_columns, dtype=torch.float64)
+        return every.index_copy(-1, self.columns, z.double()) * self.scale + self.mean
 
     def breaks(self, x: Tensor) -> Tensor:
         if self.n_units == self.n_columns:

@@ -114,7 +114,7 @@ def save(
     remembered: dict[str, dict[str, Any]] = {}
     for name, state_dict in (callbacks or {}).items():
         remembered[name] = {k: x for k, x in state_dict.items() if not isinstance(x, Tensor)}
-        tensors |= {f"{CALLBACK}.{name}.{k}": x for k, x in state_dict.items() if isinstance(x, Tensor)}
+        tensors |= {f"{CALLBACK}.{name}.{k}": x.clone() for k, x in state_dict.items() if isinstance(x, Tensor)}
     content = encode(tensors)
     record = {
         "format": FORMAT,

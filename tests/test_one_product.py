@@ -1,0 +1,67 @@
+"""`GaussianBernoulliRBM().fit(x)` and `grbm train array --data x.npy` learn the same weights and report the same nats."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grbm import GaussianBernoulliRBM, runs
+from grbm.runs.presets import PRESETS
+from grbm.runs.training import train
+
+RNG = np.random.default_rng(0)
+TABLES = {
+    "whitened": np.concatenate([0.3 * RNG.normal(size=(150, 3)) + m for m in ([0, 0, 0], [3, 0, 1])]),
+    "contrasts": RNG.standard_t(1.5, size=(400, 3)),
+    "one Gaussian": np.c_[RNG.normal(size=(300, 2)) @ [[1.0, 0.5], [0.0, 2.0]], np.full(300, 7.0)],
+    "few rows": RNG.normal(size=(15, 3)),
+    "standardised": (RNG.random((300, 45)) < 0.3).astype(float),
+}
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Learning by default, but for how long."""
+    monkeypatch.setattr("grbm.recipe.UPDATES", {"whiten": 60, "by column": 20})
+    monkeypatch.setattr("grbm.recipe.ROUNDS", 2)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TABLES)
+def test_the_estimator_and_the_command_line_are_one(tmp_path, name):
+    x = TABLES[name]
+    np.save(tmp_path / "x.npy", x)
+    config = PRESETS["array"].config
+    config = replace(config, data=tmp_path / "x.npy", seed=3, dataset=replace(config.dataset, held_out=0.0))
+    train(config, tmp_path / "run", asked={}, warn=lambda text: None)
+    run, rbm = runs.read(tmp_path / "run"), GaussianBernoulliRBM(random_state=3).fit(x)
+    learned, own = run.model.state_dict(), rbm.to_model().state_dict()
+    assert learned.keys() == own.keys()
+    assert all(torch.equal(learned[k], own[k]) for k in own)
+    assert rbm.is_gaussian_ == (not run.model.W.any()) == (name in ("one Gaussian", "contrasts"))
+    assert run.frame.is_whitened == (name not in ("few rows", "standardised"))
+    assert (run.model.contrasts.n > 1) == (name == "contrasts")
+    frame = rbm._frame().tensors()
+    assert all(torch.equal(x, frame[k]) for k, x in run.frame.tensors().items())
+    log_z = run.fitted.log_partition()
+    if run.frame.reference is not None:  # else log Z is annealed, and the way back begins elsewhere
+        assert log_z.value == rbm.log_partition().value
+    nats = run.fitted.log_prob(torch.tensor(x), rbm.log_partition().value)
+    np.testing.assert_array_equal(nats.numpy(), rbm.score_samples(x))
+    looks = [line["nats_validation"] for line in run.metrics if line["nats_validation"] is not None]
+    assert looks == rbm.validation_scores_
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.filterwarnings("ignore")
+def test_rows_held_out_by_a_run_are_the_only_difference(tmp_path):
+    x = TABLES["whitened"]
+    np.save(tmp_path / "x.npy", x)
+    train(replace(PRESETS["array"].config, data=tmp_path / "x.npy"), tmp_path / "run", asked={}, warn=lambda text: None)
+    run = runs.read(tmp_path / "run")
+    rows = run.load_data().numbers[0].numpy()
+    assert len(rows) == 270
+    own = GaussianBernoulliRBM(random_state=0).fit(x[rows]).to_model()
+    assert torch.equal(run.model.W, own.W)

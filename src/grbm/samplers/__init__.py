@@ -1,7 +1,7 @@
 """Markov chains on (v, h): Gibbs, Langevin, Gibbs-Langevin, the exact partial moves, tempering and annealing."""
 
 from grbm.samplers.annealing import Annealed
-from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, persistent, tuned, walk
+from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, Walk, persistent, tuned, walk
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.gibbs_langevin import GibbsLangevin
 from grbm.samplers.global_moves import GlobalMoves
@@ -28,6 +28,7 @@ __all__ = [
     "Step",
     "StepInfo",
     "TrajectoryTempering",
+    "Walk",
     "persistent",
     "run_chains",
     "sample",

@@ -37,4 +37,4 @@ static void draw_rows(const void *all, int64_t k) {
 
 void grbm_draw(const Noise *all, int64_t threads) { share(draw_rows, all, (all->n_chains + TOGETHER - 1) / TOGETHER, threads); }
 
-int64_t grbm_noise_size(void) { return sizeof(Noise); }
+HANDED(Noise)

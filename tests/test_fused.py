@@ -69,13 +69,8 @@ needs_gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
-def walk(sampler, energy, v, n_steps, rng, burn_in, marginal, **given):
-    return ENGINE.run(
-        energy,
-        sampler.moves(energy, max(1, n_steps)),
-        Walk(v, n_steps, burn_in=burn_in, probabilities=marginal, **given),
-        rng,
-    )
+def walk(sampler, energy, v, n_steps, rng, burn_in, marginal):
+    return ENGINE.run(energy, sampler.moves(energy, max(1, n_steps)), Walk(v, n_steps, burn_in, marginal), rng)
 
 
 def moments_in_stretches(energy, moves, v, n_steps: int, burn_in: int, marginal: bool):

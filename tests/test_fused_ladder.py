@@ -29,7 +29,7 @@ from grbm.samplers.chains import Walk
 from grbm.samplers.engines import cuda_buffers, cuda_ladder, engine_for
 from grbm.samplers.engines.cuda import Cuda
 
-KEY = KERNEL_KEY
+KEY, ENGINE = KERNEL_KEY, Cuda()
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def fresh_walkers(small_tiles):
     cuda_ladder.walker.cache_clear()
 
 
-def walk(sampler, energy, v, n_steps, rng, engine=Cuda(), **options):
+def walk(sampler, energy, v, n_steps, rng, engine=ENGINE, **options):
     ladder = energy.temper(sampler.betas().to(energy.W), sampler.base)
     v = v.expand(sampler.n_replicas, *v.shape) if v.ndim == 2 else v
     moves = moves_of(sampler.sampler, ladder, n_steps)

@@ -1,5 +1,6 @@
 """The native walk against its definition in PyTorch, and the random numbers that both draw."""
 
+import ctypes
 import math
 import os
 import re
@@ -16,7 +17,7 @@ from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains, Walk
-from grbm.samplers.engines import compiled, native_packing
+from grbm.samplers.engines import compiled, native_packing, structs
 from grbm.samplers.engines.native import Native
 from grbm.samplers.moves import Moves
 from grbm.samplers.sampling import _states_after, reference, run_chains
@@ -627,6 +628,21 @@ def made(load, compiled_quickly, tmp_path):
     shutil.copytree(compiled_quickly, tmp_path / "cache" / "native")
     (tmp_path / "cache" / "native").chmod(0o700)
     return compiled._compiled()
+
+
+@needs_compiler
+def test_structs_are_those_of_the_source(load, monkeypatch):
+    """With every field where C has it; a struct of another size is seen before it is handed over."""
+    assert [name for name, _ in structs.Sweep._fields_] == ["n_hidden", "n_blocks", "J", "bar", "h", "field"]
+    assert structs.Ladder.gaps.offset == ctypes.sizeof(structs.Walk)
+    assert structs.Noise.out.offset == 4 * 8 + 2 * 4
+    assert {"Walk", "Phases", "Follower"} < structs.handed().keys()
+    with pytest.raises(AttributeError, match="Queue"):
+        structs.Queue  # noqa: B018
+    other = structs.handed() | {"Sweep": structs.Walk}
+    monkeypatch.setattr(compiled, "handed", lambda: other)
+    with pytest.raises(UserError, match="it is not what was compiled"):
+        load()
 
 
 @needs_compiler

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from grbm import forks
 from grbm.errors import UserError
@@ -25,16 +24,11 @@ from grbm.samplers.engines.structs import HEADERS, SOURCES, handed
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread"]
 
 
-def serves(*tensors: Tensor) -> bool:
-    """Whether there is native code for numbers such as these: float32 ones on a CPU."""
-    return all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors) and library() is not None
-
-
-def call(name: str, argument: Any, n: int | None = None) -> None:
+def call(function: str, argument: Any, n: int | None = None) -> None:
     """Call a function of the native code by the ``argument``, a struct, and a number: by default that of threads."""
     code = library()
     assert code is not None
-    getattr(code, f"grbm_{name}")(ctypes.byref(argument), ctypes.c_int64(n_threads() if n is None else n))
+    getattr(code, function)(ctypes.byref(argument), ctypes.c_int64(n_threads() if n is None else n))
 
 
 def half() -> int:

@@ -1,6 +1,6 @@
 """Walks in native code (the C files beside this one), for float32 on a CPU."""
 
-from collections.abc import Sequence
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -12,20 +12,10 @@ from grbm.model import Base, Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Rng, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
-from grbm.samplers.engines import structs
-from grbm.samplers.engines.compiled import call, half, n_threads
+from grbm.samplers.engines import compiled, structs
+from grbm.samplers.engines.compiled import call
 from grbm.samplers.engines.definition import Engine, Measured, counters
-from grbm.samplers.engines.native_packing import (
-    FEW,
-    INVERSE,
-    PANEL,
-    Room,
-    Rows,
-    addresses,
-    constants,
-    lay,
-    padded,
-)
+from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Room, Rows, addresses, constants, lay, padded
 from grbm.samplers.moves import Moves
 
 
@@ -50,7 +40,7 @@ def together(C: int, n_blocks: int, summed: bool) -> int:
     """Chains that are walked together: a block where sums are wanted, else what keeps threads and caches busy."""
     if C < 1 or C % n_blocks:
         raise ValueError(f"{C} chains cannot be shared evenly by {n_blocks} blocks.")
-    return C // n_blocks if summed else min(64, -(-C // n_threads()))
+    return C // n_blocks if summed else min(64, -(-C // compiled.n_threads()))
 
 
 def sums_for(n_blocks: int, N: int, M: int) -> dict[str, Tensor]:
@@ -67,11 +57,14 @@ def summed(sums: dict[str, Tensor], count: int, M: int) -> MomentSum:
     return MomentSum.of(Moments(v, v2, h, vh), count)
 
 
-def walk_of(C: int, N: int, M: int, n_steps: int, chunk: int, **fields: Any) -> Any:
+def walk_of(
+    C: int, N: int, M: int, n_steps: int, chunk: int, *, n_replicas: int = 1, temperature: float = 1.0, **fields: Any
+) -> Any:
     """A struct Walk of these sizes; what is not among the ``fields`` is 0."""
-    sizes = {"n_replicas": 1, "n_chains": C, "chunk": chunk, "n_visible": N, "n_hidden": M, "n_steps": n_steps}
-    rows = {"v_row": padded(N), "h_row": padded(M)}
-    return structs.Walk(**sizes | rows | {"temperature": 1.0} | fields)
+    return structs.Walk(
+        n_replicas=n_replicas, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=padded(N),
+        h_row=padded(M), temperature=temperature, **fields,
+    )  # fmt: skip
 
 
 class Plan(NamedTuple):
@@ -82,10 +75,11 @@ class Plan(NamedTuple):
     n_draws: int  # of the counter-based numbers
 
     @classmethod
-    def of(cls, walk: Walk, shape: Sequence[int], M: int, moves: Moves, n_blocks: int, half: int) -> "Plan":
-        """For chains of ``shape`` ([R,] C, N) and M hidden units; raises ValueError for sizes that C cannot work on."""
-        *_, C, N = shape
-        R, T, n_steps = (shape[0] if len(shape) == 3 else 1), len(moves.shrink), walk.n_steps
+    def of(cls, energy: Energy, moves: Moves, walk: Walk, n_blocks: int) -> "Plan":
+        """For a walk in so many blocks; raises ValueError for sizes that C cannot work on."""
+        *replicas, C, N = walk.v.shape
+        R, T, n_steps, M = math.prod(replicas), len(moves.shrink), walk.n_steps, energy.n_hidden
+        half = half_of(energy)
         v_row, h_row, draw_start = padded(N), padded(M), walk.given is None
         chunk = together(C, n_blocks, walk.burn_in is not None)
         if len(moves.noise_std) != T or (T not in (1, n_steps) and n_steps > 0):
@@ -142,7 +136,7 @@ class Plan(NamedTuple):
 
 def half_of(energy: Energy) -> int:
     """What walks under ``energy`` are told of products in half precision: 0 where there are none."""
-    return half() if energy.precision == "fast" and energy.beta is None and energy.n_visible > FEW else 0
+    return compiled.half() if energy.precision == "fast" and energy.beta is None and energy.n_visible > FEW else 0
 
 
 class Native(Engine):
@@ -152,22 +146,22 @@ class Native(Engine):
 
     def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
         v, given = walk.v, walk.given
-        plan = Plan.of(walk, v.shape, energy.n_hidden, moves, n_blocks(rng), half_of(energy))
+        plan = Plan.of(energy, moves, walk, n_blocks(rng))
         struct, R, C = plan.walk, plan.walk.n_replicas, plan.walk.n_chains
-        start, tables = starts(energy, v, given), lay(rows_of(moves, energy.n_visible, R))
+        start, tables = starts(energy, v, given), lay(rows_of(moves, struct.n_visible, R))
         out = plan.results(walk.burn_in is not None)
         plan.fill(
             **tables.at, **constants(energy, R, struct.half > 0), **addresses(start), **addresses(out),
             **counters(rng, C, plan.n_draws),
         )  # fmt: skip
-        call("walk", struct)
+        call("grbm_walk", struct)
 
         chains = Chains(*(out[name].view(*v.shape[:-1], -1) for name in ("last_v", "last_h", "last_p")))
         accept_prob, accept_rate = None, plan.accept_rate(out)
         if accept_rate is not None:
             accept_prob = (out["accept_chain"] / (walk.n_steps - struct.adjust_from)).view(v.shape[:-1])
             accept_rate = accept_rate.view(v.shape[:-2])
-        sums = None if walk.burn_in is None else summed(out, C * (walk.n_steps - walk.burn_in), energy.n_hidden)
+        sums = None if walk.burn_in is None else summed(out, C * (walk.n_steps - walk.burn_in), struct.n_hidden)
         return Walked(chains, sums, accept_prob, accept_rate)
 
     def run_ladder(self, ladder: Energy, base: Base, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
@@ -204,7 +198,7 @@ class Native(Engine):
             **constants(ladder, R, False), **tables.at, **room.at, **addresses(start), **addresses(out),
             **counters(rng, C, (given is None) + 4 * n_steps),
         )  # fmt: skip
-        call("temper", structs.Ladder(struct, **own.at, **held.at, accepted=accepted.data_ptr()))
+        call("grbm_temper", structs.Ladder(struct, **own.at, **held.at, accepted=accepted.data_ptr()))
 
         replicas = Chains(out["last_v"], out["last_h"], out["last_p"])
         sums = None if walk.burn_in is None else summed(out, C * (n_steps - walk.burn_in), M)
@@ -240,7 +234,7 @@ class Native(Engine):
             C, N, M, n_steps, chunk, draw_start=given is None, **constants(energy, 1, False), **addresses(tensors),
             **counters(rng, C, (given is None) + 2 * n_steps),
         )  # fmt: skip
-        call("walk_given", structs.Given(struct, walk.burn_in or 0, **addresses(own)))
+        call("grbm_walk_given", structs.Given(struct, walk.burn_in or 0, **addresses(own)))
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
 
@@ -259,7 +253,7 @@ class Native(Engine):
             C, N, M, n_steps, chunk, **constants(energy, 1, False), **room.at, **addresses(states),
             **counters(rng, C, 2 * n_steps),
         )  # fmt: skip
-        call("anneal", structs.AnnealedPath(struct, back=back, **rooms.at, **bases.at, **addresses(own)))
+        call("grbm_anneal", structs.AnnealedPath(struct, back=back, **rooms.at, **bases.at, **addresses(own)))
         return own["log_weight"], states["v"][:, :N].contiguous()
 
     def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:
@@ -272,11 +266,10 @@ class Native(Engine):
 
         J, new = J.contiguous(), blocks(h, 0.0)
         tensors = {"J": J, "bar": blocks(bar, torch.inf), "h": new, "field": torch.empty_like(new)}
-        call("sweep", structs.Sweep(M, len(new), **addresses(tensors)))
+        call("grbm_sweep", structs.Sweep(M, len(new), **addresses(tensors)))
         return new.mT.reshape(-1, M)[:C].contiguous()
 
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
-        out, place = memory.empty(*shape), counters(rng, shape[0], 1)
-        place["draw"] = place.pop("first_draw")
-        call("draw", structs.Noise(*shape, kind == "uniform", out=out.data_ptr(), **place))
+        out = memory.empty(*shape)
+        call("grbm_draw", structs.Noise(*shape, kind == "uniform", **counters(rng, shape[0], 1), out=out.data_ptr()))
         return out

@@ -44,7 +44,7 @@ def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, M
         "sum_vh": v.new_empty(parts, N, h_row),
     }
     sizes = {"n": n, "chunk": CHUNK, "n_visible": N, "n_hidden": M, "h_row": h_row, "weighted": log_q is not None}
-    call("average", structs.Averages(**sizes, **addresses(tensors)))
+    call("grbm_average", structs.Averages(**sizes, **addresses(tensors)))
     free_energy, top = tensors["free_energy"], tensors["top"]
     shares = (top - (math.log(n) if log_q is None else (-free_energy - log_q).logsumexp(0))).exp()
     means = (torch.tensordot(shares, tensors[name], 1) for name in ("sum_v", "sum_v2", "sum_h", "sum_vh"))

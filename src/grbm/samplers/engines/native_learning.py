@@ -25,22 +25,25 @@ TOGETHER = 16  # as ROWS_TOGETHER in learning.c
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether all these are for native code, with the last axis in one piece."""
-    return all(x.ndim == 0 or x.stride(-1) == 1 for x in tensors) and compiled.serves(*tensors)
+    """Whether all these are of float32 on a CPU, with the last axis in one piece, and there is native code."""
+    fit = all(
+        x.device.type == "cpu" and x.dtype == torch.float32 and (x.ndim == 0 or x.stride(-1) == 1) for x in tensors
+    )
+    return fit and compiled.library() is not None
 
 
 def sums_in(sums: MomentSum) -> Any:
     """Where they lie, as a struct Sums."""
     v, v2, h, vh = sums.sums
     rows = len(v), v.stride(0), v2.stride(0), h.stride(0), vh.stride(0), vh.stride(1)
-    return structs.Sums(*rows, **addresses(sums.sums._asdict()))
+    return structs.Sums(*rows, v.data_ptr(), v2.data_ptr(), h.data_ptr(), vh.data_ptr())
 
 
 def pool(data: MomentSum, chains: MomentSum, places: dict[str, Tensor]) -> None:
     """Fill ``places`` with the difference of both by moment, and with sums of v and h at data and v² under chains."""
     N, M = data.sums.vh.shape[1:]
     wanted = {name: places[name] for name in ("v", "v2", "h", "vh", "data_v", "data_h", "chains_v2")}
-    call("pool", structs.Pool(N, M, data.count, chains.count, sums_in(data), sums_in(chains), **addresses(wanted)))
+    call("grbm_pool", structs.Pool(N, M, data.count, chains.count, sums_in(data), sums_in(chains), **addresses(wanted)))
 
 
 def gradients(model: GRBM) -> dict[str, Tensor]:
@@ -68,7 +71,7 @@ def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool)
     tensors = pooled.difference._asdict() | gradients(model) | room | {
         "data_v": pooled.data_v, "data_h": pooled.data_h, "W": energy.W, "mu": energy.mu, "var": energy.var,
     }  # fmt: skip
-    call("ascend", structs.Ascent(N, M, padded(M), centred, pooled.scale, pooled.n_data, **addresses(tensors)))
+    call("grbm_ascend", structs.Ascent(N, M, padded(M), centred, pooled.scale, pooled.n_data, **addresses(tensors)))
     return room["squares"][0].sqrt().float()
 
 
@@ -80,7 +83,7 @@ def descend(followers: Iterable[tuple[Tensor, float, float]], clip: float) -> No
     following = [(x, x.grad, rate, least) for x, rate, least in followers if x.grad is not None]
     every = [structs.Follower(x.numel(), x.data_ptr(), grad.data_ptr(), *numbers) for x, grad, *numbers in following]
     held = (structs.Follower * len(every))(*every)
-    call("descend", structs.Descent(len(every), addressof(held), clip))
+    call("grbm_descend", structs.Descent(len(every), addressof(held), clip))
     torch.autograd.graph.increment_version([x for pair in following for x in pair[:2]])
 
 
@@ -115,23 +118,22 @@ def learn(
 
     The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is.
     """
-    half, blocks = half_of(energy), n_blocks(rng)
     of_moves = moves.shrink.shape, moves.noise_std.shape, *moves[2:]
     of_walks = data.v.shape, *data[1:], walk.v.shape, *walk[1:], compiled.n_threads()
-    sizes = energy.W.shape, of_moves, of_walks, blocks, half, centred
+    sizes = energy.W.shape, of_moves, of_walks, n_blocks(rng), half_of(energy), centred
     known, every = _prepared.get(model, (None, None))
     if every is None or known != sizes:
         forget(model)  # before as much memory is taken again
-        every = _prepare(energy, moves, data, walk, blocks, half, centred)
+        every = _prepare(energy, moves, data, walk, n_blocks(rng), centred)
         _prepared[model] = sizes, every
     (_, chains), room, ascent = every.plans, every.room, every.phases.ascent
     assert walk.burn_in is not None
     n_data, count = len(data.v), len(walk.v) * (walk.n_steps - walk.burn_in)
 
-    sums = sums_for(blocks, energy.n_visible, energy.n_hidden)
+    sums = sums_for(n_blocks(rng), energy.n_visible, energy.n_hidden)
     found, last_v = summed(sums, count, energy.n_hidden), memory.empty(*walk.v.shape)
     every.packer.pack(energy)
-    every.tables.lay(_rows(energy, moves, half))
+    every.tables.lay(_rows(energy, moves))
     begins = [starts(energy, x)["start_v"] for x in (data.v, walk.v)]
     for plan, x, n_draws in zip(every.plans, begins, (0, chains.n_draws), strict=True):
         plan.fill(start_v=x.data_ptr(), **counters(rng, len(x), n_draws))
@@ -141,7 +143,7 @@ def learn(
     tensors = gradients(model) | {"W": energy.W, "mu": energy.mu, "var": energy.var}
     for name, address in addresses(tensors).items():
         setattr(ascent, name, address)
-    call("learn", every.phases)
+    call("grbm_learn", every.phases)
 
     rate = chains.accept_rate(every.kept)
     pooled = Pooled(
@@ -163,19 +165,19 @@ def forget(model: GRBM) -> None:
     _prepared.pop(model, None)
 
 
-def _rows(energy: Energy, moves: Moves, half: int) -> dict[str, Rows]:
+def _rows(energy: Energy, moves: Moves) -> dict[str, Rows]:
     """All tables that the walks read."""
     N = energy.n_visible
-    rows = parameters(energy, 1, half > 0) | rows_of(moves, N, 1)
+    rows = parameters(energy, 1, half_of(energy) > 0) | rows_of(moves, N, 1)
     return rows | {"down": weights(energy)} if N <= FEW else rows
 
 
-def _prepare(energy: Energy, moves: Moves, data: Walk, walk: Walk, blocks: int, half: int, centred: bool) -> _Prepared:
+def _prepare(energy: Energy, moves: Moves, data: Walk, walk: Walk, blocks: int, centred: bool) -> _Prepared:
     """Structs for updates of these sizes, without what changes from one to the next."""
     (N, M), (B, C) = energy.W.shape, (len(data.v), len(walk.v))
     assert walk.burn_in is not None
-    at_data = Plan.of(data, data.v.shape, M, Gibbs().moves(energy, 1), blocks, half)
-    chains = Plan.of(walk, walk.v.shape, M, moves, blocks, half)
+    at_data = Plan.of(energy, Gibbs().moves(energy, 1), data, blocks)
+    chains = Plan.of(energy, moves, walk, blocks)
     left, kept = at_data.results(True), chains.results(False)
     n_chains = C * (walk.n_steps - walk.burn_in)
     places = {n: torch.empty(N, dtype=torch.float64) for n in ("v", "v2", "data_v", "chains_v2")}
@@ -185,7 +187,7 @@ def _prepare(energy: Energy, moves: Moves, data: Walk, walk: Walk, blocks: int, 
     room = room_for(N, M)
     of_ascent = {name: x for name, x in (places | room).items() if name != "chains_v2"}
     ascent = structs.Ascent(N, M, padded(M), centred, 1 / (B * n_chains), B, addressof(pool), **addresses(of_ascent))
-    packer, tables = Packer(N, M, half > 0), Tables(_rows(energy, moves, half))
+    packer, tables = Packer(N, M, half_of(energy) > 0), Tables(_rows(energy, moves))
     packed = {"up": packer.up} | ({} if packer.down is None else {"down": packer.down})
     for plan, results in ((at_data, left), (chains, kept)):
         plan.fill(**tables.room.at, **addresses(packed), **addresses(results))

@@ -73,7 +73,7 @@ class Tables:
         held = [None if t.x is None else t.x.float().contiguous() for t in tables.values()]
         for table, x in zip(self._every, held, strict=True):
             table.x = None if x is None else x.data_ptr()
-        call("lay", self._every, len(held))
+        call("grbm_lay", self._every, len(held))
 
 
 def lay(tables: Mapping[str, Rows]) -> Room:
@@ -109,7 +109,7 @@ class Packer:
         """Pack the weights of ``energy``."""
         W, unit = energy.W.contiguous(), (energy.var.sqrt() if self.half else energy.var).contiguous()
         self._every.W, self._every.unit = W.data_ptr(), unit.data_ptr()
-        call("pack", self._every)
+        call("grbm_pack", self._every)
 
 
 def weights(energy: Energy) -> Rows:

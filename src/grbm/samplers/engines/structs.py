@@ -39,4 +39,5 @@ def __getattr__(name: str) -> Any:
     """The struct of this name."""
     if name.startswith("_") or name not in handed():
         raise AttributeError(f"Native code is handed no {name}.")
+    globals().update(handed())  # asked for once
     return handed()[name]

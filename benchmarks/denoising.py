@@ -11,7 +11,6 @@ from torch import Tensor
 from benchmarks.patches import Patches
 from benchmarks.scores import by_group
 from grbm import GRBM
-from grbm.contrasts import Contrasts
 from grbm.randomness import generator
 
 UNKNOWN = 1e6  # variance of the noise of a unit that was filled and not seen
@@ -63,9 +62,8 @@ def by_machine(model: GRBM, y: Tensor, noise: Tensor, *, n_steps: int = 60, burn
 
     y | h, k ~ N(c + s_k (μ + W h − c), s_k² σ² + R), which draws k with v integrated out, and then v at unit contrast.
     """
-    energy, contrasts, rng = model.double().freeze(), model.contrasts, generator(seed, "denoise")
-    if contrasts is None:
-        contrasts = Contrasts(torch.zeros(1).double(), torch.zeros(1).double(), torch.zeros_like(energy.mu))
+    energy, rng = model.double().freeze(), generator(seed, "denoise")
+    contrasts = model.contrasts.to(energy.mu)
     S = contrasts.stretch(contrasts.log_scales.exp()[:, None]).expand(-1, y.shape[1])  # (K, N)
     factors = torch.linalg.cholesky(torch.diag_embed(S**2 * energy.var) + noise)  # (K, N, N)
     inverse = torch.cholesky_inverse(factors)

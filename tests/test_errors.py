@@ -62,7 +62,6 @@ ONE = Reference(torch.ones(1), torch.zeros(1, 2), torch.eye(2)[None])
         (lambda: GibbsLangevin(adjust_from=-1), "adjust_from .* -1"),
         (lambda: Conditional(torch.zeros(2, 3), -0.5), "noise_var"),
         (lambda: hidden_update(torch.zeros(2, 3)), "uniform or rng"),
-        (lambda: GRBM(3, 2).contrast(torch.zeros(1, 3)), "n_contrasts"),
         (lambda: whiten(np.ones((5, 3))), "constant"),
         (lambda: Watch(Gibbs(), torch.zeros(2, 3)), "Gibbs"),
         (lambda: Watch(GlobalMoves(ONE), torch.zeros(2, 2)).best_model(), "look"),

@@ -42,7 +42,7 @@ def walk(sampler, energy, v, n_steps, rng, engine=ENGINE, **options):
     ladder = energy.temper(sampler.betas().to(energy.W), sampler.base)
     v = v.expand(sampler.n_replicas, *v.shape) if v.ndim == 2 else v
     moves = moves_of(sampler.sampler, ladder, n_steps)
-    return engine.run_ladder(ladder, sampler.base, moves, Walk(v, n_steps, **options), rng)
+    return engine.run_ladder(ladder, moves, Walk(v, n_steps, **options), rng)
 
 
 def far_base(N: int) -> Base:

@@ -16,8 +16,6 @@ from grbm.moments import Moments, ascent, centre, gradient
 from grbm.randomness import Blocks, normal
 from grbm.samplers import Sampler, run_chains
 from grbm.samplers.annealing import importance, systematic
-from grbm.samplers.chains import AdaptiveSampler
-from grbm.samplers.chains import persistent as persistent_of
 from grbm.samplers.sampling import noise
 
 Ascent = dict[str, Tensor]
@@ -43,8 +41,8 @@ class Chains:
         start = noise(self.sampler, energy, self.n_chains, rng) if self.v is None else self.v
         walked = run_chains(energy, self.sampler, start, self.n_steps, rng, burn_in=0, probabilities=True)
         assert walked.sums is not None
-        self.v, self.last = persistent_of(self.sampler, walked.chains), walked.chains.v
-        if isinstance(self.sampler, AdaptiveSampler) and walked.swaps is not None:
+        self.v, self.last = self.sampler.persistent(walked.chains), walked.chains.v
+        if walked.swaps is not None:
             self.sampler = self.sampler.adapted(energy, walked.swaps.rate().to(energy.W))
         return walked.sums.mean()
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from grbm.options import FitOptions
     from grbm.reference import Reference
     from grbm.samplers import (
-        AdaptiveSampler,
         Annealed,
         Chains,
         Gibbs,
@@ -42,7 +41,6 @@ __all__ = [
     "CD",
     "GRBM",
     "PCD",
-    "AdaptiveSampler",
     "Annealed",
     "Base",
     "Chains",
@@ -91,7 +89,6 @@ PUBLIC = {
     "grbm.options": ["FitOptions"],
     "grbm.reference": ["Reference"],
     "grbm.samplers": [
-        "AdaptiveSampler",
         "Annealed",
         "Chains",
         "Gibbs",

@@ -6,7 +6,7 @@ as it is. Block Gibbs between the two leaves p(v, h | y) unchanged: nothing to t
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Conditional(Sampler):
     observed: Tensor
     noise_var: Tensor | float = 0.0
     exact = True  # it leaves p(v, h | y) unchanged
-    conditions: ClassVar[bool] = True
+    conditions = True
 
     def __post_init__(self) -> None:
         if not (torch.as_tensor(self.noise_var) >= 0).all():
@@ -152,7 +152,7 @@ def impute(
     observed = torch.as_tensor(observed)
     if observed.ndim != 2 or observed.shape[1] != model.n_visible:
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
-    if model.contrasts is not None:
+    if model.contrasts.n > 1:
         raise ValueError("Gaps in data of several contrasts are filled by grbm.measured.impute.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")

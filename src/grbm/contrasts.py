@@ -9,12 +9,13 @@ and π, and s where asked for, follow p(k | v), as in expectation maximisation.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from grbm.errors import UserError
 from grbm.randomness import Rng, uniform
 
 NUMBER = 12  # of contrasts, where rows ask for some
@@ -40,6 +41,11 @@ class Contrasts(NamedTuple):
     log_scales: Tensor  # log s (K,)
     centre: Tensor  # c (N,)
     units: Tensor | None = None  # (N,), 1 for a visible unit that has contrast and 0 for one that has none; None: all
+
+    @property
+    def n(self) -> int:
+        """K, the number of scales."""
+        return len(self.log_scales)
 
     def stretch(self, scale: Tensor) -> Tensor:
         """By what units are multiplied at a ``scale`` () or (..., 1): the same, or (..., N) where some have none."""
@@ -88,7 +94,7 @@ class Contrasts(NamedTuple):
         """Rows of the machine at unit contrast (..., C, N), each at a contrast drawn from π."""
         return self.seen(v, self.log_scales.exp()[_drawn(self.log_weights.exp().expand(*v.shape[:-1], -1), v, rng)])
 
-    def followed(self, v: Tensor, free_energy: FreeEnergy, slope: Slope | None = None) -> "Contrasts":
+    def followed(self, v: Tensor, free_energy: FreeEnergy, slope: Slope | None = None) -> Self:
         """After a damped step of expectation maximisation on rows v (n, N): other weights, and scales given ``slope``.
 
         ∂/∂log s_k of a row's log-density is p(k | v) (Σ_i (u_i − c_i) ∂F/∂u_i − D), with u the row at unit contrast.
@@ -112,32 +118,82 @@ class Contrasts(NamedTuple):
         """D, how many visible units have contrast."""
         return len(self.centre) if self.units is None else self.units.sum()
 
-    def to(self, like: Tensor) -> "Contrasts":
+    def mapped(self, coordinates: Callable[[Tensor], Tensor]) -> Self:
+        """Contrasts of rows in other ``coordinates``, a map of rows (N,) that keeps ratios of lengths along a line."""
+        return self._replace(centre=coordinates(self.centre))
+
+    def to(self, like: Tensor) -> Self:
         """On the device of ``like``, in its dtype."""
-        units = None if self.units is None else self.units.to(like)
-        return Contrasts(self.log_weights.to(like), self.log_scales.to(like), self.centre.to(like), units)
+        return type(self)._make(None if x is None else x.to(like) for x in self)
 
     def tensors(self) -> dict[str, Tensor]:
         """By the names that files have for them."""
         return {name: x for name, x in zip(NAMES, self, strict=True) if x is not None}
 
 
+class UnitContrast(Contrasts):
+    """The one contrast of a machine that stands at its own scale: passes everything through, and draws nothing.
+
+    A mixture of this one component would be the same density with other last digits. Files hold nothing of it.
+    """
+
+    __slots__ = ()
+
+    def at(self, v: Tensor, scale: Tensor) -> Tensor:
+        return v
+
+    def seen(self, u: Tensor, scale: Tensor) -> Tensor:
+        return u
+
+    def free_energy(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
+        return free_energy(v)
+
+    def mean(self, v: Tensor, free_energy: FreeEnergy, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return of(v, torch.ones(()))
+
+    def log_odds(self, v: Tensor, free_energy: FreeEnergy, logits: Callable[[Tensor], Tensor]) -> Tensor:
+        return logits(v)
+
+    def removed(self, v: Tensor, free_energy: FreeEnergy, rng: Rng) -> Tensor:
+        return v
+
+    def drawn(self, v: Tensor, free_energy: FreeEnergy, rng: Rng) -> Tensor:
+        return torch.zeros(len(v), 1, dtype=torch.long, device=v.device)
+
+    def applied(self, v: Tensor, rng: Rng) -> Tensor:
+        return v
+
+    def followed(self, v: Tensor, free_energy: FreeEnergy, slope: Slope | None = None) -> Self:
+        return self
+
+    def mapped(self, coordinates: Callable[[Tensor], Tensor]) -> Self:
+        return self
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+
 NAMES = tuple(f"contrast_{name}" for name in Contrasts._fields)
+UNIT = UnitContrast(torch.zeros(1), torch.zeros(1), torch.zeros(1))  # any centre would do
 
 
-def from_tensors(tensors: dict[str, Tensor], n_visible: int) -> Contrasts | None:
-    """What `Contrasts.tensors` gave, for that many visible units; None where it is not whole. Other names are left."""
+def from_tensors(tensors: dict[str, Tensor], n_visible: int, source: str) -> Contrasts:
+    """What `Contrasts.tensors` gave, for that many visible units; other names are left.
+
+    Raises UserError, which names the ``source``, where they are not whole.
+    """
     known = [tensors.get(name) for name in NAMES]
-    if any(x is None for x in known[:3]):
-        return None
-    found = Contrasts(*known)  # type: ignore[arg-type]
-    K, units = len(found.log_weights) if found.log_weights.ndim == 1 else 0, found.units
-    sizes = [tuple(x.shape) for x in found[:3]]  # type: ignore[union-attr]
-    sound = K > 0 and sizes == [(K,), (K,), (n_visible,)]
-    sound = sound and all(x is None or bool(x.isfinite().all()) for x in found)
+    if all(x is None for x in known):
+        return UNIT
+    *parts, units = known
+    K = 0 if parts[0] is None else parts[0].numel()
+    sound = K > 1 and [x is not None and tuple(x.shape) for x in parts] == [(K,), (K,), (n_visible,)]
+    sound = sound and all(x is None or bool(x.isfinite().all()) for x in known)
     if units is not None:
         sound = sound and units.shape == (n_visible,) and bool(((units == 0) | (units == 1)).all() and units.any())
-    return found if sound else None
+    if not sound:
+        raise UserError(f"{source} holds contrasts that are not whole; restore the file, or train again.")
+    return Contrasts(*known)  # type: ignore[arg-type]
 
 
 def _drawn(share: Tensor, v: Tensor, rng: Rng) -> Tensor:

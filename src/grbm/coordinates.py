@@ -87,8 +87,7 @@ class Coordinates:
             kept |= {"weights": q.weights.numpy(), "means": q.means.numpy(), "factors": q.factors.numpy()}
             kept |= {"base_mean": base.mean.numpy(), "base_var": base.var.numpy()}
             kept |= {"constant": list(self.whitened.constant), "collinear": list(self.whitened.collinear)}
-            if self.whitened.contrasts is not None:
-                kept |= {name: x.numpy() for name, x in self.whitened.contrasts.tensors().items()}
+            kept |= {name: x.numpy() for name, x in self.whitened.contrasts.tensors().items()}
         return kept
 
     @classmethod
@@ -99,5 +98,6 @@ class Coordinates:
             return cls(scale)
         q = Reference(*(torch.tensor(kept[n]) for n in ("weights", "means", "factors")))
         base = Base(torch.tensor(kept["base_mean"]), torch.tensor(kept["base_var"]))
-        contrasts = from_tensors({n: torch.tensor(kept[n]) for n in NAMES if n in kept}, len(base.mean))
+        tensors = {n: torch.tensor(kept[n]) for n in NAMES if n in kept}
+        contrasts = from_tensors(tensors, len(base.mean), "The estimator")
         return cls(scale, Whitened(scale, base, q, tuple(kept["constant"]), tuple(kept["collinear"]), contrasts))

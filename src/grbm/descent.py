@@ -11,9 +11,9 @@ from grbm.distributed import ProcessGroup
 from grbm.guard import is_deferred
 from grbm.model import GRBM, Energy
 from grbm.moments import Moments, MomentSum, Pooled, ascent, centre
-from grbm.objectives import Contrastive, Negative, Objective
+from grbm.objectives import Negative, Objective
 from grbm.randomness import Blocks
-from grbm.samplers import AdaptiveSampler, MoveSampler
+from grbm.samplers import MoveSampler
 from grbm.samplers.chains import Swaps, Walk
 from grbm.samplers.engines import native_learning
 from grbm.samplers.moves import moves_of
@@ -82,9 +82,7 @@ def phases_at_once(
     It is the same numbers, bit for bit.
     """
     sampler = objective.sampler
-    if not isinstance(objective, Contrastive) or type(objective).negative is not Contrastive.negative:
-        return None
-    if not isinstance(sampler, MoveSampler) or isinstance(sampler, AdaptiveSampler):
+    if not objective.is_plain or not isinstance(sampler, MoveSampler):
         return None
     plain = persistent is None or persistent.ndim == 2  # not replicas
     if not plain or group.world_size > 1 or _has_own(model) or not native_learning.serves(energy.W, model.W):

@@ -4,8 +4,9 @@ Shapes: visible units v (..., N) real, hidden units h (..., M) in {0, 1}; energi
 Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without Tears" (arXiv:2210.10318).
 """
 
+import functools
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -64,51 +65,27 @@ class Sized:
 
 
 class Energy(Sized):
-    """The energy function as plain tensors, with what every step of a chain needs computed once.
-
-    Untempered this is Eq. 1. Tempered, it is E_β = (1 − β) E_0 + β E_1 for a :class:`Base` E_0, again a GRBM:
-    var_β = 1/((1 − β)/var_0 + β/var), W_β = (β var_β/var) ∘ W by rows and b_β = βb. All its inverse temperatures
-    share W: β enters as a factor of the logits and of the drive W h, so replicas share each matrix product.
+    """The energy function (Eq. 1) as plain tensors, with what every step of a chain needs computed once.
 
     Parameters
     ----------
     W, b, mu, var : Tensor
-        (N, M), (M,), (N,), (N,); tempered: b (R, 1, M), mu and var (R, 1, N), one entry per inverse temperature.
+        (N, M), (M,), (N,), (N,).
     precision : {"highest", "high", "fast"}
         What the operands of products in chains may be: float32; TF32; half precision, centred and in units of σ.
         Sums, logits and statistics are float32 in any case, and so is all outside of chains.
-    tempering : Tempering, optional
-        What makes it a tempered version of another energy, whose W it has; `temper` gives it.
-
-    Attributes
-    ----------
-    beta, gain
-        Of a tempered energy, as in `Tempering`; None where it is not tempered.
     """
 
-    def __init__(
-        self,
-        W: Tensor,
-        b: Tensor,
-        mu: Tensor,
-        var: Tensor,
-        precision: Precision = "highest",
-        *,
-        tempering: "Tempering | None" = None,
-    ) -> None:
+    is_tempered: ClassVar[bool] = False
+
+    def __init__(self, W: Tensor, b: Tensor, mu: Tensor, var: Tensor, precision: Precision = "highest") -> None:
         self.W, self.b, self.mu, self.var, self.precision = W, b, mu, var, precision
-        self._tempering, self._untempered = tempering, None if tempering is None else tempering.untempered
         self._projection: Tensor | None = None
-        self._offset: Tensor | None = None
         self._at: dict[Precision, Energy] = {}  # what `at` has made
-        self.beta = None if tempering is None else tempering.beta
-        self.gain = None if tempering is None else tempering.gain
 
     @property
     def projection(self) -> Tensor:
         """(W/σ²)ᵀ of the untempered energy, (M, N): maps v to the hidden logits. Made when first asked for."""
-        if self._untempered is not None:
-            return self._untempered.projection
         if self.W.requires_grad or self.var.requires_grad:  # each use has a graph of its own
             return (self.W / self.var[:, None]).T
         if self._projection is None:
@@ -117,34 +94,17 @@ class Energy(Sized):
         return self._projection
 
     @property
-    def offset(self) -> Tensor | float:
-        """What keeps E_β = (1 − β) E_0 + β E_1 exact, constants included; 0 without tempering. Made when asked."""
-        if self._tempering is None:
-            return 0.0
-        if self._offset is None:
-            one, beta, _, base = self._tempering
-            squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
-            self._offset = 0.5 * squares.sum(-1)
-        return self._offset
-
-    @property
     def untempered(self) -> "Energy":
-        """The energy at β = 1, with which a tempered one shares W; itself where it is not tempered."""
-        return self._untempered or self
+        """The energy at β = 1, with which a tempered one shares W."""
+        return self
 
-    def temper(self, beta: Tensor, base: Base) -> "Energy":
+    def temper(self, beta: Tensor, base: Base) -> "TemperedEnergy":
         """(1 − β) E_0 + β E_1 for a scalar ``beta`` or a ladder (R,), for states (R, C, ·)."""
         beta = beta.to(self.W)
-        if beta.ndim:
-            beta = beta[:, None, None]
-        inverse_var = (1 - beta) / base.var + beta / self.var
-        var = 1 / inverse_var
-        mu = var * ((1 - beta) * base.mean / base.var + beta * self.mu / self.var)
-        tempering = Tempering(self.untempered, beta, beta * var / self.var, base)
-        return Energy(self.W, beta * self.b, mu, var, self.precision, tempering=tempering)
+        return TemperedEnergy(self, beta[:, None, None] if beta.ndim else beta, base)
 
     def at(self, precision: Precision) -> "Energy":
-        """This untempered energy with products of another precision; itself where it has that already."""
+        """This energy with products of another precision; itself where it has that already."""
         if precision == self.precision:
             return self
         if precision not in self._at:
@@ -152,25 +112,16 @@ class Energy(Sized):
         return self._at[precision]
 
     def to(self, like: Tensor) -> "Energy":
-        """An untempered energy on the device of ``like``, in its dtype."""
+        """This energy on the device of ``like``, in its dtype."""
         return Energy(self.W.to(like), self.b.to(like), self.mu.to(like), self.var.to(like), self.precision)
-
-    def plain(self) -> "Energy":
-        """A tempered energy, of one inverse temperature, as one of its own; a constant is lost."""
-        gain = 1.0 if self.gain is None else self.gain[:, None]
-        return Energy(gain * self.W, self.b, self.mu, self.var, self.precision)
 
     def hidden_logits(self, v: Tensor) -> Tensor:
         """ℓ = Wᵀ(v/σ²) + b, the log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M)."""
-        if self.beta is None:
-            return functional.linear(v, self.projection, self.b)
-        return functional.linear(self.beta * v, self.projection) + self.b
+        return functional.linear(v, self.projection, self.b)
 
     def visible_mean(self, h: Tensor) -> Tensor:
         """μ + W h, the mean of p(v | h) (Eq. 3): (..., M) -> (..., N)."""
-        if self.gain is None:
-            return functional.linear(h, self.W, self.mu)
-        return self.mu + self.gain * functional.linear(h, self.W)
+        return functional.linear(h, self.W, self.mu)
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
         """E(v, h) (Eq. 1), per sample."""
@@ -190,16 +141,76 @@ class Energy(Sized):
         return self.energy_grad(v, self.hidden_logits(v).sigmoid())
 
     def _quadratic(self, v: Tensor) -> Tensor:
-        return 0.5 * ((v - self.mu).square() / self.var).sum(-1) + self.offset
+        return 0.5 * ((v - self.mu).square() / self.var).sum(-1)
 
 
-class Tempering(NamedTuple):
-    """The factors that a tempered energy has beside parameters of its own."""
+class TemperedEnergy(Energy):
+    """E_β = (1 − β) E_0 + β E_1 for a :class:`Base` E_0 and an energy E_1: again that of a GRBM.
 
-    untempered: Energy
-    beta: Tensor  # multiplies v in the logits
-    gain: Tensor  # β var_β/var: scales the drive W h
-    base: Base  # E_0
+    var_β = 1/((1 − β)/var_0 + β/var), W_β = (β var_β/var) ∘ W by rows and b_β = βb. All its inverse temperatures share
+    W: β enters as a factor of the logits and of the drive W h, so replicas share each matrix product. `Energy.temper`
+    gives it.
+
+    Parameters
+    ----------
+    untempered : Energy
+        E_1, at β = 1.
+    beta : Tensor
+        (), or a ladder (R, 1, 1): then b is (R, 1, M), mu and var are (R, 1, N).
+    base : Base
+        E_0.
+
+    Attributes
+    ----------
+    gain : Tensor
+        β var_β/var, which scales the drive W h.
+    """
+
+    is_tempered = True
+
+    def __init__(self, untempered: Energy, beta: Tensor, base: Base) -> None:
+        one = untempered
+        inverse_var = (1 - beta) / base.var + beta / one.var
+        var = 1 / inverse_var
+        mu = var * ((1 - beta) * base.mean / base.var + beta * one.mu / one.var)
+        super().__init__(one.W, beta * one.b, mu, var, one.precision)
+        self.beta, self.gain, self.base = beta, beta * var / one.var, base
+        self._untempered = one
+
+    @property
+    def untempered(self) -> Energy:
+        return self._untempered
+
+    @property
+    def projection(self) -> Tensor:
+        return self._untempered.projection
+
+    @functools.cached_property
+    def offset(self) -> Tensor:
+        """The constant that keeps E_β = (1 − β) E_0 + β E_1 exact. Made when first asked for."""
+        one, beta, base = self._untempered, self.beta, self.base
+        squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
+        return 0.5 * squares.sum(-1)
+
+    def temper(self, beta: Tensor, base: Base) -> NoReturn:
+        """Raise ValueError: the logits would keep only the inner of two inverse temperatures."""
+        raise ValueError(
+            "A tempered energy cannot be tempered again: give annealed chains and replicas a sampler without replicas, "
+            "such as grbm.Gibbs()."
+        )
+
+    def plain(self) -> Energy:
+        """An untempered energy of its own for this one inverse temperature; a constant is lost."""
+        return Energy(self.gain[:, None] * self.W, self.b, self.mu, self.var, self.precision)
+
+    def hidden_logits(self, v: Tensor) -> Tensor:
+        return functional.linear(self.beta * v, self.projection) + self.b
+
+    def visible_mean(self, h: Tensor) -> Tensor:
+        return self.mu + self.gain * functional.linear(h, self.W)
+
+    def _quadratic(self, v: Tensor) -> Tensor:
+        return super()._quadratic(v) + self.offset
 
 
 def base_for(base: Base | None, energy: Energy) -> Base:

@@ -96,8 +96,6 @@ class FittedState:
         """p(k | v), which of the scales in ``contrasts_`` each row of X has: (n_samples, n_contrasts)."""
         X = self._validated(X)
         model = self.to_model(X.dtype)
-        if model.contrasts is None:
-            return np.ones((len(X), 1), X.dtype)
         with torch.no_grad():
             shares: Array = model.contrast(self._exactly(X).to(model.W)).numpy()
         return shares
@@ -207,8 +205,7 @@ class FittedState:
         self.intercept_hidden_ = self._best["b"].astype(dtype)
         self.intercept_visible_ = inside.intercept.astype(dtype)
         self.variances_ = inside.variances.astype(dtype)
-        known = model.contrasts
-        pairs = [[1.0], [1.0]] if known is None else [known.log_scales.exp().tolist(), known.log_weights.exp().tolist()]
+        pairs = [x.exp().tolist() for x in (model.contrasts.log_scales, model.contrasts.log_weights)]
         self.contrasts_ = np.array(pairs, dtype=dtype).T.copy()
         average = state.average or state.model
         self._raw, self._average = (

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from grbm.errors import Divergence, DivergenceError, Remedy
 from grbm.model import Energy
 from grbm.samplers import Sampler
-from grbm.samplers.langevin import LangevinOptions
 
 LOOK_EVERY = 25  # updates after which a GPU is waited for, to see whether the numbers are still sensible
 EXPLODED = 1e6  # root-mean-square gradient per parameter beyond which nothing sensible is being learned
@@ -94,10 +93,8 @@ class Guard:
 
 def _overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | None:
     """Above α/(Tσ²) = 2 a Langevin proposal overshoots: unadjusted chains explode, adjusted ones reject everything."""
-    if not isinstance(sampler, LangevinOptions):
-        return None
     ratios = sampler.overshoot(energy)
-    if not float(ratios.max()) > 2:
+    if ratios is None or not float(ratios.max()) > 2:
         return None
     ratio, unit = ratios.max(0)
     remedies: tuple[Remedy, ...] = ("per_unit", "step_size", "min_var")
@@ -116,7 +113,7 @@ def _explosion(update: int, energy: Energy, sampler: Sampler, chains_v2: Tensor,
     steep = (W.square().sum(1) + mu.square() + slope.square()).nan_to_num(torch.inf)
     unit = int((log_var.abs().nan_to_num(torch.inf) + 1e6 * bad if bad.any() else steep).argmax())
     remedies: tuple[Remedy, ...] = ("learning_rate",)
-    if isinstance(sampler, LangevinOptions):
+    if sampler.has_step_size:
         remedies = (*remedies, "step_size")
     if log_var[unit] < 0:
         remedies = ("min_var", *remedies)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from grbm.conditional import Imputed
-from grbm.contrasts import Contrasts
 from grbm.data.standardise import Standardizer
 from grbm.model import GRBM
 from grbm.randomness import Blocks, normal, seed_of, uniform
@@ -82,8 +81,8 @@ def impute(
     open_rows = (y.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]
     K, N = model.n_visible, y.shape[1]
     contrasts = model.contrasts
-    alike = contrasts is None or (contrasts.units is None and not (noise_var > 0).any())
-    n_gains = 1 if contrasts is None or alike else len(contrasts.log_scales)
+    alike = contrasts.units is None and not (noise_var > 0).any()
+    n_gains = 1 if alike else contrasts.n
     size = max(1, NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains))
     for first in range(0, len(open_rows), size):
         here = open_rows[first : first + size]
@@ -106,15 +105,14 @@ def _rows(
     rng: Blocks,
 ) -> tuple[Tensor, Tensor]:
     model = copy.deepcopy(model).cpu().double()
-    energy, contrasts = model.freeze(), model.contrasts
-    if contrasts is None:
-        contrasts = Contrasts(torch.zeros(1).double(), torch.zeros(1).double(), torch.zeros_like(energy.mu))
+    energy = model.freeze()
+    contrasts = model.contrasts.to(energy.mu)
     scales = contrasts.log_scales.exp()
     q = reference.to(energy.mu)
     A = torch.eye(scale.n_columns).double()[scale.kept] if scale.to_x is None else scale.to_x
     y, known, noise_var = some
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
-    c, y = contrasts.centre @ A, y.nan_to_num()
+    c, y = contrasts.centre.expand(len(A)) @ A, y.nan_to_num()
     if contrasts.units is None:  # chains see what was measured as it is at unit contrast
         ways, at = [A for _ in scales], [_Rows(known * (c + (y - c) / s), known, noise_var / s**2) for s in scales]
     else:  # each contrast has columns of its own: x − c A = (z − c) ways
@@ -167,10 +165,9 @@ def _rows(
     widths = scales.square() if contrasts.units is None else torch.ones_like(scales)
     total, squares, width = torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0])
     for t in range(n_steps):
-        if len(scales) > 1:
-            seen_now = contrasts.seen(v, scales[k])
-            k = contrasts.drawn(seen_now, energy.free_energy, rng)
-            v = contrasts.at(seen_now, scales[k])
+        seen_now = contrasts.seen(v, scales[k])
+        k = contrasts.drawn(seen_now, energy.free_energy, rng)
+        v = contrasts.at(seen_now, scales[k])
         there, noise_std, own = seen(k[:, 0])
         gain = under_model[:, 0] if len(groups) == 1 else under_model[every, own]
         h, _ = hidden_update(energy.hidden_logits(v), rng=rng)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from grbm import memory
-from grbm.contrasts import NAMES, Contrasts, from_tensors
-from grbm.energy import Base, Energy, Sized, Tempering, base_for, softplus
+from grbm.contrasts import NAMES, UNIT, Contrasts, from_tensors
+from grbm.energy import Base, Energy, Sized, TemperedEnergy, base_for, softplus
 from grbm.errors import UserError
 from grbm.files import read_tensors, write_tensors, write_text
 from grbm.options import Precision
 from grbm.randomness import Rng, generator
 
-__all__ = ["GRBM", "Base", "Energy", "Tempering", "base_for", "softplus"]
+__all__ = ["GRBM", "Base", "Energy", "TemperedEnergy", "base_for", "softplus"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
 
@@ -80,18 +80,19 @@ class GRBM(Sized, nn.Module):
             self.contrasts = Contrasts(weights, scales, torch.zeros(n_visible, dtype=dtype)).to(self.W.data)
 
     @property
-    def contrasts(self) -> Contrasts | None:
-        """The scales that the machine stands at, with weights and centre (`grbm.contrasts`); None for its own alone.
+    def contrasts(self) -> Contrasts:
+        """The scales that the machine stands at, with weights and centre (`grbm.contrasts`); `UNIT` for its own alone.
 
         The density is then that at a contrast that is not known; what `freeze` gives is the machine at unit contrast.
         """
         known = [self._buffers.get(name) for name in NAMES]
-        return None if known[0] is None else Contrasts(*known)  # type: ignore[arg-type]
+        return UNIT if known[0] is None else Contrasts(*known)  # type: ignore[arg-type]
 
     @contrasts.setter
-    def contrasts(self, contrasts: Contrasts | None) -> None:
-        for name, x in zip(NAMES, contrasts or [None] * len(NAMES), strict=True):
-            self.register_buffer(name, None if x is None else x.detach().to(self.W.data).clone())
+    def contrasts(self, contrasts: Contrasts) -> None:
+        tensors = contrasts.tensors()
+        for name in NAMES:
+            self.register_buffer(name, tensors[name].detach().to(self.W.data).clone() if name in tensors else None)
 
     def like(self) -> "GRBM":
         """A machine of the same sizes, contrasts, dtype and device, with the paper's start for its parameters."""
@@ -112,10 +113,7 @@ class GRBM(Sized, nn.Module):
         if W.ndim != 2 or 0 in W.shape or W.dtype not in (torch.float32, torch.float64):
             raise UserError(f"{source} holds W of shape {tuple(W.shape)} and type {W.dtype}; it must be a real (N, M).")
         model = cls(*W.shape, dtype=W.dtype)
-        if any(name in parameters for name in NAMES):
-            model.contrasts = from_tensors(parameters, len(W))
-            if model.contrasts is None or len(model.contrasts.log_weights) < 2:
-                raise UserError(f"{source} holds contrasts that are not whole; restore the file, or train again.")
+        model.contrasts = from_tensors(parameters, len(W), source)
         for name in names:
             expected, given = model.get_parameter(name).shape, parameters[name]
             if given.numel() != expected.numel():
@@ -180,9 +178,7 @@ class GRBM(Sized, nn.Module):
         mean, scale = mean.expand_as(mu), scale.expand_as(mu)
         moved = {"W": scale[:, None] * W, "b": b - W.T @ (mean / (scale * log_var.exp()))}
         moved |= {"mu": mean + scale * mu, "log_var": log_var + 2 * scale.log()}
-        if self.contrasts is not None:  # the scales are no unit's
-            moved |= {name: x.double().cpu() for name, x in self.contrasts.tensors().items()}
-            moved["contrast_centre"] = mean + scale * moved["contrast_centre"]
+        moved |= self.contrasts.to(W).mapped(lambda centre: mean + scale * centre).tensors()
         parameters = {name: x.to(self.W.dtype) for name, x in moved.items()}
         return self.from_parameters(parameters, "The rescaled machine").to(self.W.device)
 
@@ -193,7 +189,7 @@ class GRBM(Sized, nn.Module):
 
     def extra_repr(self) -> str:
         """The sizes, for PyTorch's own representation of a module."""
-        more = "" if self.contrasts is None else f", n_contrasts={len(self.contrasts.log_weights)}"
+        more = f", n_contrasts={self.contrasts.n}" if self.contrasts.n > 1 else ""
         return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}{more}"
 
     def freeze(self, precision: Precision = "highest") -> Energy:
@@ -205,14 +201,13 @@ class GRBM(Sized, nn.Module):
         """E(v, h) (Eq. 1) of v (..., N) and h (..., M), per sample: (...). Differentiable."""
         self._check(v, self.n_visible, "visible")
         self._check(h, self.n_hidden, "hidden")
-        energy, contrasts = self._live(), self.contrasts
-        return energy.energy(v, h) if contrasts is None else contrasts.free_energy(v, lambda u: energy.energy(u, h))
+        energy = self._live()
+        return self.contrasts.free_energy(v, lambda u: energy.energy(u, h))
 
     def free_energy(self, v: Tensor) -> Tensor:
         """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5), per sample: (..., N) -> (...). Differentiable."""
         self._check(v, self.n_visible, "visible")
-        energy, contrasts = self._live(), self.contrasts
-        return energy.free_energy(v) if contrasts is None else contrasts.free_energy(v, energy.free_energy)
+        return self.contrasts.free_energy(v, self._live().free_energy)
 
     def log_prob(self, v: Tensor, log_z: float) -> Tensor:
         """log p(v) = −F(v) − log Z in nats, per sample: (..., N) -> (...). Differentiable but for ``log_z``.
@@ -224,25 +219,19 @@ class GRBM(Sized, nn.Module):
     def hidden_logits(self, v: Tensor) -> Tensor:
         """Log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M). Differentiable."""
         self._check(v, self.n_visible, "visible")
-        energy, contrasts = self._live(), self.contrasts
-        if contrasts is None:
-            return energy.hidden_logits(v)
-        return contrasts.log_odds(v, energy.free_energy, energy.hidden_logits)
+        energy = self._live()
+        return self.contrasts.log_odds(v, energy.free_energy, energy.hidden_logits)
 
     def visible_mean(self, h: Tensor) -> Tensor:
         """Mean of p(v | h) (Eq. 3): (..., M) -> (..., N). Differentiable."""
         self._check(h, self.n_hidden, "hidden")
         mean, contrasts = self._live().visible_mean(h), self.contrasts
-        if contrasts is None:
-            return mean
         return contrasts.seen(mean, (contrasts.log_weights + contrasts.log_scales).exp().sum())
 
     def reconstruction(self, v: Tensor) -> Tensor:
         """The mean of v given p(h | v), at v's own contrast: (..., N) -> (..., N). Differentiable."""
         self._check(v, self.n_visible, "visible")
         energy, contrasts = self._live(), self.contrasts
-        if contrasts is None:
-            return energy.visible_mean(energy.hidden_logits(v).sigmoid())
         return contrasts.mean(
             v,
             energy.free_energy,
@@ -254,8 +243,6 @@ class GRBM(Sized, nn.Module):
         self._check(v, self.n_visible, "visible")
         self._check(h, self.n_hidden, "hidden")
         energy, contrasts = self._live(), self.contrasts
-        if contrasts is None:
-            return energy.energy_grad(v, h)
         return contrasts.mean(
             v, lambda u: energy.energy(u, h), lambda u, s: energy.energy_grad(u, h) / contrasts.stretch(s)
         )
@@ -264,40 +251,32 @@ class GRBM(Sized, nn.Module):
         """∂F/∂v (Eq. 21): (..., N)."""
         self._check(v, self.n_visible, "visible")
         energy, contrasts = self._live(), self.contrasts
-        if contrasts is None:
-            return energy.free_energy_grad(v)
         return contrasts.mean(v, energy.free_energy, lambda u, s: energy.free_energy_grad(u) / contrasts.stretch(s))
 
     def forward(self, v: Tensor) -> Tensor:
         """Hidden probabilities p(h = 1 | v): the binary code's mean, (..., N) -> (..., M)."""
         self._check(v, self.n_visible, "visible")
-        energy, contrasts = self._live(), self.contrasts
-        if contrasts is None:
-            return energy.hidden_logits(v).sigmoid()
-        return contrasts.mean(v, energy.free_energy, lambda u, s: energy.hidden_logits(u).sigmoid())
+        energy = self._live()
+        return self.contrasts.mean(v, energy.free_energy, lambda u, s: energy.hidden_logits(u).sigmoid())
 
     def contrast(self, v: Tensor) -> Tensor:
         """p(k | v), which of the K contrasts (``contrasts.log_scales``) rows have: (..., N) -> (..., K).
 
-        Differentiable. Raises ValueError for a machine of one contrast.
+        Differentiable. Of a machine of one contrast it is 1.
         """
         self._check(v, self.n_visible, "visible")
-        contrasts = self.contrasts
-        if contrasts is None:
-            raise ValueError("This machine has one contrast; give it several with n_contrasts or contrasts.")
-        return contrasts.log_joint(v, self._live().free_energy).softmax(-1)
+        return self.contrasts.log_joint(v, self._live().free_energy).softmax(-1)
 
     @torch.no_grad()
     def at_unit_contrast(self, v: Tensor, rng: Rng) -> Tensor:
         """Rows v (n, N) as they are at unit contrast, theirs drawn from p(k | v): what chains and learning see."""
-        contrasts = self.contrasts
-        return v if contrasts is None else contrasts.removed(v, self.freeze().free_energy, rng)
+        energy = Energy(self.W.detach(), self.b.detach(), self.mu.detach(), self.var)
+        return self.contrasts.removed(v, energy.free_energy, rng)
 
     @torch.no_grad()
     def at_any_contrast(self, v: Tensor, rng: Rng) -> Tensor:
         """States (..., C, N) of chains, which have unit contrast, as draws of the model: at contrasts of their own."""
-        contrasts = self.contrasts
-        return v if contrasts is None else contrasts.applied(v, rng)
+        return self.contrasts.applied(v, rng)
 
     def _live(self) -> Energy:
         return Energy(self.W, self.b, self.mu, self.var)

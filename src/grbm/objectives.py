@@ -6,7 +6,7 @@ probabilities (Alg. 4, the marginal gradient), else by draws (Alg. 3, the joint 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from torch import Tensor
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Rng, local
-from grbm.samplers import AdaptiveSampler, Gibbs, Sampler, run_chains
+from grbm.samplers import Gibbs, Sampler, run_chains
 from grbm.samplers.chains import Swaps
-from grbm.samplers.chains import persistent as persistent_of
 from grbm.samplers.engines import engine_for
 from grbm.samplers.sampling import noise
 
@@ -36,31 +35,6 @@ class Negative(NamedTuple):
         return self.sums.mean()
 
 
-class Objective(Protocol):
-    """Data in, positive and negative moments out. As a dataclass with a field ``sampler`` it lets tempering adapt."""
-
-    @property
-    def sampler(self) -> Sampler:
-        """What moves the chains of the negative phase."""
-        ...
-
-    @property
-    def probabilities(self) -> bool:
-        """Whether hidden units enter the moments by their probabilities (Alg. 4), not by draws (Alg. 3)."""
-        ...
-
-    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
-        """The negative phase of an update on the batch ``v_data``, where ``persistent`` is what the last one kept."""
-        ...
-
-
-def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -> MomentSum:
-    """Moments at the data (B, N), h drawn from p(h | v) or kept as its probabilities."""
-    sums = run_chains(energy, Gibbs(), v_data, 0, rng, burn_in=-1, probabilities=probabilities).sums
-    assert sums is not None
-    return sums
-
-
 class Start(NamedTuple):
     """Where the chains of a negative phase start, and which of their states count."""
 
@@ -70,16 +44,81 @@ class Start(NamedTuple):
     keep: bool = False  # the next update goes on from where they end
 
 
-class Contrastive(ABC):
-    """What CD, PCD and modified CD have in common: `start` says where chains start, and all else is the same."""
+class Objective(ABC):
+    """Data in, positive and negative moments out.
 
-    sampler: Sampler
-    probabilities: bool
-    data_draws: bool
+    A new objective gives ``sampler``, ``probabilities`` and `negative`; the rest has defaults. As a dataclass with a
+    field ``sampler`` it lets tempering adapt.
+    """
+
+    sampler: Sampler  # what moves the chains of the negative phase
+    probabilities: bool  # hidden units enter the moments by their probabilities (Alg. 4), not by draws (Alg. 3)
+    n_chains: int | None = None  # chains of the negative phase; None: as many as rows in a batch
+    persists: ClassVar[bool] = False  # chains go on from update to update, so that rounds may follow
+    is_plain: ClassVar[bool] = False  # chains from `start` are all of the negative phase: an engine may run it
+
+    @abstractmethod
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+        """The negative phase of an update on the batch ``v_data``, where ``persistent`` is what the last one kept."""
+
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
+        """Where the chains of an update on the batch ``v_data`` start: of a plain objective alone."""
+        raise NotImplementedError
 
     @property
     def data_probabilities(self) -> bool:
         """Whether hidden units enter the moments at the data by their probabilities."""
+        return self.probabilities
+
+    @property
+    def adapts(self) -> bool:
+        """Whether it can be given another sampler: as a dataclass with such a field."""
+        return is_dataclass(self) and any(f.name == "sampler" and f.init for f in fields(self))
+
+    def with_sampler(self, sampler: Sampler) -> Self:
+        """The objective with another sampler, such as its own as it has adapted; itself where it is the same."""
+        changed: Any = self
+        return changed if sampler is self.sampler else replace(changed, sampler=sampler)
+
+
+class _Foreign(Objective):
+    """An objective that does not derive from `Objective`, with the defaults of one that does."""
+
+    def __init__(self, own: Any) -> None:
+        self.own, self.sampler, self.probabilities = own, own.sampler, own.probabilities
+
+    def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
+        negative: Negative = self.own.negative(energy, v_data, persistent, rng)
+        return negative
+
+
+def as_objective(objective: Any) -> Objective:
+    """An `Objective`; raises TypeError for what is none."""
+    if isinstance(objective, Objective):
+        return objective
+    if not hasattr(objective, "negative") or isinstance(objective, type):
+        raise TypeError(f"objective must be an object such as grbm.ModifiedCD(grbm.Gibbs()), got {objective!r}.")
+    return _Foreign(objective)
+
+
+def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -> MomentSum:
+    """Moments at the data (B, N), h drawn from p(h | v) or kept as its probabilities."""
+    sums = run_chains(energy, Gibbs(), v_data, 0, rng, burn_in=-1, probabilities=probabilities).sums
+    assert sums is not None
+    return sums
+
+
+class Contrastive(Objective):
+    """What CD, PCD and modified CD have in common: `start` says where chains start, and all else is the same."""
+
+    data_draws: bool
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.is_plain = cls.negative is Contrastive.negative
+
+    @property
+    def data_probabilities(self) -> bool:
         return self.probabilities and not self.data_draws
 
     @abstractmethod
@@ -92,7 +131,7 @@ class Contrastive(ABC):
         options: Any = {"burn_in": burn_in, "probabilities": self.probabilities}
         walked = run_chains(energy, self.sampler, v, n_steps, rng, **options)
         assert walked.sums is not None
-        kept = persistent_of(self.sampler, walked.chains) if keep else None
+        kept = self.sampler.persistent(walked.chains) if keep else None
         return Negative(walked.sums, kept, walked.accept_rate, walked.chains.v, walked.swaps)
 
 
@@ -174,6 +213,8 @@ class PCD(Contrastive):
     restart: float = 0.0
     data_draws: bool = False
 
+    persists = True
+
     def __post_init__(self) -> None:
         _check(self.sampler, self.n_steps, self.n_chains)
         _refuse_annealing(self.sampler, "PCD")
@@ -191,16 +232,8 @@ class PCD(Contrastive):
         return Start(v, self.n_steps, 0, keep=True)
 
 
-def with_sampler(objective: Objective, sampler: Sampler) -> Objective:
-    """The objective with another sampler, such as its own as it has adapted; itself where it is the same."""
-    if sampler is objective.sampler:
-        return objective
-    changed: Any = replace(objective, sampler=sampler)  # type: ignore[type-var]
-    return changed
-
-
 class Adaptation:
-    """How the sampler of an objective has adapted so far: what `AdaptiveSampler.adapted` made of it, update by update.
+    """How the sampler of an objective has adapted so far: what `Sampler.adapted` made of it, update by update.
 
     An objective of one's own that is no dataclass with a field ``sampler`` keeps its sampler as it is.
 
@@ -212,38 +245,27 @@ class Adaptation:
 
     def __init__(self, state_dict: dict[str, Tensor] | None = None) -> None:
         self.state_dict = state_dict or {}
-        self._made: tuple[Sampler, AdaptiveSampler] | None = None  # from which sampler which, since making is slow
+        self._made: tuple[Sampler, Sampler] | None = None  # from which sampler which, since making is slow
 
     def applied(self, objective: Objective) -> Objective:
         """The objective with its sampler as it has adapted."""
-        sampler = _adaptive(objective)
-        if sampler is None:
-            return objective
-        if self._made is not None and self._made[0] is sampler:
-            return with_sampler(objective, self._made[1])
-        self._made = sampler, sampler.with_state(self.state_dict)
-        return with_sampler(objective, self._made[1])
+        sampler = objective.sampler
+        if self._made is None or self._made[0] is not sampler:
+            self._made = sampler, sampler.with_state(self.state_dict) if objective.adapts else sampler
+        return objective.with_sampler(self._made[1])
 
     def learn(self, objective: Objective, energy: Energy, swap_rate: Tensor | None) -> None:
         """Let the sampler adapt to how often neighbouring replicas swapped in an update, (R − 1,).
 
         It looks at numbers, so a GPU is waited for.
         """
-        original, present = _adaptive(objective), _adaptive(self.applied(objective))
-        if original is None or present is None or swap_rate is None:
+        if swap_rate is None or not objective.adapts:
             return
+        present = self.applied(objective).sampler
         adapted = present.adapted(energy, swap_rate)
-        self._made = original, adapted
+        self._made = objective.sampler, adapted
         if adapted is not present:
             self.state_dict = adapted.state_dict()
-
-
-def _adaptive(objective: Objective) -> AdaptiveSampler | None:
-    """The objective's sampler, if it adapts and can be exchanged for one that has."""
-    sampler = objective.sampler
-    if not isinstance(sampler, AdaptiveSampler) or not is_dataclass(objective):
-        return None
-    return sampler if any(f.name == "sampler" and f.init for f in fields(objective)) else None
 
 
 def _check(sampler: Sampler, n_steps: int, n_chains: int | None = None) -> None:

@@ -72,9 +72,9 @@ class FitOptions:
         """Whether rounds follow: nothing is stopped early before, since they find what stochastic gradients do not."""
         return self.rounds > 0 and update <= self.first_round
 
-    def n_blocks(self, n_rows: int, objective: object) -> int:
-        """The number of blocks of a batch of ``n_rows`` in all: the same numbers are learned for any division of it."""
-        return math.gcd(self.blocks, n_rows, getattr(objective, "n_chains", None) or n_rows)
+    def n_blocks(self, n_rows: int, n_chains: int | None) -> int:
+        """The number of blocks of a batch in all, by default of a chain a row: any division learns the same numbers."""
+        return math.gcd(self.blocks, n_rows, n_chains or n_rows)
 
 
 @dataclass(frozen=True)

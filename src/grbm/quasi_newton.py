@@ -19,8 +19,8 @@ from grbm.bennett import bennett
 from grbm.model import GRBM, Energy
 from grbm.moments import Moments
 from grbm.randomness import Rng
-from grbm.samplers import GlobalMoves, Sampler, persistent, run_chains
-from grbm.samplers.collapsed import annealed
+from grbm.reference import Reference
+from grbm.samplers import Sampler, run_chains
 from grbm.samplers.engines import native_averages
 from grbm.samplers.path import in_double
 
@@ -77,22 +77,23 @@ class Memory(NamedTuple):
 def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
     """States of chains of the model, pooled with draws of the sampler's reference where it has one.
 
-    Those chains are annealed anew, since what a round makes far from all data no chain that began at data would meet;
-    others go on from ``chains``.
+    Those chains begin anew, since what a round makes far from all data no chain that began at data would meet; others
+    go on from ``chains``.
     The density of the pool is the mixture of both, by their numbers (Veach & Guibas 1995): with w = exp(−F)/(q Z) from
     Bennett's ratio, that of the model is q w.
     """
     states, rate, n_draws = [], None, min(MOST, max(DRAWS, energy.W.numel()))
-    if isinstance(sampler, GlobalMoves):
-        chains = annealed(energy, chains.shape[-2], rng)
+    anew = sampler.anew(energy, chains.shape[-2], rng)
+    chains = chains if anew is None else anew
     for k in range(BURN_IN + -(-n_draws // chains.shape[-2])):
         walked = run_chains(energy, sampler, chains, 1, rng)
-        chains, rate = persistent(sampler, walked.chains), walked.accept_rate
+        chains, rate = sampler.persistent(walked.chains), walked.accept_rate
         states += [walked.chains.v] if k >= BURN_IN else []
     exactly, of_model = in_double(energy), torch.cat(states).double()
-    if not isinstance(sampler, GlobalMoves):
+    q = sampler.bridge()
+    if not isinstance(q, Reference):
         return Drawn(Draws(of_model, -exactly.free_energy(of_model)), chains, states[-1], rate)
-    q = sampler.reference.to(energy.W)
+    q = q.to(energy.W)
     pool = torch.cat([q.sample(DRAWS, rng).double(), of_model])
     log_q = q.to(pool).log_prob(pool)
     log_w = -exactly.free_energy(pool) - log_q

@@ -71,8 +71,7 @@ def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None) -
 def begin(rows: Tensor, whitened: Whitened, recipe: Recipe, seed: int) -> TrainState:
     """The state of training before the first update, for whitened rows (n, N)."""
     some, contrasts = rows[spread(len(rows), ANCHORS)].cpu(), whitened.contrasts  # tables may be sorted
-    if contrasts is not None:
-        some = contrasts.removed(some, whitened.base.energy, generator(seed, "contrasts"))
+    some = contrasts.removed(some, whitened.base.energy, generator(seed, "contrasts"))
     model = matched_(GRBM(rows.shape[1], recipe.n_hidden), some, n_at_work=recipe.n_at_work, seed=seed)
     model.contrasts = contrasts
     model.to(rows.device)

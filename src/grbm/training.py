@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from grbm.distributed import ALONE, ProcessGroup
 from grbm.guard import Guard, looks
 from grbm.model import GRBM, Energy
 from grbm.moments import MomentSum
-from grbm.objectives import PCD, Adaptation, Negative, Objective, positive, with_sampler
+from grbm.objectives import Adaptation, Negative, Objective, as_objective, positive
 from grbm.options import FitOptions, Precision
 from grbm.quasi_newton import LEAST, ROWS, Drawn, Draws, Memory, climb, draw, height
 from grbm.randomness import Blocks, generator, seed_of
@@ -76,8 +76,7 @@ def phases(
     found = phases_at_once(model, energy, objective, v_data, persistent, rng, group, centred=centred)
     if found is not None:
         return found
-    at_data = getattr(objective, "data_probabilities", objective.probabilities)
-    data = positive(energy, v_data, rng, probabilities=at_data)  # ⟨−∂E/∂θ⟩ at the data,
+    data = positive(energy, v_data, rng, probabilities=objective.data_probabilities)  # ⟨−∂E/∂θ⟩ at the data,
     chains = objective.negative(energy, v_data, persistent, rng)  # and under the chains
     pooled = pool(data, chains, group)
     return BothPhases(chains, pooled, set_gradients(model, energy, pooled, centred=centred))  # Eqs. 14-17, 33-36
@@ -99,9 +98,9 @@ def train_step(
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
     ones whose gradient was neither (`grbm.guard`); the optimizer's own state is left as it is.
     """
-    model, energy = state.model, state.model.freeze(precision)
+    model, energy, objective = state.model, state.model.freeze(precision), as_objective(objective)
     adapted = state.adaptation.applied(objective)
-    n_blocks = options.n_blocks(len(v_data) * group.world_size, adapted)
+    n_blocks = options.n_blocks(len(v_data) * group.world_size, adapted.n_chains)
     rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
     v_data = model.at_unit_contrast(v_data, rng)
@@ -153,7 +152,7 @@ def train_round(
     rows = model.at_unit_contrast(rows, generator(seed, "contrasts", device=rows.device))
     chains = state.persistent
     if chains is None:
-        chains = sampler.noise(model.freeze(), getattr(objective, "n_chains", None) or len(rows), generator(seed))
+        chains = sampler.noise(model.freeze(), objective.n_chains or len(rows), generator(seed))
     else:
         chains = group.all_gather(chains)
     energy = model.freeze()
@@ -252,12 +251,11 @@ def fit(
         raise ValueError("state.optimizer holds no parameter of state.model; make it of state.model.parameters().")
     if state.model.W.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"state.model must be of float32 or float64, got {state.model.W.dtype}: state.model.float().")
-    if options.rounds and not isinstance(objective, PCD):
+    objective = as_objective(objective)
+    if options.rounds and not objective.persists:
         raise ValueError("rounds of quasi-Newton steps go with persistent chains: grbm.PCD.")
-    if not hasattr(objective, "negative") or isinstance(objective, type):
-        raise TypeError(f"objective must be an object such as grbm.ModifiedCD(grbm.Gibbs()), got {objective!r}.")
     options.check()
-    if options.anneal_step_size and not hasattr(objective.sampler, "step_size"):
+    if options.anneal_step_size and not objective.sampler.has_step_size:
         raise ValueError(f"anneal_step_size goes with the Langevin family, not with {objective.sampler!r}.")
     data = rows_of(data, state.model.W)
     if len(data.shape) != 2 or data.shape[1] != state.model.n_visible:
@@ -267,11 +265,11 @@ def fit(
     if len(data) == 0:
         raise ValueError("data holds no rows.")
     batch_size = min(options.batch_size, len(data))
-    n_blocks = options.n_blocks(batch_size, objective)
+    n_blocks = options.n_blocks(batch_size, objective.n_chains)
     if (
         options.keep_last
         and len(data) % batch_size
-        and options.n_blocks(len(data) % batch_size, objective) % group.world_size
+        and options.n_blocks(len(data) % batch_size, objective.n_chains) % group.world_size
     ):
         raise ValueError(f"{group.world_size} processes cannot share the last batch, of {len(data) % batch_size} rows.")
     if n_blocks % group.world_size:
@@ -327,9 +325,9 @@ def _fit(
         left = cosine(state.update, options.first_round)
         for parameters in state.optimizer.param_groups:
             parameters["lr"] = parameters.setdefault("initial_lr", parameters["lr"]) * left
-        now = _with_step_size(objective, left) if options.anneal_step_size else objective
-        if options.keep_last and len(batch) != options.batch_size:
-            now = _with_temperature(now, options.batch_size, len(batch))
+        now = objective.with_sampler(objective.sampler.rescaled(left)) if options.anneal_step_size else objective
+        if options.keep_last and len(batch) != options.batch_size and now.adapts:
+            now = now.with_sampler(now.sampler.for_batch(len(batch), options.batch_size))
         if state.update % WEIGH_EVERY == 0:
             _weigh_contrasts(state, data, options.contrast_scales)
         yield train_step(state, now, data[rows], options, precision=precision, group=group)
@@ -346,29 +344,15 @@ def _weigh_contrasts(state: TrainState, data: Tensor | Rows, scales: bool) -> No
 
     And their ``scales`` too, where asked for.
     """
-    if state.model.contrasts is None or state.update == 0:  # a machine that has learned nothing tells nothing
+    if state.model.contrasts.n == 1 or state.update == 0:  # a machine that has learned nothing tells nothing
         return
     n = min(ROWS, len(data))
     rows = data[(torch.arange(n) * len(data) // n).to(_device_of(data))]
     for model in (state.model, state.average):
-        if model is not None and model.contrasts is not None:
+        if model is not None:
             energy = model.freeze()
             slope = energy.free_energy_grad if scales else None
             model.contrasts = model.contrasts.followed(rows, energy.free_energy, slope)
-
-
-def _with_step_size(objective: Objective, share: float) -> Objective:
-    """The objective with a share of its sampler's step size."""
-    sampler: Any = objective.sampler
-    return with_sampler(objective, replace(sampler, step_size=sampler.step_size * share))
-
-
-def _with_temperature(objective: Objective, usual: int, present: int) -> Objective:
-    """The objective for a batch of ``present`` rows, where its temperature is the ``usual`` size of a batch."""
-    sampler: Any = objective.sampler
-    if getattr(sampler, "temperature", None) != usual or not is_dataclass(objective):
-        return objective
-    return with_sampler(objective, replace(sampler, temperature=float(present)))
 
 
 def _update_average(state: TrainState, decay: float) -> None:

@@ -71,8 +71,8 @@ def encode(args: list[str]) -> None:
     if path.suffix != ".npy":
         raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
     beside, shares = path.with_suffix(".rows.npy"), path.with_suffix(".contrast.npy")
-    written = [path, *([beside] if options.what in ("train", "test") else [])]
-    written += [] if run.model.contrasts is None else [shares]
+    several = run.model.contrasts.n > 1
+    written = [path, *([beside] if options.what in ("train", "test") else []), *([shares] if several else [])]
     for where in written:
         refuse_own(where)
         refuse_existing(where, options.overwrite, ", or choose another with --out")
@@ -80,7 +80,7 @@ def encode(args: list[str]) -> None:
     write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
-    if run.model.contrasts is not None:
+    if several:
         write_contrasts(run, rows, shares)
         scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())
         print(f"  how likely each row has which contrast, of {scales}: {shares}")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from grbm.contrasts import NUMBER, Contrasts, ask_for_contrasts, elliptical
+from grbm.contrasts import NUMBER, UNIT, Contrasts, ask_for_contrasts, elliptical
 from grbm.data.standardise import Standardizer
 from grbm.data.tables import nothing_varies, resolution, vary
 from grbm.model import Base
@@ -51,7 +51,7 @@ class Whitened(NamedTuple):
     reference: Reference  # the mixture of Gaussians that describes the table best, in the new coordinates
     constant: tuple[int, ...]  # columns that do not vary
     collinear: tuple[int, ...]  # columns that are linear functions of the others
-    contrasts: Contrasts | None = None  # at which the machine is seen; base and reference are of unit contrast
+    contrasts: Contrasts = UNIT  # at which the machine is seen; base and reference are of unit contrast
 
 
 def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed: int = 0) -> Whitened:
@@ -74,13 +74,13 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
     seen = inside[some] if is_wide else None
     contrasts, change, white, tied = _contrasts(white, some, mixture_of, seen, n_contrasts, seed)
     coordinates = coordinates @ change
-    is_one = contrasts is None and tied.n_components == 1
+    is_one = contrasts.n == 1 and tied.n_components == 1
     if is_one and is_short and not is_wide:
         coordinates = _root(cross_validated(inside))
         white = inside @ coordinates
     # few rows look narrower than others would in some directions, and wider in others; they are taken as they are at
     # several contrasts, which are of all rows together, and for clusters in few columns, which have widths of their own
-    is_sure = not is_short or contrasts is not None or not (is_wide or is_one)
+    is_sure = not is_short or contrasts.n > 1 or not (is_wide or is_one)
     if tied.n_components == 1:
         within, turn = np.ones(white.shape[1]), np.eye(white.shape[1])
     elif is_sure:
@@ -113,8 +113,7 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
         widths = z.var(0) if is_plain else np.einsum("ik,ij,jk->k", turn, _shrunk(white), turn)
         types = ("full", "tied", "diag") if z.shape[1] <= LARGEST_FULL else ("diag",)
         reference = as_reference(mixture_of(z[some], types))
-    if contrasts is not None:
-        contrasts = contrasts._replace(centre=contrasts.centre @ torch.from_numpy(turn)).to(torch.zeros(1))
+    contrasts = contrasts.mapped(lambda centre: centre @ torch.from_numpy(turn)).to(torch.zeros(1))
     parts = {"mean": mean, "scale": scale, "to_z": to_z, "to_x": to_x, "digits": resolution(x)}
     return Whitened(
         Standardizer(**{name: torch.from_numpy(a) for name, a in parts.items()}),
@@ -128,7 +127,7 @@ def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed:
 
 def _contrasts(
     white: Array, some: Array, mixture_of: Callable[..., Any], seen: Array | None, n_contrasts: int | None, seed: int
-) -> tuple[Contrasts | None, Array, Array, Any]:
+) -> tuple[Contrasts, Array, Array, Any]:
     """The contrasts that whitened rows (n, K) ask for, and coordinates (K, K) in which rows of one contrast are white.
 
     And the rows at one contrast, there, and their mixture with one covariance. Contrasts are asked for where this
@@ -143,11 +142,11 @@ def _contrasts(
         tells = len(white) > 2 * white.shape[1]  # of fewer rows, all lie as near as one another
         n_contrasts = NUMBER if tells and ask_for_contrasts(rows[some], energy) else 1
     if n_contrasts == 1:
-        return None, np.eye(white.shape[1]), white, tied
+        return UNIT, np.eye(white.shape[1]), white, tied
     contrasts, covariance = elliptical(rows, n_contrasts, torch.eye(white.shape[1], dtype=torch.float64))
     values, vectors = torch.linalg.eigh(covariance)
     change = vectors / values.sqrt()
-    contrasts = contrasts._replace(centre=contrasts.centre @ change)
+    contrasts = contrasts.mapped(lambda centre: centre @ change)
     unit = contrasts.removed(
         rows @ change, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(seed, "contrasts")
     ).numpy()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from grbm.bennett import bennett
+from grbm.contrasts import UNIT
 from grbm.devices import require_memory
 from grbm.evaluate import exact
 from grbm.model import GRBM, Base, Energy
@@ -184,7 +185,7 @@ def log_z(
     lower += start
     if energy.n_hidden <= exact.MAX_HIDDEN:
         machine = copy.deepcopy(model)
-        machine.contrasts = None  # which have no part in log Z
+        machine.contrasts = UNIT  # which have no part in log Z
         v = exact.sample(machine, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
     elif data is not None:
         rows = torch.arange(n_chains, device=device) * len(data) // n_chains

@@ -88,9 +88,9 @@ def sample(model: GRBM, n_samples: int, *, seed: int = 0) -> tuple[Tensor, Tenso
     uniform = torch.rand(n_samples, generator=rng, dtype=torch.float64, device=energy.W.device)
     index = torch.searchsorted(mass.cumsum(0), uniform).clamp_max(len(mass) - 1)
     h = torch.cat(states)[index]
-    mean, contrasts = energy.visible_mean(h), model.contrasts
+    mean = energy.visible_mean(h)
     v = mean + energy.var.sqrt() * normal(mean.shape, mean, rng)
-    return (v if contrasts is None else contrasts.to(v).applied(v, rng)), h
+    return model.contrasts.to(v).applied(v, rng), h
 
 
 class GaussianMixture(NamedTuple):
@@ -120,7 +120,7 @@ def mixture(model: GRBM) -> GaussianMixture:
 
     Raises ValueError above 20 hidden units, and for several contrasts; memory grows as 2^M N.
     """
-    if model.contrasts is not None:
+    if model.contrasts.n > 1:
         raise ValueError("A machine of several contrasts is no mixture of Gaussians of one covariance.")
     energy = _energy(model)
     states = torch.cat(list(_hidden_states(model.n_hidden, energy.W)))
@@ -147,10 +147,8 @@ def posterior(model: GRBM, observed: Tensor, noise_var: float = 0.0) -> tuple[Te
 @torch.no_grad()
 def log_likelihood_gradient(model: GRBM, data: Tensor) -> dict[str, Tensor]:
     """Exact gradient of the mean log-likelihood of ``data`` (n, N), by parameter name."""
-    energy, contrasts, v = _energy(model), model.contrasts, data.double()
-    if contrasts is None:
-        return gradient(energy, Moments.of(v, energy.hidden_logits(v).sigmoid()), moments(model))
-    contrasts = contrasts.to(v)
+    energy, v = _energy(model), data.double()
+    contrasts = model.contrasts.to(v)
     share = contrasts.log_joint(v, energy.free_energy).softmax(1).T / len(v)  # (K, n)
     parts = []
     for weight, scale in zip(share, contrasts.log_scales.exp(), strict=True):
@@ -191,14 +189,13 @@ def quadrature(model: GRBM, *, max_spacing: float = torch.inf, max_points: int =
     if model.n_visible > 2:
         raise ValueError(f"Quadrature needs n_visible <= 2, got {model.n_visible}; use enumeration or AIS.")
     energy = _energy(model)
-    std, contrasts = energy.var.sqrt(), model.contrasts
+    std, contrasts = energy.var.sqrt(), model.contrasts.to(energy.var)
     low = energy.mu + energy.W.clamp_max(0).sum(1) - 10 * std
     high = energy.mu + energy.W.clamp_min(0).sum(1) + 10 * std
-    if contrasts is not None:
-        contrasts = contrasts.to(std)
-        scales, centre = contrasts.stretch(contrasts.log_scales.exp()[:, None]), contrasts.centre
-        low, high = (centre + scales * (low - centre)).amin(0), (centre + scales * (high - centre)).amax(0)
-        std = std * scales.min().clamp_max(1.0)
+    scales = contrasts.log_scales.exp()
+    low = torch.stack([contrasts.seen(low, s) for s in scales]).amin(0)
+    high = torch.stack([contrasts.seen(high, s) for s in scales]).amax(0)
+    std = std * contrasts.stretch(scales[:, None]).min().clamp_max(1.0)
 
     free_energy = copy.deepcopy(model).double().free_energy
     for spacing in (2 * std, (std / 1.5).clamp_max(max_spacing)):

@@ -7,14 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.contrasts import Contrasts
+from grbm.contrasts import UNIT, Contrasts
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.model import GRBM, Base, base_for
 from grbm.randomness import Blocks, seed_of
 from grbm.reference import Reference
-from grbm.samplers import GlobalMoves, ParallelTempering, Sampler, persistent, run_chains
-from grbm.samplers.collapsed import annealed
+from grbm.samplers import Sampler, run_chains
 from grbm.training import TrainState
 
 BURN_IN = 4  # steps from learning's own chains to the model that is looked at
@@ -35,7 +34,7 @@ class Nats(NamedTuple):
 
 def can_watch(sampler: Sampler) -> bool:
     """Whether the sampler's chains tell log Z: those with a reference or a ladder, which starts at what is known."""
-    return isinstance(sampler, GlobalMoves | ParallelTempering)
+    return sampler.bridge() is not None
 
 
 class Watch:
@@ -99,20 +98,18 @@ def log_z_of(
     """
     energy = model.freeze()
     rng = Blocks(seed, 1, device=energy.W.device)
-    if isinstance(sampler, GlobalMoves):
-        v = annealed(energy, CHAINS, rng)
-    else:
+    bridge, v = sampler.bridge(), sampler.anew(energy, CHAINS, rng)
+    if v is None:
         v = sampler.noise(energy, CHAINS, rng) if start is None else start
     states = []
     for k in range(BURN_IN + n_states):
-        v = persistent(sampler, run_chains(energy, sampler, v, 1, rng).chains)
+        v = sampler.persistent(run_chains(energy, sampler, v, 1, rng).chains)
         states += [v] if k >= BURN_IN else []
-    if isinstance(sampler, GlobalMoves):
-        reference = sampler.reference.to(energy.W)
+    if isinstance(bridge, Reference):
+        reference = bridge.to(energy.W)
         return from_reference(energy, reference, reference.sample(n_draws, rng), torch.stack(states))
-    assert isinstance(sampler, ParallelTempering)
-    base, betas = base_for(sampler.base, energy), sampler.betas().to(energy.W.device)
-    return from_ladder(energy, base, betas, torch.stack(states))
+    assert bridge is not None
+    return from_ladder(energy, base_for(bridge.base, energy), bridge.betas.to(energy.W.device), torch.stack(states))
 
 
 @torch.no_grad()
@@ -125,14 +122,14 @@ def score(model: GRBM, sampler: Sampler, rows: Tensor, start: Tensor | None = No
 
 
 @torch.no_grad()
-def gaussian_nats(base: Base, rows: Tensor, contrasts: Contrasts | None = None) -> float:
+def gaussian_nats(base: Base, rows: Tensor, contrasts: Contrasts = UNIT) -> float:
     """The mean log-likelihood of ``rows`` (n, N) under one Gaussian with independent units, or at several contrasts."""
     return float(_gaussian(base, rows, contrasts).mean())
 
 
 @torch.no_grad()
 def is_gaussian_enough(
-    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference | None, contrasts: Contrasts | None = None
+    model: GRBM, mean: float, rows: Tensor, base: Base, reference: Reference | None, contrasts: Contrasts = UNIT
 ) -> bool:
     """Whether one Gaussian describes held-out ``rows`` (n, N) as well as the model, to which they have ``mean`` nats.
 
@@ -147,7 +144,6 @@ def is_gaussian_enough(
     return float(apart.mean()) < doubt
 
 
-def _gaussian(base: Base, rows: Tensor, contrasts: Contrasts | None) -> Tensor:
+def _gaussian(base: Base, rows: Tensor, contrasts: Contrasts) -> Tensor:
     base, rows = Base(*(x.double().cpu() for x in base)), rows.double().cpu()
-    found = base.energy(rows) if contrasts is None else contrasts.to(rows).free_energy(rows, base.energy)
-    return -found - base.log_z(0)
+    return -contrasts.to(rows).free_energy(rows, base.energy) - base.log_z(0)

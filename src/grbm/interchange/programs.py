@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         for name, tensor in parts.items():
             self.register_buffer(name, tensor.detach().float().cpu().contiguous())
         self.machine, self.to_z = None, None
-        if model.contrasts is not None:
+        if model.contrasts.n > 1:
             self.machine = copy.deepcopy(model).float().cpu().requires_grad_(False)
             self.to_z = None if to_z is None else nn.Buffer(to_z.detach().float().cpu())
 

@@ -107,9 +107,9 @@ def _head(run: Run, dataset: Dataset | None) -> str:
 def _units(run: Run) -> str:
     """How many visible units there are, and columns where data are whitened."""
     n, contrasts, seen = f"{run.model.n_visible:,} visible units", run.model.contrasts, ""
-    if contrasts is not None:
+    if contrasts.n > 1:
         low, high = (float(s.exp()) for s in (contrasts.log_scales.min(), contrasts.log_scales.max()))
-        seen = f" at {len(contrasts.log_scales)} contrasts from {low:.2g} to {high:.2g}"
+        seen = f" at {contrasts.n} contrasts from {low:.2g} to {high:.2g}"
         seen += "" if contrasts.units is None else f" of {int(contrasts.units.sum()):,} of them"
     scale = run.standardizer
     if scale.to_z is not None:

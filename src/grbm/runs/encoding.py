@@ -120,10 +120,9 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
 @torch.no_grad()
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
-    model, contrasts = on_device(run), run.model.contrasts
-    assert contrasts is not None
+    model = on_device(run)
     parts = (model.contrast(z.to(model.W.device)).cpu().numpy() for z in _parts(run, rows))
-    _write(path, np.float32, (len(rows), len(contrasts.log_scales)), parts)
+    _write(path, np.float32, (len(rows), model.contrasts.n), parts)
 
 
 def _write(path: Path, dtype: type[np.generic], shape: tuple[int, int], parts: Iterator[np.ndarray]) -> None:

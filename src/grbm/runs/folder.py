@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.contrasts import NAMES, Contrasts, from_tensors
+from grbm.contrasts import NAMES, UNIT, Contrasts, from_tensors
 from grbm.data.images import IDX_FOLDERS
 from grbm.data.loading import Dataset, statistics
 from grbm.data.standardise import Standardizer
@@ -172,7 +172,7 @@ def save_data(
     base: Base,
     image_shape: tuple[int, int, int] | None = None,
     reference: Reference | None = None,
-    contrasts: Contrasts | None = None,
+    contrasts: Contrasts = UNIT,
     fingerprint: str = "",
 ) -> None:
     """What turns numbers into the model's units and back, where tempered paths start, the shape of images.
@@ -183,8 +183,7 @@ def save_data(
     tensors |= {"base_mean": base.mean, "base_var": base.var}
     if reference is not None:
         tensors |= {f"reference_{name}": getattr(reference, name) for name in REFERENCE}
-    if contrasts is not None:
-        tensors |= contrasts.tensors()
+    tensors |= contrasts.tensors()
     if image_shape is not None:
         tensors["image_shape"] = torch.tensor(image_shape)
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
@@ -294,7 +293,7 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
 
 def read_data(
     folder: Path,
-) -> tuple[Standardizer, Base, Reference | None, Contrasts | None, tuple[int, int, int] | None]:
+) -> tuple[Standardizer, Base, Reference | None, Contrasts, tuple[int, int, int] | None]:
     """What `save_data` wrote; raises UserError where it is missing or damaged."""
     data = read_tensors(folder / DATA)
     shape, whole = (
@@ -345,9 +344,7 @@ def read_data(
         reference = Reference(weights, means, factors)
     elif any(part is not None for part in parts):
         raise whole
-    contrasts = from_tensors(scales, K)
-    if scales and contrasts is None:
-        raise whole
+    contrasts = from_tensors(scales, K, str(folder / DATA))
     image_shape = None
     if shape is not None:
         good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)

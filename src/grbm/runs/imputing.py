@@ -48,7 +48,7 @@ def impute_rows(
     size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (model.n_visible + model.n_hidden)
     require_memory(size, f"Filling in {len(rows):,} rows with {n_chains:,} chains each", "use fewer chains, or rows")
     reference = None if run.reference is None else run.reference.widened(run.base)
-    if model.contrasts is not None and reference is None:
+    if model.contrasts.n > 1 and reference is None:
         reference = Reference(torch.ones(1), run.base.mean[None], run.base.var.sqrt().diag()[None])
     if reference is not None:
         steps = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains}

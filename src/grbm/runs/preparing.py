@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.contrasts import Contrasts, scaled_gaussians
+from grbm.contrasts import UNIT, Contrasts, scaled_gaussians
 from grbm.coordinates import FEWEST_ROWS, Array
 from grbm.data.loading import Dataset, Measured, standardizer, statistics
 from grbm.data.splitting import first_of_each
@@ -19,7 +19,7 @@ from grbm.distributed import ProcessGroup
 from grbm.errors import UserError
 from grbm.initialise import anchored_, matched_, sparse_
 from grbm.model import GRBM, Base
-from grbm.objectives import PCD, Objective
+from grbm.objectives import Objective
 from grbm.options import has_rounds, recipe_for, sees_clusters
 from grbm.quasi_newton import REMEMBERED
 from grbm.randomness import generator
@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
     scale: Standardizer
     base: Base
     reference: Reference | None  # of whitened data
-    contrasts: Contrasts | None  # that the machine begins with
+    contrasts: Contrasts  # that the machine begins with
     validation: Tensor  # rows of the training data that are not learned from, as the model sees them; may be empty
     data: Tensor | Standardised  # the training rows as the model sees them
     state: TrainState
@@ -117,7 +117,7 @@ def _some(dataset: Dataset) -> Array:
 
 def _scale(
     config: RunConfig, dataset: Dataset, measured: Measured, folder: Path, resume: bool
-) -> tuple[Standardizer, Base, Reference | None, Contrasts | None]:
+) -> tuple[Standardizer, Base, Reference | None, Contrasts]:
     """The standardisation, base, reference and contrasts: of the run where it has them, else of the data."""
     n_contrasts, where = config.model.contrasts, str(config.data or config.dataset.name)
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
@@ -136,7 +136,7 @@ def _scale(
     measured.refuse_extreme(scale, where)
     base = scale.base(measured.train)
     if n_contrasts is None or n_contrasts == 1:
-        return scale, base, None, None
+        return scale, base, None, UNIT
     rows = scale(dataset.train[spread(len(dataset.train), WHITENED_ROWS)])
     units = _with_contrast(config.model.contrast_units, scale.kept)
     squares = (rows - base.mean).square() / base.var
@@ -189,7 +189,7 @@ def _require_memory(config: RunConfig, n_visible: int, objective: Objective | No
         "use fewer --model.n-hidden" + (", or --train.rounds 0" if config.train.rounds else ""),
         device,
     )
-    n_chains = getattr(objective, "n_chains", None) or config.train.batch_size
+    n_chains = (objective and objective.n_chains) or config.train.batch_size
     require_memory(
         4.0 * 2 * n_chains * (config.sampler.n_replicas or 1) * (n_visible + n_hidden),
         f"{n_chains:,} chains",
@@ -214,13 +214,13 @@ def _objective(
     batch_size = min(config.train.batch_size, n_rows)
     objective = config.objective.build(config.sampler.build(base, reference), batch_size)
     config.sampling.sampler.build(base, reference)  # so that a wrong option is refused now and not after training
-    if config.train.n_blocks(batch_size, objective) % group.world_size:
+    if config.train.n_blocks(batch_size, objective.n_chains) % group.world_size:
         raise UserError(
             f"{group.world_size} processes cannot share {config.train.blocks} blocks of {batch_size} rows and "
-            f"{getattr(objective, 'n_chains', None) or batch_size} chains evenly; choose --train.blocks, "
+            f"{objective.n_chains or batch_size} chains evenly; choose --train.blocks, "
             f"--train.batch-size and --objective.n-chains that {group.world_size} divides."
         )
-    if config.train.rounds and not isinstance(objective, PCD):
+    if config.train.rounds and not objective.persists:
         raise UserError(
             f"Rounds of quasi-Newton steps need persistent chains, not {config.objective.name}: choose "
             f"--train.rounds 0, or --objective.name pcd."
@@ -232,13 +232,12 @@ def _objective(
     return objective
 
 
-def _start(config: RunConfig, data: Tensor | Standardised, base: Base, contrasts: Contrasts | None) -> GRBM:
+def _start(config: RunConfig, data: Tensor | Standardised, base: Base, contrasts: Contrasts) -> GRBM:
     """The machine with the parameters that learning starts from."""
     model, start = GRBM(data.shape[1], config.model.n_hidden, seed=config.seed), config.model
     if start.start != "paper":
         some = data[spread(len(data), 10_000)].cpu()
-        if contrasts is not None:
-            some = contrasts.removed(some, base.energy, generator(config.seed, "contrasts"))
+        some = contrasts.removed(some, base.energy, generator(config.seed, "contrasts"))
         match start.start:
             case "matched":
                 n_at_work = recipe_for(len(data), model.n_hidden, model.n_visible).n_at_work

@@ -46,8 +46,8 @@ class Progress:
         self.waiting.cancel()
         (n, N), self.n_updates = data.shape, n_updates
         size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
-        if model.contrasts is not None:
-            size += f", at {len(model.contrasts.log_scales)} contrasts"
+        if model.contrasts.n > 1:
+            size += f", at {model.contrasts.n} contrasts"
         print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))
         self.started, self.first = time.perf_counter(), update
         self.task = self.bar.add_task("", total=self.n_updates, completed=update, note="")

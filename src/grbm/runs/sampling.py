@@ -11,7 +11,7 @@ from grbm.errors import UserError
 from grbm.model import GRBM, Base
 from grbm.runs.config import RunConfig, SamplerConfig, SamplingConfig
 from grbm.runs.folder import Run, read_trajectory
-from grbm.samplers import Chains, ParallelTempering, Sampler, TrajectoryTempering, sample, tuned
+from grbm.samplers import Chains, ParallelTempering, Sampler, TrajectoryTempering, sample
 
 
 def generate(
@@ -71,7 +71,7 @@ def tuned_sampler(run: Run, sampler: SamplerConfig, model: GRBM) -> Sampler:
                 f"grbm train ... --checkpoint.trajectory 0.4"
             )
         built = replace(built, models=tuple(early.to(model.W.device).freeze() for early, _ in kept))
-    return tuned(built, model.freeze())
+    return built.tuned(model.freeze())
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Markov chains on (v, h): Gibbs, Langevin, Gibbs-Langevin, the exact partial moves, tempering and annealing."""
 
 from grbm.samplers.annealing import Annealed
-from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, Walk, persistent, tuned, walk
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, Walk, walk
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.gibbs_langevin import GibbsLangevin
 from grbm.samplers.global_moves import GlobalMoves
@@ -13,7 +13,6 @@ from grbm.samplers.tempering import ParallelTempering
 from grbm.samplers.trajectory import TrajectoryTempering
 
 __all__ = [
-    "AdaptiveSampler",
     "Annealed",
     "Chains",
     "Gibbs",
@@ -29,9 +28,7 @@ __all__ = [
     "StepInfo",
     "TrajectoryTempering",
     "Walk",
-    "persistent",
     "run_chains",
     "sample",
-    "tuned",
     "walk",
 ]

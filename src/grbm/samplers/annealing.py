@@ -59,6 +59,10 @@ class Annealed(Sampler):
         """Never: its chains are right in the limit of many chains or steps."""
         return False
 
+    @property
+    def conditions(self) -> bool:
+        return self.sampler.conditions
+
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         return base_for(self.base, energy).sample((n_chains,), rng)
 

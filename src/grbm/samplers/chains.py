@@ -7,9 +7,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from grbm.model import Energy
+from grbm.model import Base, Energy
 from grbm.moments import MomentSum
 from grbm.randomness import Rng, n_blocks, normal
+from grbm.reference import Reference
 from grbm.samplers.updates import hidden_update
 
 
@@ -69,6 +70,13 @@ class Walked(NamedTuple):
     swaps: Swaps | None = None  # where replicas are swapped
 
 
+class Ladder(NamedTuple):
+    """Inverse temperatures of replicas, and the base where log Z is known."""
+
+    base: Base | None  # N(0, I) where it is None
+    betas: Tensor  # (R,), from 0 to 1
+
+
 Step = Callable[[Chains, int, Rng], tuple[Chains, StepInfo]]
 
 
@@ -82,12 +90,18 @@ class Sampler(Protocol):
 
     A new sampler derives from this class and gives ``bind``, and ``exact``: does it leave the model's distribution
     unchanged? One that is nothing
-    but moves of v given h is a `grbm.samplers.moves.MoveSampler`, which every engine runs; one of several replicas, or
-    which adapts to the model, is an `AdaptiveSampler`.
+    but moves of v given h is a `grbm.samplers.moves.MoveSampler`, which every engine runs. All other members have
+    defaults; one of several replicas gives `persistent` too. A sampler is immutable: `adapted` and its like return
+    another.
     """
 
     anneals: ClassVar[bool] = False  # must start from its own noise, and only its last state is a draw from the model
-    conditions: ClassVar[bool] = False  # holds visible units to what was observed of them
+    has_step_size: ClassVar[bool] = False  # which `rescaled` shortens
+
+    @property
+    def conditions(self) -> bool:
+        """Whether it holds visible units to what was observed of them."""
+        return False
 
     @property
     @abstractmethod
@@ -122,17 +136,29 @@ class Sampler(Protocol):
         """
         return None
 
-
-class AdaptiveSampler(Sampler):
-    """A sampler of several replicas, which may adapt its ladder or its models as it learns.
-
-    It is immutable: `adapted` returns the sampler of the next update. A new one needs `persistent`; the rest has
-    defaults that adapt nothing.
-    """
-
-    @abstractmethod
     def persistent(self, chains: Chains) -> Tensor:
-        """The visible units of all replicas (R, C, N), which outlive a parameter update and which `start` takes up."""
+        """The visible units ([R,] C, N) of all replicas, which outlive a parameter update: `start` takes them up."""
+        return chains.v
+
+    def bridge(self) -> Reference | Ladder | None:
+        """What leads from a known log Z to the model's: a density that chains jump by, or a ladder; None for none."""
+        return None
+
+    def anew(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor | None:
+        """Chains of a standing model (n_chains, N) that owe nothing to those of learning; None where these go on."""
+        return None
+
+    def overshoot(self, energy: Energy) -> Tensor | None:
+        """How long a step is for each visible unit (N,): above 2 chains diverge. None where no step can be too long."""
+        return None
+
+    def rescaled(self, share: float) -> Self:
+        """This sampler with a ``share`` of its step size, where it has one."""
+        return self
+
+    def for_batch(self, size: int, usual: int) -> Self:
+        """The sampler for a batch of ``size`` rows, where it depends on their number, ``usual`` in other batches."""
+        return self
 
     def tuned(self, energy: Energy, *, seed: int = 0) -> Self:
         """This sampler with what it can find out about ``energy`` by pilot runs, such as a ladder."""
@@ -149,16 +175,6 @@ class AdaptiveSampler(Sampler):
     def with_state(self, state_dict: dict[str, Tensor]) -> Self:
         """The sampler as it had adapted when `state_dict` was taken."""
         return self
-
-
-def persistent(sampler: Sampler, chains: Chains) -> Tensor:
-    """The visible units from which the sampler's chains go on after a parameter update, ([R,] C, N)."""
-    return sampler.persistent(chains) if isinstance(sampler, AdaptiveSampler) else chains.v
-
-
-def tuned(sampler: Sampler, energy: Energy, *, seed: int = 0) -> Sampler:
-    """The sampler as it suits a finished model: `AdaptiveSampler.tuned`, or itself where there is nothing to tune."""
-    return sampler.tuned(energy, seed=seed) if isinstance(sampler, AdaptiveSampler) else sampler
 
 
 def walk(

@@ -8,7 +8,7 @@ from grbm.model import Energy
 from grbm.randomness import Rng
 from grbm.reference import Reference
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, Walk, start_chains
-from grbm.samplers.collapsed import Boltzmann, visible_draw
+from grbm.samplers.collapsed import Boltzmann, annealed, visible_draw
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
@@ -49,6 +49,13 @@ class GlobalMoves(Sampler):
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """Draws from the reference, (n_chains, N)."""
         return self.reference.to(energy.W).sample(n_chains, rng)
+
+    def bridge(self) -> Reference:
+        return self.reference
+
+    def anew(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
+        """Where annealed hidden units are: chains of learning may have missed a mode."""
+        return annealed(energy, n_chains, rng)
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         moves, q = moves_of(self.sampler, energy, self.n_moves), self.reference.to(energy.W)

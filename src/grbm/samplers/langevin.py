@@ -1,6 +1,7 @@
 """Langevin Monte Carlo on the free energy (Alg. 1), with or without Metropolis adjustment."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -41,6 +42,8 @@ class LangevinOptions:
     per_unit: bool = False
     accept_temperature: float | None = field(default=None, kw_only=True)
 
+    has_step_size: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not (self.step_size > 0 and self.temperature > 0):
             raise ValueError(f"step_size and temperature must be positive, got {self.step_size}, {self.temperature}.")
@@ -62,6 +65,14 @@ class LangevinOptions:
     def overshoot(self, energy: Energy) -> Tensor:
         """α₀-step over Tσ_i² per unit (N,): above 2 the proposal moves v away from the mean, and v diverges."""
         return (first_step_size(energy.var, self.step_size, self.per_unit) / (self.temperature * energy.var)).squeeze()
+
+    def rescaled(self, share: float) -> Self:
+        """With a ``share`` of the step size."""
+        return replace(self, step_size=self.step_size * share)
+
+    def for_batch(self, size: int, usual: int) -> Self:
+        """A temperature that is the size of a batch, as in the published program, is that of this batch."""
+        return replace(self, temperature=float(size)) if self.temperature == usual else self
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from grbm.contrasts import UNIT
 from grbm.model import GRBM, Energy
 from grbm.options import Precision
 from grbm.randomness import Blocks, Rng, seed_of
@@ -140,12 +141,10 @@ def sample(
         v0 = noise(sampler, energy, n_chains, rng)
     elif v0.shape[-1] != energy.n_visible:
         raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
-    contrasts, given = model.contrasts if isinstance(model, GRBM) else None, v0
-    if contrasts is not None:
-        if any(getattr(s, "conditions", False) for s in (sampler, getattr(sampler, "sampler", None))):
-            raise ValueError("What was observed has a contrast that is not known: see grbm.measured.impute.")
-        if n_chains is None:
-            v0 = contrasts.removed(v0.to(energy.W), energy.free_energy, rng)
+    contrasts, given = model.contrasts if isinstance(model, GRBM) else UNIT, v0.to(energy.W)
+    if contrasts.n > 1 and sampler.conditions:
+        raise ValueError("What was observed has a contrast that is not known: see grbm.measured.impute.")
+    v0 = contrasts.removed(given, energy.free_energy, rng) if n_chains is None else given
     stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
     if keep_at is not None:
         stops = list(keep_at)
@@ -154,12 +153,12 @@ def sample(
     if not stops:
         raise ValueError(f"keep_every={keep_every} keeps nothing of {n_steps - burn_in} steps after burn-in.")
     kept = []
-    states = _states_after(stops, energy, sampler, v0.to(energy.W), n_steps, rng)
+    states = _states_after(stops, energy, sampler, v0, n_steps, rng)
     for stop, chains in zip(stops, states, strict=True):
         v = energy.visible_mean(chains.h) if mean else chains.v
-        if contrasts is not None and stop == 0 and n_chains is None and not mean:
-            v = given.to(v)
-        elif contrasts is not None:
+        if stop == 0 and v0 is not given and not mean:
+            v = given
+        else:
             v = contrasts.applied(v, Blocks(seed_of(seed, "contrasts", stop), 1, device=v.device))
         kept.append(chains._replace(v=v))
     whole = keep_every or keep_at is not None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo, Walk, Walked, top_of
+from grbm.samplers.chains import Chains, Ladder, Sampler, Step, StepInfo, Walk, Walked, top_of
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
@@ -21,7 +21,7 @@ PILOT_CHAINS, PILOT_STEPS, PILOT_ROUNDS = 64, 50, 8  # of `ParallelTempering.tun
 
 
 @dataclass(frozen=True)
-class ParallelTempering(AdaptiveSampler):
+class ParallelTempering(Sampler):
     """R replicas at inverse temperatures 0 = β_0 < ... < β_{R−1} = 1; each step swaps neighbours, then moves all.
 
     Replica r has energy (1 − β_r) E_0 + β_r E_1, where E_0 is the base and E_1 the model, so a swap of neighbouring
@@ -73,6 +73,10 @@ class ParallelTempering(AdaptiveSampler):
         """Whether the sampler that moves each replica is."""
         return self.sampler.exact
 
+    @property
+    def conditions(self) -> bool:
+        return self.sampler.conditions
+
     def betas(self) -> Tensor:
         """The inverse temperatures (R,), float64."""
         if self.ladder is not None:
@@ -93,6 +97,9 @@ class ParallelTempering(AdaptiveSampler):
     def persistent(self, chains: Chains) -> Tensor:
         replicas: Chains = chains.state
         return replicas.v
+
+    def bridge(self) -> Ladder:
+        return Ladder(self.base, self.betas())
 
     def adapted(self, energy: Energy, swap_rate: Tensor) -> "ParallelTempering":
         if self.adapt == 0:
@@ -153,12 +160,11 @@ class ParallelTempering(AdaptiveSampler):
     def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
         if not isinstance(self.sampler, MoveSampler):
             return None
-        base, v = base_for(self.base, energy), walk.v
-        ladder = energy.temper(self.betas().to(energy.W), base)
+        v, ladder = walk.v, energy.temper(self.betas().to(energy.W), base_for(self.base, energy))
         moves = moves_of(self.sampler, ladder, walk.n_steps)
         replicas: Chains | None = None if walk.given is None else walk.given.state
         v = replicas.v if replicas is not None else v.expand(self.n_replicas, *v.shape) if v.ndim == 2 else v
-        return engine_for(energy.W, rng).run_ladder(ladder, base, moves, walk._replace(v=v, given=replicas), rng)
+        return engine_for(energy.W, rng).run_ladder(ladder, moves, walk._replace(v=v, given=replicas), rng)
 
 
 Mover = Callable[[Chains, int, Rng], tuple[Chains, Tensor | None]]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers.chains import AdaptiveSampler, Chains, Sampler, Step, StepInfo
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.sampling import run_chains
 from grbm.samplers.tempering import ParallelTempering, in_order, swap_neighbours
@@ -21,7 +21,7 @@ THINNED = slice(1, None, 2)  # the models that stay, and their replicas
 
 
 @dataclass(frozen=True)
-class TrajectoryTempering(AdaptiveSampler):
+class TrajectoryTempering(Sampler):
     """Parallel trajectory tempering (Béreux et al. 2024, arXiv:2405.15376).
 
     Replica 0 is the Gaussian base, drawn afresh at each step; then come the saved ``models``, oldest first, and last
@@ -67,6 +67,10 @@ class TrajectoryTempering(AdaptiveSampler):
     def exact(self) -> bool:
         """Whether the sampler that moves each replica is."""
         return self.sampler.exact
+
+    @property
+    def conditions(self) -> bool:
+        return self.sampler.conditions
 
     @property
     def n_replicas(self) -> int:

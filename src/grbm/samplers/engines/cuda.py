@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from grbm.model import Base, Energy
+from grbm.model import Energy, TemperedEnergy
 from grbm.options import Precision
 from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Walk, Walked
@@ -156,7 +156,7 @@ class Cuda(Engine):
 
     def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
         v, n_steps, burn_in, probabilities, given = walk
-        if energy.beta is not None or v.ndim != 2:
+        if energy.is_tempered or v.ndim != 2:
             return super().run(energy, moves, walk, rng)
         (C, N), M, W = v.shape, energy.n_hidden, energy.W
         adjust_from = moves.adjust_from if moves.adjust_from is not None and moves.adjust_from < n_steps else None
@@ -185,5 +185,5 @@ class Cuda(Engine):
         sums = None if burn_in is None else w.sums_in_v(energy.mu, sigma, C * (n_steps - burn_in))
         return Walked(chains, sums, accept_prob, accept_rate)
 
-    def run_ladder(self, ladder: Energy, base: Base, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
-        return cuda_ladder.run_ladder(ladder, base, moves, walk, rng) if moves.is_plain else None
+    def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
+        return cuda_ladder.run_ladder(ladder, moves, walk, rng) if moves.is_plain else None

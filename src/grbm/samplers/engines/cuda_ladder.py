@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from grbm.model import Base, Energy
+from grbm.model import TemperedEnergy
 from grbm.options import Precision
 from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
@@ -106,12 +106,10 @@ def walker(shape: Shape) -> Walker:
         return Walker(shape)
 
 
-def run_ladder(ladder: Energy, base: Base, moves: Moves, walk: Walk, rng: Rng) -> Walked:
+def run_ladder(ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
     """A walk of `ParallelTempering`, as `Engine.run_ladder`; the host waits for nothing."""
-    assert ladder.beta is not None
-    assert ladder.gain is not None
     v, n_steps, burn_in, probabilities, given = walk
-    energy, (R, C, N), M = ladder.untempered, v.shape, ladder.n_hidden
+    energy, base, (R, C, N), M = ladder.untempered, ladder.base, v.shape, ladder.n_hidden
     shape = Shape(
         n_replicas=R, n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
         probabilities=probabilities, given=given is not None, precision=energy.precision, device=energy.W.device,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from grbm.model import Base, Energy
+from grbm.model import Base, Energy, TemperedEnergy
 from grbm.randomness import Rng, normal, uniform
 from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
 from grbm.samplers.moves import Moves, move_step
@@ -25,8 +25,8 @@ class Engine:
         chains = start_chains(energy, walk.v, rng) if walk.given is None else walk.given._replace(v=walk.v)
         return gather(energy, move_step(energy, moves), chains, walk, rng)
 
-    def run_ladder(self, ladder: Energy, base: Base, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
-        """Make a walk of `ParallelTempering`: replicas v (R, C, N) have the energies ``ladder``, from ``base`` on.
+    def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
+        """Make a walk of `ParallelTempering`: replicas v (R, C, N) have the energies ``ladder``.
 
         Sums are of the states at β = 1, and so are the chains that come back; all replicas are their ``state``.
         """

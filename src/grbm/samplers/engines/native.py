@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from grbm import memory
-from grbm.model import Base, Energy
+from grbm.model import Base, Energy, TemperedEnergy
 from grbm.moments import Moments, MomentSum
 from grbm.randomness import Rng, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
@@ -136,7 +136,7 @@ class Plan(NamedTuple):
 
 def half_of(energy: Energy) -> int:
     """What walks under ``energy`` are told of products in half precision: 0 where there are none."""
-    return compiled.half() if energy.precision == "fast" and energy.beta is None and energy.n_visible > FEW else 0
+    return compiled.half() if energy.precision == "fast" and not energy.is_tempered and energy.n_visible > FEW else 0
 
 
 class Native(Engine):
@@ -164,11 +164,11 @@ class Native(Engine):
         sums = None if walk.burn_in is None else summed(out, C * (walk.n_steps - walk.burn_in), struct.n_hidden)
         return Walked(chains, sums, accept_prob, accept_rate)
 
-    def run_ladder(self, ladder: Energy, base: Base, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
+    def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
         if not moves.is_plain:
             return None
-        assert ladder.beta is not None
-        energy, n_steps, given, is_summed = ladder.untempered, walk.n_steps, walk.given, walk.burn_in is not None
+        energy, base, n_steps, given = ladder.untempered, ladder.base, walk.n_steps, walk.given
+        is_summed = walk.burn_in is not None
         (R, C, N), M = walk.v.shape, energy.n_hidden
         v_row, h_row, chunk = padded(N), padded(M), together(C, n_blocks(rng), is_summed)
         parts = -(-C // chunk)
@@ -209,7 +209,7 @@ class Native(Engine):
         self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
     ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
         v, given, n_steps = walk.v, walk.given, walk.n_steps
-        if v.ndim != 2 or v.dtype != energy.W.dtype or energy.beta is not None or not len(v) or len(v) % n_blocks(rng):
+        if v.ndim != 2 or v.dtype != energy.W.dtype or energy.is_tempered or not len(v) or len(v) % n_blocks(rng):
             return None
         (C, N), M, chunk = v.shape, energy.n_hidden, together(len(v), 1, summed=False)
         v_row, h_row = padded(N), padded(M)

@@ -20,7 +20,7 @@ LANES = 8  # that rows of hidden units are multiples of
 def serves(energy: Energy) -> bool:
     """Whether averages under ``energy`` can be taken here: at one temperature, of sizes at which this is faster."""
     W = energy.W
-    fits = W.device.type == "cpu" and W.dtype == torch.float64 and W.numel() <= LARGEST and energy.beta is None
+    fits = W.device.type == "cpu" and W.dtype == torch.float64 and W.numel() <= LARGEST and not energy.is_tempered
     return fits and library() is not None
 
 

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from grbm import memory
-from grbm.model import Energy
+from grbm.model import Energy, TemperedEnergy
 from grbm.samplers.engines import structs
 from grbm.samplers.engines.compiled import call
 
@@ -138,15 +138,16 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
 def parameters(energy: Energy, R: int, half: bool) -> dict[str, Rows]:
     """Rows that walks read; with ``half``, at one temperature, operands are (v - mu)/sigma and W/sigma."""
     (N, M), var = energy.W.shape, energy.var
-    repeat = R if energy.beta is None or energy.beta.ndim == 0 else 1  # else a row for each inverse temperature
+    beta, gain = (energy.beta, energy.gain) if isinstance(energy, TemperedEnergy) else (None, None)
+    repeat = R if beta is None or beta.ndim == 0 else 1  # else a row for each inverse temperature
     v, h = (N, padded(N), R, repeat), (M, padded(M), R, repeat)
     b = energy.b + (energy.mu / var) @ energy.W if half else energy.b
     return {
         "real": Rows(None, *v),
         "inverse": Rows(var, *v, INVERSE_ROOT),
-        "beta": Rows(energy.beta, 1, 1, R, repeat),
+        "beta": Rows(beta, 1, 1, R, repeat),
         "b": Rows(b, *h, AS_IT_IS, -87.0),
         "mu": Rows(energy.mu, *v),
-        "gain": Rows(var, *v, ROOT) if half else Rows(energy.gain, *v),
+        "gain": Rows(var, *v, ROOT) if half else Rows(gain, *v),
         "inverse_var": Rows(var, *v, INVERSE),
     }

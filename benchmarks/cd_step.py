@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +26,9 @@ from benchmarks import published
 from grbm import GRBM, FitOptions, GibbsLangevin, ModifiedCD, TrainState, fit
 from grbm.model import Energy, Precision
 from grbm.randomness import Blocks
-from grbm.samplers import run_chains
-from grbm.samplers.engines import compiled, native
+from grbm.samplers import Walk, run_chains
+from grbm.samplers.engines import compiled
+from grbm.samplers.engines.native import Native
 from grbm.samplers.sampling import reference
 
 STEP_SIZE, BLOCKS = 0.04, 4
@@ -95,10 +97,9 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
     if device.type == "cuda":
         found |= {f"fused, {p}": walk(run_chains, sampler, p) for p in ("highest", "high", "fast")}
         found["half products alone"] = half_products
-    elif compiled.serves(energy):
+    elif compiled.library() is not None:
         found |= {"native": walk(run_chains, sampler), "native, adjusted": walk(run_chains, adjusted)}
-        code = compiled.library()
-        if code is not None and code.grbm_half():
+        if compiled.half():
             found["native, fast"] = walk(run_chains, sampler, "fast")
     found["whole update"] = endless_updates(model, v, size, sampler, "highest")
     return found | {"three products alone": products, "draws alone": draws}
@@ -217,17 +218,17 @@ def profile(sizes: list[Size]) -> None:
     with tempfile.TemporaryDirectory() as folder, one_thread():
         path = Path(folder) / "profiled.so"
         subprocess.run(["cc", *compiled.FLAGS, "-DPROFILE", "-o", str(path), *map(str, compiled.SOURCES)], check=True)
-        plain, clocked = compiled.library(), ctypes.CDLL(str(path))
-        assert plain is not None
+        clocked = ctypes.CDLL(str(path))
         seconds = (ctypes.c_double * len(names)).in_dll(clocked, "grbm_seconds")
         for size in sizes[:4]:
             _, energy, v = prepared(size, torch.device("cpu"))
             moves = GibbsLangevin(STEP_SIZE).moves(energy, size.steps)
-            native.run_moves(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0)  # packs W
-            clocked.grbm_walk.argtypes, clocked.grbm_walk.restype = plain.grbm_walk.argtypes, None
+            walk = Walk(v, size.steps, burn_in=0)
+            Native().run(energy, moves, walk, Blocks(1, BLOCKS))  # packs W
             seconds[:] = [0.0] * len(names)
             began = time.perf_counter()
-            native.run_moves(energy, moves, v, size.steps, Blocks(1, BLOCKS), burn_in=0, code=clocked)
+            with unittest.mock.patch.object(compiled, "library", return_value=clocked):
+                Native().run(energy, moves, walk, Blocks(1, BLOCKS))
             took = time.perf_counter() - began
             seconds[3] -= seconds[2]  # its clock runs around the product's
             print(f"\nN = {size.N}, M = {size.M}, batch {size.C}: {1e3 * took / size.steps:.4f} ms a step")

@@ -27,7 +27,7 @@ from grbm.randomness import Blocks
 from grbm.runs import checkpoint
 from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.presets import PRESETS
-from grbm.samplers.chains import Sampler
+from grbm.samplers.chains import Sampler, Walk
 from grbm.samplers.engines import tile_table
 from grbm.samplers.engines.tile_table import Tile
 from grbm.samplers.moves import MoveSampler
@@ -349,15 +349,14 @@ def plain_walk(energy: Energy, sampler: Sampler, v: torch.Tensor, n_steps: int) 
 
 def fused_walk(energy: Energy, sampler: Sampler, v: torch.Tensor, n_steps: int) -> object:
     """The walk as a GPU runs it, in the interpreter too."""
-    from grbm.samplers.engines import cuda, cuda_ladder
+    from grbm.samplers.engines.cuda import Cuda
 
-    rng = Blocks(1, BLOCKS, device=v.device)
+    rng, engine = Blocks(1, BLOCKS, device=v.device), Cuda()
     if isinstance(sampler, MoveSampler):
-        return cuda.run_moves(energy, sampler.moves(energy, n_steps), v, n_steps, rng, burn_in=0)
+        return engine.run(energy, sampler.moves(energy, n_steps), Walk(v, n_steps, burn_in=0), rng)
     assert isinstance(sampler, ParallelTempering)
     assert isinstance(sampler.sampler, MoveSampler)
-    base = base_for(sampler.base, energy)
-    ladder = energy.temper(sampler.betas().to(energy.W), base)
+    ladder = energy.temper(sampler.betas().to(energy.W), base_for(sampler.base, energy))
     replicas = v.expand(sampler.n_replicas, *v.shape)
     moves = sampler.sampler.moves(ladder, n_steps)
-    return cuda_ladder.run_ladder(energy, base, ladder, moves, replicas, n_steps, rng, burn_in=0)
+    return engine.run_ladder(ladder, moves, Walk(replicas, n_steps, burn_in=0), rng)

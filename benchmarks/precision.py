@@ -57,8 +57,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("precision.png"))
     options = parser.parse_args()
-    code = compiled.library()
-    half = code is not None and bool(code.grbm_half())
+    half = compiled.half() > 0
     print("fast is " + ("bfloat16 here" if half else "float32 on this processor, and nothing is compared"))
     tasks = [("digits", seed, PRESETS["digits"].config) for seed in range(3)]
     if (options.data_dir / "mnist").exists() or any(options.data_dir.rglob("train-images-idx3-ubyte*")):

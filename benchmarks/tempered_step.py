@@ -26,7 +26,7 @@ ROUNDS, UPDATES = 11, 20
 class StepByStep(ParallelTempering):
     """The definition."""
 
-    def at_once(self, *walk: Any, **options: Any) -> None:
+    def at_once(self, *walk: Any) -> None:
         return None
 
 

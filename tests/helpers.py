@@ -16,6 +16,7 @@ from grbm.contrasts import Contrasts
 from grbm.evaluate import exact
 from grbm.moments import Moments
 from grbm.randomness import Philox, generator
+from grbm.samplers.chains import Walk
 
 # Statistical bounds
 
@@ -166,11 +167,11 @@ def agree(one, two) -> None:
         torch.testing.assert_close(one.accept_prob.mean(-1), one.accept_rate, rtol=0, atol=1e-6)
 
 
-def own_moments(run, energy, moves, v, n_steps: int, burn_in: int, probabilities: bool, key: int):
+def own_moments(engine, energy, moves, v, n_steps: int, burn_in: int, probabilities: bool, key: int):
     """Moments that an engine's walk should have summed: means over its own states, from a shorter walk for each."""
     states = []
     for k in range(burn_in + 1, n_steps + 1):
-        chains = run(energy, moves.part(0, k), v, k, Philox(key, 5)).chains
+        chains = engine.run(energy, moves.part(0, k), Walk(v, k), Philox(key, 5)).chains
         states.append((chains.v.double(), (chains.h_prob if probabilities else chains.h).double()))
     v, h = (torch.cat(x) for x in zip(*states, strict=True))
     return [v.mean(0), v.square().mean(0), h.mean(0), v.T @ h / len(v)]

@@ -8,7 +8,9 @@ from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
 from grbm.measured import impute as impute_whitened
 from grbm.randomness import Philox, generator
-from grbm.samplers.engines import compiled, run_given
+from grbm.samplers.chains import Walk
+from grbm.samplers.engines import compiled
+from grbm.samplers.engines.native import Native
 from grbm.samplers.sampling import reference
 from tests.helpers import FEW_AND_MANY, assert_standard, exact_chains, mean_z, random_model, z_scores
 
@@ -81,7 +83,7 @@ def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
     noise_var[0, 0] = torch.inf
     energy, sampler, v = model.freeze(), Conditional(y, noise_var), torch.randn(C, N, generator=rng)
     for n_steps in (0, 1, 5):
-        whole = sampler.at_once(energy, v, n_steps, Philox(7, 3))
+        whole = sampler.at_once(energy, Walk(v, n_steps), Philox(7, 3))
         plain = reference(energy, sampler, v, n_steps, Philox(7, 3)).chains
         for a, b in zip(whole.chains[:3], plain[:3], strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
@@ -89,15 +91,15 @@ def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
     assert torch.equal(whole.chains.v[exactly], y[exactly])
 
     rng = Philox(7, 3)  # in two stretches
-    half = sampler.at_once(energy, v, 2, rng)
-    rest = sampler.at_once(energy, half.chains.v, 3, rng, given=half.chains)
+    half = sampler.at_once(energy, Walk(v, 2), rng)
+    rest = sampler.at_once(energy, Walk(half.chains.v, 3, given=half.chains), rng)
     for a, b in zip(rest.chains[:3], whole.chains[:3], strict=True):
         assert torch.equal(a, b)
 
     given = sampler.given_hidden(energy)
-    chains, (total, squares) = run_given(energy, *given, v, 5, Philox(7, 3), burn_in=2)
+    chains, (total, squares) = Native().run_given(energy, given, Walk(v, 5, burn_in=2), Philox(7, 3))
     assert torch.equal(chains.h, whole.chains.h)
-    states = [sampler.at_once(energy, v, n, Philox(7, 3)).chains.h for n in (3, 4, 5)]
+    states = [sampler.at_once(energy, Walk(v, n), Philox(7, 3)).chains.h for n in (3, 4, 5)]
     means = torch.stack([given.mean(energy, h) for h in states]).double()
     torch.testing.assert_close(total, means.sum(0), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(squares, means.square().sum(0), rtol=1e-4, atol=1e-4)

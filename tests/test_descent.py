@@ -28,7 +28,7 @@ from grbm.moments import Moments, MomentSum, ascent, centre
 from grbm.objectives import Negative, positive
 from grbm.randomness import Blocks
 from grbm.samplers.chains import Swaps
-from grbm.samplers.engines import compiled, native_learning, native_packing, native_update
+from grbm.samplers.engines import compiled, native_learning, native_packing
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
 
@@ -255,8 +255,8 @@ OBJECTIVES = [
 
 def learned(objective, options: FitOptions, N: int, *, at_once: bool, monkeypatch, precision="highest"):
     """The model, the metrics and the persistent chains of five updates."""
-    calls, real = [], native_update.learn
-    monkeypatch.setattr(native_update, "learn", lambda *args: calls.append(1) or real(*args))
+    calls, real = [], native_learning.learn
+    monkeypatch.setattr(native_learning, "learn", lambda *args, **options: calls.append(1) or real(*args, **options))
     model, g = machine(N, 300 if N > 3 else 70), torch.Generator().manual_seed(6)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed=3)
     rows = torch.randn(100, N, generator=g)

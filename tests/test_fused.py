@@ -21,7 +21,8 @@ from grbm import (
 from grbm.evaluate import exact
 from grbm.moments import Moments
 from grbm.randomness import Blocks, Philox
-from grbm.samplers.engines import pick_engine
+from grbm.samplers.chains import Walk
+from grbm.samplers.engines import engine_for
 from grbm.samplers.sampling import reference
 from tests.helpers import (
     CUDA,
@@ -41,7 +42,7 @@ from tests.helpers import (
 fused = pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
 cuda_buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
 
-KEY = KERNEL_KEY
+KEY, ENGINE = KERNEL_KEY, fused.Cuda()
 PRECISIONS = ("highest", "high", "fast")
 SAMPLERS = [
     Gibbs(),
@@ -68,26 +69,17 @@ needs_gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
-def walk(sampler, energy, v, n_steps, rng, burn_in, marginal, **given):
-    return fused.run_moves(
-        energy,
-        sampler.moves(energy, max(1, n_steps)),
-        v,
-        n_steps,
-        rng,
-        burn_in=burn_in,
-        probabilities=marginal,
-        **given,
-    )
+def walk(sampler, energy, v, n_steps, rng, burn_in, marginal):
+    return ENGINE.run(energy, sampler.moves(energy, max(1, n_steps)), Walk(v, n_steps, burn_in, marginal), rng)
 
 
 def moments_in_stretches(energy, moves, v, n_steps: int, burn_in: int, marginal: bool):
     """What the walk should have summed: means over its states, each a step from the last."""
     rng = Philox(KEY, 5)
-    chains, states = fused.run_moves(energy, moves.part(0, 0), v, 0, rng).chains, []
+    chains, states = ENGINE.run(energy, moves.part(0, 0), Walk(v, 0), rng).chains, []
     for t in range(-1, n_steps):
         if t >= 0:
-            chains = fused.run_moves(energy, moves.part(t, t + 1), chains.v, 1, rng, given=chains).chains
+            chains = ENGINE.run(energy, moves.part(t, t + 1), Walk(chains.v, 1, given=chains), rng).chains
         if t >= burn_in:
             states.append((chains.v.double(), (chains.h_prob if marginal else chains.h).double()))
     return Moments.of(*(torch.cat(x) for x in zip(*states, strict=True)))
@@ -105,7 +97,7 @@ def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C, n_long):
         assert one.sums.count == two.sums.count
         moves = sampler.moves(energy, max(1, n_steps))
         if n_steps <= 3 or N == 2:  # long walks of many units take the interpreter too long
-            own = own_moments(fused.run_moves, energy, moves, v, n_steps, burn_in, marginal, KEY)
+            own = own_moments(ENGINE, energy, moves, v, n_steps, burn_in, marginal, KEY)
         else:
             own = moments_in_stretches(energy, moves, v, n_steps, burn_in, marginal)
         limit = 1e-4 if precision == "highest" else 5e-3
@@ -126,10 +118,10 @@ def test_given_hidden_units_and_stretches(sampler):
     energy = random_model(20, 33, 1, strength=0.2 * 20**-0.5, dtype=torch.float32).to(DEVICE).freeze()
     v = torch.randn(9, 20, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     moves = sampler.moves(energy, 6)
-    whole = fused.run_moves(energy, moves, v, 6, Philox(KEY)).chains
+    whole = ENGINE.run(energy, moves, Walk(v, 6), Philox(KEY)).chains
     rng = Philox(KEY)
-    first = fused.run_moves(energy, moves.part(0, 2), v, 2, rng).chains
-    second = fused.run_moves(energy, moves.part(2, 6), first.v, 4, rng, given=first).chains
+    first = ENGINE.run(energy, moves.part(0, 2), Walk(v, 2), rng).chains
+    second = ENGINE.run(energy, moves.part(2, 6), Walk(first.v, 4, given=first), rng).chains
     torch.testing.assert_close(second.v, whole.v, rtol=1e-4, atol=1e-4)
     assert torch.equal(second.h, whole.h)
 
@@ -138,8 +130,8 @@ def test_blocks_draw_the_same_wherever_they_are():
     energy = random_model(7, 9, 1, dtype=torch.float32).to(DEVICE).freeze()
     v = torch.randn(16, 7, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     moves = Gibbs().moves(energy, 3)
-    whole = fused.run_moves(energy, moves, v, 3, Blocks(5, 4, device=DEVICE)).chains.v
-    part = fused.run_moves(energy, moves, v[4:8], 3, Blocks(5, 4, range(1, 2), DEVICE)).chains.v
+    whole = ENGINE.run(energy, moves, Walk(v, 3), Blocks(5, 4, device=DEVICE)).chains.v
+    part = ENGINE.run(energy, moves, Walk(v[4:8], 3), Blocks(5, 4, range(1, 2), DEVICE)).chains.v
     torch.testing.assert_close(part, whole[4:8])
 
 
@@ -205,8 +197,7 @@ def test_training_on_a_gpu_repeats_itself_and_its_graph(objective, precision):
         model = random_model(30, 40, 0, dtype=torch.float32).cuda()
         state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
         rows = torch.randn(256, 30, generator=torch.Generator().manual_seed(0)).cuda()
-        energy = model.freeze()
-        assert pick_engine(energy, Gibbs().moves(energy, 1), rows, 1, Blocks(0, 1)) is fused.run_moves
+        assert isinstance(engine_for(model.freeze().W, Blocks(0, 1)), fused.Cuda)
         for _ in fit(state, rows, objective, FitOptions(n_updates=10, batch_size=64), precision=precision):
             pass
         ends.append(model.W.detach().cpu())
@@ -218,9 +209,9 @@ def test_states_that_are_kept_are_not_overwritten():
     energy = random_model(6, 70, 1, dtype=torch.float32).to(DEVICE).freeze()
     moves, rng = Gibbs().moves(energy, 1), Philox(KEY)
     v = torch.zeros(5, 6, device=DEVICE)
-    first = fused.run_moves(energy, moves, v, 1, rng, burn_in=0)
+    first = ENGINE.run(energy, moves, Walk(v, 1, burn_in=0), rng)
     kept = [x.clone() for x in (*first.chains[:3], *first.sums.sums)]
-    fused.run_moves(energy, moves, v + 3, 1, rng, burn_in=0)
+    ENGINE.run(energy, moves, Walk(v + 3, 1, burn_in=0), rng)
     assert all(torch.equal(a, b) for a, b in zip(kept, (*first.chains[:3], *first.sums.sums), strict=True))
 
 

@@ -25,9 +25,11 @@ from tests.helpers import (
 
 pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
 
-from grbm.samplers.engines import cuda_buffers, cuda_ladder, run_ladder
+from grbm.samplers.chains import Walk
+from grbm.samplers.engines import cuda_buffers, cuda_ladder, engine_for
+from grbm.samplers.engines.cuda import Cuda
 
-KEY = KERNEL_KEY
+KEY, ENGINE = KERNEL_KEY, Cuda()
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +38,11 @@ def fresh_walkers(small_tiles):
     cuda_ladder.walker.cache_clear()
 
 
-def walk(sampler, energy, v, n_steps, rng, run=cuda_ladder.run_ladder, **options):
+def walk(sampler, energy, v, n_steps, rng, engine=ENGINE, **options):
     ladder = energy.temper(sampler.betas().to(energy.W), sampler.base)
-    given = options.pop("given", None)
     v = v.expand(sampler.n_replicas, *v.shape) if v.ndim == 2 else v
     moves = moves_of(sampler.sampler, ladder, n_steps)
-    return run(energy, sampler.base, ladder, moves, v, n_steps, rng, given=given, **options)
+    return engine.run_ladder(ladder, moves, Walk(v, n_steps, **options), rng)
 
 
 def far_base(N: int) -> Base:
@@ -175,7 +176,9 @@ def test_a_ladder_on_a_gpu_runs_fused_and_repeats_itself():
     energy = random_model(20, 70, 1, dtype=torch.float32).to(DEVICE).freeze()
     sampler = ParallelTempering(far_base(20), 5)
     v = torch.randn(33, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    ends = [walk(sampler, energy, v, 7, Philox(KEY), run=run_ladder).chains.v for _ in range(3)]
+    engine = engine_for(v, Philox(KEY))
+    assert isinstance(engine, Cuda)
+    ends = [walk(sampler, energy, v, 7, Philox(KEY), engine).chains.v for _ in range(3)]
     assert torch.equal(ends[0], ends[1])
     assert torch.equal(ends[0], ends[2])
-    torch.testing.assert_close(sampler.at_once(energy, v, 7, Philox(KEY)).chains.v, ends[0])
+    torch.testing.assert_close(sampler.at_once(energy, Walk(v, 7), Philox(KEY)).chains.v, ends[0])

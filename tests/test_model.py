@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from grbm import GRBM, Base
+from grbm import GRBM, Annealed, Base, ParallelTempering, sample
 from grbm.model import softplus
 from grbm.randomness import generator
 from tests.helpers import random_model
@@ -106,6 +106,13 @@ def test_a_tempered_energy_is_the_interpolation_and_a_grbm(N, M, seed):
         torch.testing.assert_close(alone.visible_mean(h[k]), ladder.visible_mean(h)[k])
     expected_log_z = 0.5 * (2 * torch.pi * base.var).log().sum() + M * torch.tensor(2.0).double().log()
     torch.testing.assert_close(base.log_z(M), expected_log_z)
+
+
+@pytest.mark.parametrize("outer", [Annealed, ParallelTempering])
+def test_a_tempered_energy_is_not_tempered_again(outer):
+    model = random_model(3, 4, 0)
+    with pytest.raises(ValueError, match="tempered"):
+        sample(model, outer(sampler=ParallelTempering(n_replicas=2)), n_chains=2, n_steps=3)
 
 
 def test_a_tempered_energy_may_be_looked_at_without_gradients():

@@ -1,5 +1,6 @@
 """The native walk against its definition in PyTorch, and the random numbers that both draw."""
 
+import ctypes
 import math
 import os
 import re
@@ -15,14 +16,16 @@ from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, 
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers import path as paths
-from grbm.samplers.chains import Chains
-from grbm.samplers.engines import compiled, native, native_draws, native_packing
+from grbm.samplers.chains import Chains, Walk
+from grbm.samplers.engines import compiled, native_packing, structs
+from grbm.samplers.engines.native import Native
 from grbm.samplers.moves import Moves
 from grbm.samplers.sampling import _states_after, reference, run_chains
 from tests.helpers import agree, assert_standard, exact_chains, own_moments, random_model, share_z, z_bound, z_scores
 
 needs_compiler = pytest.mark.skipif(compiled.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
 KEY = 0x0123456789ABCDEF
+NATIVE, LIKE = Native(), torch.empty(0)
 SAMPLERS = [
     Gibbs(),
     PartialGibbs(0.7),
@@ -139,16 +142,16 @@ def test_hidden_units_are_on_as_often_as_they_should_be_and_independent(kind, p)
 @pytest.mark.parametrize("n", [1, 16, 65, 200])
 def test_native_draws_are_those_of_the_definition(n, kind):
     rng, same = Philox(KEY, 5, 3), Philox(KEY, 5, 3)
-    found = native_draws.draw(kind, 40, n, rng)
+    found = NATIVE.draw(kind, (40, n), LIKE, rng)
     expected = getattr(same, kind)((40, n), torch.empty(0, dtype=torch.float64))
     assert rng.draw == same.draw
     assert torch.allclose(found.double(), expected, atol=2e-6)
     blocks = Blocks(KEY, 4)
     blocks.draw = 3
-    assert torch.equal(native_draws.draw(kind, 40, n, blocks), native_draws.draw(kind, 40, n, Philox(KEY, 0, 3)))
+    assert torch.equal(NATIVE.draw(kind, (40, n), LIKE, blocks), NATIVE.draw(kind, (40, n), LIKE, Philox(KEY, 0, 3)))
     part = Blocks(KEY, 4, range(2, 4))  # what a block draws does not depend on who holds it
     part.draw = 3
-    assert torch.equal(native_draws.draw(kind, 20, n, part), native_draws.draw(kind, 40, n, Philox(KEY, 0, 3))[20:])
+    assert torch.equal(NATIVE.draw(kind, (20, n), LIKE, part), NATIVE.draw(kind, (40, n), LIKE, Philox(KEY, 0, 3))[20:])
 
 
 @needs_compiler
@@ -171,7 +174,7 @@ def test_the_native_walk_is_its_definition(sampler, N, M, C):
         ]
         agree(*walked)
         own = own_moments(
-            native.run_moves, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities, KEY
+            NATIVE, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities, KEY
         )
         for walk in walked:
             assert walk.sums.count == C * (n_steps - burn_in)
@@ -188,8 +191,7 @@ def half_products(request, monkeypatch):
     monkeypatch.setattr(compiled, "FLAGS", ["-O1", *compiled.FLAGS[1:], "-DEMULATED", f"-DCHOSEN={request.param}"])
     emulating = compiled.library.__wrapped__()
     assert emulating.grbm_half() == request.param
-    for user in (native, native_packing):
-        monkeypatch.setattr(user, "library", lambda: emulating)
+    monkeypatch.setattr(compiled, "library", lambda: emulating)
 
 
 @needs_compiler
@@ -210,7 +212,7 @@ def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
         )
         energy = model.freeze("fast")
         own = own_moments(
-            native.run_moves, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities, KEY
+            NATIVE, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities, KEY
         )
         if n_steps <= 1:  # later a unit that went elsewhere has moved others
             apart = (fast.chains.h_prob - full.chains.h_prob).abs()
@@ -270,7 +272,7 @@ def test_tempered_walks_agree(sampler):
     agree(*(walk(ladder, sampler, v, 3, Philox(KEY)) for walk in (run_chains, reference)))
     chains = reference(ladder, sampler, v, 0, Philox(KEY)).chains
     moves = sampler.moves(ladder, 3)
-    given = native.run_moves(ladder, moves, chains.v, 3, Philox(KEY, draw=1), given=chains).chains
+    given = NATIVE.run(ladder, moves, Walk(chains.v, 3, given=chains), Philox(KEY, draw=1)).chains
     torch.testing.assert_close(given.v, run_chains(ladder, sampler, v, 3, Philox(KEY)).chains.v)
 
 
@@ -316,12 +318,12 @@ def test_a_native_ladder_in_stretches_or_by_fewer_chains_is_the_same():
     energy = random_model(5, 20, 1, dtype=torch.float32).freeze()
     sampler = ParallelTempering(Base(torch.zeros(5), torch.full((5,), 2.0)), 4)
     v = torch.randn(4, 30, 5, generator=torch.Generator().manual_seed(0))
-    whole = sampler.at_once(energy, v, 9, Philox(KEY)).chains
+    whole = sampler.at_once(energy, Walk(v, 9), Philox(KEY)).chains
     rng = Philox(KEY)
-    first = sampler.at_once(energy, v, 4, rng).chains
-    second = sampler.at_once(energy, v, 5, rng, given=first).chains
+    first = sampler.at_once(energy, Walk(v, 4), rng).chains
+    second = sampler.at_once(energy, Walk(v, 5, given=first), rng).chains
     torch.testing.assert_close(second.state.v, whole.state.v)
-    few = sampler.at_once(energy, v[:, 7:9], 9, Philox(KEY, 7)).chains
+    few = sampler.at_once(energy, Walk(v[:, 7:9], 9), Philox(KEY, 7)).chains
     torch.testing.assert_close(few.state.v, whole.state.v[:, 7:9])
     kept = [chains.v for chains in _states_after((0, 4, 9), energy, sampler, v, 9, Philox(KEY))]
     for a, b in zip(kept, (v[-1], first.v, whole.v), strict=True):
@@ -334,7 +336,7 @@ def test_a_native_ladder_makes_no_swap_of_hardly_any_probability():
     base = Base(torch.full((2,), 100.0), torch.full((2,), 1e-4))
     model = random_model(2, 3, 0, dtype=torch.float32)
     v = torch.tensor([100.0, 0.0])[:, None, None].expand(2, 8, 2).contiguous()
-    walked = ParallelTempering(base, 2).at_once(model.freeze(), v, 5, Blocks(0, 1))
+    walked = ParallelTempering(base, 2).at_once(model.freeze(), Walk(v, 5), Blocks(0, 1))
     assert walked.swaps.rate().tolist() == [0]
 
 
@@ -351,7 +353,7 @@ def test_a_native_ladder_does_not_drift():
         models[-1].load_state_dict({"W": rung.W, "b": rung.b, "mu": rung.mu, "log_var": rung.var.log()})
     v = torch.stack([exact_chains(m, C, r)[0] for r, m in enumerate(models)]).float()
     energy = model.float().freeze()
-    walked = sampler.at_once(energy, v, 12, Blocks(4, 4))
+    walked = sampler.at_once(energy, Walk(v, 12), Blocks(4, 4))
     for m, v_end, h_end in zip(models, walked.chains.state.v, walked.chains.state.h, strict=True):
         assert_standard(z_scores(v_end, h_end, exact.moments(m)), n_cases=4)
     assert 0.1 < float(walked.swaps.rate().min()) < 1
@@ -428,7 +430,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="10 chains cannot be shared evenly by 3 blocks"):
         run_chains(energy, Gibbs(), torch.zeros(10, 3), 2, Blocks(KEY, 3), burn_in=0)
     with pytest.raises(ValueError, match="A walk of 3 steps"):
-        native.run_moves(energy, Langevin(0.1).moves(energy, 2), torch.zeros(4, 3), 3, Philox(KEY))
+        NATIVE.run(energy, Langevin(0.1).moves(energy, 2), Walk(torch.zeros(4, 3), 3), Philox(KEY))
     with pytest.raises(ValueError, match="Replicas"):
         run_chains(energy, Gibbs(), torch.zeros(2, 4, 3), 2, Philox(KEY), burn_in=0)
 
@@ -439,17 +441,17 @@ def test_other_types_and_layouts_are_taken_as_they_are():
     energy = random_model(20, 30, 0, dtype=torch.float32).freeze()
     moves = GibbsLangevin(0.05).moves(energy, 4)
     v = torch.randn(20, 12, generator=torch.Generator().manual_seed(0)).T
-    plain = native.run_moves(energy, moves, v.contiguous(), 4, Philox(KEY)).chains.v
+    plain = NATIVE.run(energy, moves, Walk(v.contiguous(), 4), Philox(KEY)).chains.v
     double = moves._replace(shrink=moves.shrink.double(), noise_std=moves.noise_std.double())
-    assert torch.equal(native.run_moves(energy, double, v, 4, Philox(KEY)).chains.v, plain)
+    assert torch.equal(NATIVE.run(energy, double, Walk(v, 4), Philox(KEY)).chains.v, plain)
     for precision in ("highest", "fast"):
         energy.precision = precision
-        replicas = native.run_moves(energy, moves, torch.stack([v, v]), 4, Philox(KEY)).chains.v
-        assert torch.equal(replicas[0], native.run_moves(energy, moves, v, 4, Philox(KEY)).chains.v)
+        replicas = NATIVE.run(energy, moves, Walk(torch.stack([v, v]), 4), Philox(KEY)).chains.v
+        assert torch.equal(replicas[0], NATIVE.run(energy, moves, Walk(v, 4), Philox(KEY)).chains.v)
         assert not torch.equal(replicas[0], replicas[1])
         if precision == "highest":
             agree(
-                native.run_moves(energy, moves, torch.stack([v, v]), 4, Philox(KEY)),
+                NATIVE.run(energy, moves, Walk(torch.stack([v, v]), 4), Philox(KEY)),
                 reference(energy, GibbsLangevin(0.05), torch.stack([v, v]), 4, Philox(KEY)),
             )
 
@@ -479,7 +481,7 @@ def test_extreme_logits():
         model.W.zero_()
         model.b.copy_(torch.tensor([-1e30, -60.0, 60.0, 1e30]))
     moves = Moves(torch.zeros(1, 1), torch.ones(1, 1))
-    chains: Chains = native.run_moves(model.freeze(), moves, torch.zeros(1000, 1), 5, Philox(KEY)).chains
+    chains: Chains = NATIVE.run(model.freeze(), moves, Walk(torch.zeros(1000, 1), 5), Philox(KEY)).chains
     assert chains.h.unique(dim=0).tolist() == [[0, 0, 1, 1]]
     assert chains.h_prob.isfinite().all()
 
@@ -493,7 +495,7 @@ def test_elementary_functions_are_as_good_as_float32():
         model.W.zero_()
         model.b.copy_(logits)
     moves = Moves(torch.zeros(1, 1), torch.ones(1, 1))
-    chains: Chains = native.run_moves(model.freeze(), moves, torch.zeros(1, 1), 1, Philox(KEY)).chains
+    chains: Chains = NATIVE.run(model.freeze(), moves, Walk(torch.zeros(1, 1), 1), Philox(KEY)).chains
     exactly = logits.double().sigmoid()
     assert float((chains.h_prob[0].double() / exactly - 1).abs().max()) < 4 * 2.0**-23
 
@@ -565,10 +567,10 @@ def test_what_does_not_fit_is_refused_before_any_memory_is_read():
             run_chains(energy, ParallelTempering(n_replicas=n_replicas), torch.zeros(3, 8, 6), 2, Philox(KEY))
     moves = Gibbs().moves(energy, 2)
     with pytest.raises(ValueError, match=r"shrink .*\(1, 4, 6\)"):
-        native.run_moves(energy, moves._replace(shrink=torch.zeros(1, 4, 6)), torch.zeros(4, 6), 2, Philox(KEY))
+        NATIVE.run(energy, moves._replace(shrink=torch.zeros(1, 4, 6)), Walk(torch.zeros(4, 6), 2), Philox(KEY))
     chains = run_chains(energy, Gibbs(), torch.zeros(4, 6), 1, Philox(KEY)).chains
     with pytest.raises(ValueError, match="h of the chains must have shape"):
-        native.run_moves(energy, moves, torch.zeros(4, 6), 2, Philox(KEY), given=chains._replace(h=chains.h[:3]))
+        NATIVE.run(energy, moves, Walk(torch.zeros(4, 6), 2, given=chains._replace(h=chains.h[:3])), Philox(KEY))
 
 
 @needs_compiler
@@ -626,6 +628,21 @@ def made(load, compiled_quickly, tmp_path):
     shutil.copytree(compiled_quickly, tmp_path / "cache" / "native")
     (tmp_path / "cache" / "native").chmod(0o700)
     return compiled._compiled()
+
+
+@needs_compiler
+def test_structs_are_those_of_the_source(load, monkeypatch):
+    """With every field where C has it; a struct of another size is seen before it is handed over."""
+    assert [name for name, _ in structs.Sweep._fields_] == ["n_hidden", "n_blocks", "J", "bar", "h", "field"]
+    assert structs.Ladder.gaps.offset == ctypes.sizeof(structs.Walk)
+    assert structs.Noise.out.offset == 4 * 8 + 2 * 4
+    assert {"Walk", "Phases", "Follower"} < structs.handed().keys()
+    with pytest.raises(AttributeError, match="Queue"):
+        structs.Queue  # noqa: B018
+    other = structs.handed() | {"Sweep": structs.Walk}
+    monkeypatch.setattr(compiled, "handed", lambda: other)
+    with pytest.raises(UserError, match="it is not what was compiled"):
+        load()
 
 
 @needs_compiler

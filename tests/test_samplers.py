@@ -22,8 +22,8 @@ from grbm import (
 )
 from grbm.evaluate import exact
 from grbm.randomness import Blocks, Philox, generator
-from grbm.samplers import Moves, MoveSampler, StepInfo, run_chains
-from grbm.samplers.engines import pick_engine, run_moves
+from grbm.samplers import Moves, MoveSampler, StepInfo, Walk, run_chains
+from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs_langevin import k_step_loop, k_step_moves
 from grbm.samplers.moves import moves_of
 from grbm.samplers.updates import accept, hidden_update, visible_update
@@ -316,7 +316,9 @@ def test_a_joint_test_at_another_temperature_has_that_joint_distribution(dtype):
         for _, chains, info in walk(energy, sampler, start, 20, generator(1)):
             pass
     else:
-        walked = run_moves(energy, moves_of(sampler, energy, 20), start.v, 20, Philox(5), given=start)
+        rng = Philox(5)
+        moves, stretch = moves_of(sampler, energy, 20), Walk(start.v, 20, given=start)
+        walked = engine_for(energy.W, rng).run(energy, moves, stretch, rng)
         chains, info = walked.chains, StepInfo(walked.accept_prob)
     assert 0.2 < info.accept_prob.mean() < 0.9
     assert_standard(z_scores(chains.v, chains.h, exact.moments(hot)), n_cases=2)
@@ -505,19 +507,3 @@ def test_annealed_chains_estimate_log_z_and_give_modes_their_mass():
         assert abs(estimate.mean() - expected) < z_bound(2) * std / 20**0.5 + 1e-3
     by_gibbs = sample(model, Gibbs(), n_chains=2000, n_steps=200, seed=0).h.mean().item()
     assert abs(by_gibbs - truth) > 0.1
-
-
-def test_a_walk_in_stretches_has_one_engine(monkeypatch):
-    """The engine is picked for the whole walk: a stretch that another could run does not change hands."""
-    picked = []
-
-    def spy(energy, moves, v, n_steps, rng):
-        picked.append((n_steps, moves.adjust_from))
-        return pick_engine(energy, moves, v, n_steps, rng)
-
-    monkeypatch.setattr("grbm.samplers.sampling.pick_engine", spy)
-    monkeypatch.setattr("grbm.samplers.engines.pick_engine", None)  # asked by no stretch
-    model = random_model(4, 3, 0, dtype=torch.float32)
-    kept = sample(model, GibbsLangevin(0.1, adjust_from=6), n_chains=3, n_steps=12, keep_at=[0, 4, 8, 12])
-    assert kept.v.shape == (4, 3, 4)
-    assert picked == [(12, 6)]

@@ -13,7 +13,7 @@ from benchmarks.mutants.making import ROOT
 
 TIERS = ("default", "whole")
 EXPRESSIONS = {"default": "not whole and not slow", "whole": "whole and not slow"}  # of pytest's option -m
-WRAPPERS = ("native", "native_averages", "native_draws", "native_learning", "native_packing", "native_paths")
+WRAPPERS = ("native", "native_averages", "native_learning", "native_packing")
 
 
 class Tier(NamedTuple):

@@ -14,8 +14,8 @@ from torch import Tensor
 from grbm.model import GRBM, Base, Energy
 from grbm.randomness import Blocks, Rng, normal, seed_of
 from grbm.samplers import Chains, ParallelTempering, Sampler, Step, StepInfo, walk
-from grbm.samplers.chains import Walked
-from grbm.samplers.engines import run_given
+from grbm.samplers.chains import Walk, Walked
+from grbm.samplers.engines import engine_for
 from grbm.samplers.updates import hidden_update
 
 CHUNK = 8192  # chains at a time
@@ -68,21 +68,11 @@ class Conditional(Sampler):
 
         return step
 
-    def at_once(
-        self,
-        energy: Energy,
-        v: Tensor,
-        n_steps: int,
-        rng: Rng,
-        *,
-        given: Chains | None = None,
-        burn_in: int | None = None,
-        **options: Any,
-    ) -> Walked | None:
-        if burn_in is not None:  # sums by block are not taken
+    def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
+        if walk.burn_in is not None:  # sums by block are not taken
             return None
-        self._check(v.shape[-2])
-        found = run_given(energy, *self.given_hidden(energy), v, n_steps, rng, given=given)
+        self._check(walk.v.shape[-2])
+        found = engine_for(energy.W, rng).run_given(energy, self.given_hidden(energy), walk, rng)
         return None if found is None else Walked(found[0], None)
 
     def given_hidden(self, energy: Energy) -> "GivenHidden":
@@ -197,7 +187,8 @@ def _moments(
     """Mean and deviation of v given y, of rows that have ``n_chains`` chains each, one after another."""
     conditional = given.given_hidden(energy)
     v, std = sampler.noise(energy, len(conditional.std), rng), conditional.std
-    found = run_given(energy, *conditional, v, n_steps, rng, burn_in=burn_in) if sampler is given else None
+    whole, engine = Walk(v, n_steps, burn_in), engine_for(energy.W, rng)
+    found = engine.run_given(energy, conditional, whole, rng) if sampler is given else None
     if found is not None and found[1] is not None:
         total, squares = found[1]
     else:

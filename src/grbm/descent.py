@@ -14,8 +14,8 @@ from grbm.moments import Moments, MomentSum, Pooled, ascent, centre
 from grbm.objectives import Negative, Objective
 from grbm.randomness import Blocks
 from grbm.samplers import MoveSampler
-from grbm.samplers.chains import Swaps
-from grbm.samplers.engines import native_learning, native_update
+from grbm.samplers.chains import Swaps, Walk
+from grbm.samplers.engines import native_learning
 from grbm.samplers.moves import moves_of
 from grbm.sgd import PlainSGD
 
@@ -91,10 +91,8 @@ def phases_at_once(
     rng.draw += 1  # that of the positive phase
     start = objective.start(energy, v_data, persistent, rng)
     moves = moves_of(sampler, energy, start.n_steps)
-    counts = native_update.Counts(
-        start.n_steps, start.burn_in, objective.probabilities, objective.data_probabilities, centred
-    )
-    found = native_update.learn(model, energy, moves, v_data, start.v, counts, rng, first)
+    data, walk = Walk(v_data, 0, -1, objective.data_probabilities), Walk(*start[:3], objective.probabilities)
+    found = native_learning.learn(model, energy, moves, data, walk, rng, first, centred=centred)
     group.heed_own()
     negative = Negative(found.sums, found.v if start.keep else None, found.pooled.accept_rate, found.v)
     return BothPhases(negative, found.pooled, found.grad_norm)

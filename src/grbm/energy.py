@@ -6,7 +6,7 @@ Equation numbers are those of Liao et al. 2022, "Gaussian-Bernoulli RBMs Without
 
 import functools
 import math
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -191,6 +191,13 @@ class TemperedEnergy(Energy):
         one, beta, base = self._untempered, self.beta, self.base
         squares = (1 - beta) * base.mean**2 / base.var + beta * one.mu**2 / one.var - self.mu**2 / self.var
         return 0.5 * squares.sum(-1)
+
+    def temper(self, beta: Tensor, base: Base) -> NoReturn:
+        """Raise ValueError: the logits would keep only the inner of two inverse temperatures."""
+        raise ValueError(
+            "A tempered energy cannot be tempered again: give annealed chains and replicas a sampler without replicas, "
+            "such as grbm.Gibbs()."
+        )
 
     def plain(self) -> Energy:
         """An untempered energy of its own for this one inverse temperature; a constant is lost."""

@@ -16,7 +16,7 @@ from grbm.moments import Moments, MomentSum
 from grbm.randomness import Rng, local
 from grbm.samplers import Gibbs, Sampler, run_chains
 from grbm.samplers.chains import Swaps
-from grbm.samplers.engines import draw
+from grbm.samplers.engines import engine_for
 from grbm.samplers.sampling import noise
 
 
@@ -227,7 +227,7 @@ class PCD(Contrastive):
         if v is None or self.restart > 0:
             n_chains = local(self.n_chains, rng)
             fresh_v = noise(self.sampler, energy, n_chains, rng)
-            fresh = draw("uniform", (n_chains, 1), energy, rng) < self.restart
+            fresh = engine_for(energy.W, rng).draw("uniform", (n_chains, 1), energy.W, rng) < self.restart
             v = fresh_v if v is None else torch.where(fresh, fresh_v[: len(v)], v)  # replicas may have been added since
         return Start(v, self.n_steps, 0, keep=True)
 

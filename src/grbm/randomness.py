@@ -57,6 +57,10 @@ class Philox:
     def __init__(self, key: int, first_chain: int = 0, draw: int = 0) -> None:
         self.key, self.first_chain, self.draw = key, first_chain, draw
 
+    def philox(self, n_chains: int) -> "Philox":
+        """Itself, where `Blocks.philox` makes one."""
+        return self
+
     def words(self, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
         """The words (..., chains, panels, 4, 16), int64 below 2^32, of a draw of ``shape`` ([replicas,] chains, n)."""
         *replicas, n_chains, n = shape

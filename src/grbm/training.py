@@ -21,7 +21,7 @@ from grbm.options import FitOptions, Precision
 from grbm.quasi_newton import LEAST, ROWS, Drawn, Draws, Memory, climb, draw, height
 from grbm.randomness import Blocks, generator, seed_of
 from grbm.rows import Rows, rows_of
-from grbm.samplers.engines import native_update
+from grbm.samplers.engines import native_learning
 from grbm.samplers.path import in_double
 from grbm.schedules import cosine
 from grbm.spectral import equalise
@@ -331,7 +331,7 @@ def _fit(
         if state.update % WEIGH_EVERY == 0:
             _weigh_contrasts(state, data, options.contrast_scales)
         yield train_step(state, now, data[rows], options, precision=precision, group=group)
-    native_update.forget(state.model)
+    native_learning.forget(state.model)
     state.settle()
     while state.update < options.n_updates:
         _weigh_contrasts(state, data, options.contrast_scales)

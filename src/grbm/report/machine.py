@@ -44,9 +44,6 @@ class Machine(NamedTuple):
 
 def look() -> Machine:
     """Look at this machine; takes about a second."""
-    engine, half = engine_name(torch.device("cpu")), 0
-    if (code := compiled.library()) is not None:
-        half = int(code.grbm_half())
     kinds: tuple[Products, ...] = ("float32", "bfloat16 vectors", "bfloat16 matrix units")
     gpus = []
     for k in range(torch.cuda.device_count()):
@@ -56,9 +53,9 @@ def look() -> Machine:
         processor=_processor(),
         n_threads=torch.get_num_threads(),
         n_bytes=memory(),
-        engine=engine,
+        engine=engine_name(torch.device("cpu")),
         forced=os.environ.get("GRBM_ENGINE", "auto") != "auto",
-        fast=kinds[half],
+        fast=kinds[compiled.half()],
         milliseconds=_timed(),
         gpus=gpus,
     )

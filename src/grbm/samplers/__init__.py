@@ -6,6 +6,7 @@ from grbm.samplers.chains import (
     Sampler as Sampler,
     Step as Step,
     StepInfo as StepInfo,
+    Walk as Walk,
     walk as walk,
 )
 from grbm.samplers.gibbs import Gibbs as Gibbs

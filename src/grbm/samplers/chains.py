@@ -23,6 +23,11 @@ class Chains(NamedTuple):
     state: Any = None  # what only the next step of the sampler that made it needs; stale once the parameters move
 
 
+def top_of(replicas: Chains) -> Chains:
+    """The chains at β = 1 of replicas (R, C, ·), with all of them as their state."""
+    return Chains(replicas.v[-1], replicas.h[-1], replicas.h_prob[-1], replicas)
+
+
 class StepInfo(NamedTuple):
     """What a step tells diagnostics."""
 
@@ -39,6 +44,20 @@ class Swaps(NamedTuple):
     def rate(self) -> Tensor:
         """The acceptance rate of each pair (R − 1,)."""
         return self.n_accepted / (self.n_proposed * 2**30)
+
+
+class Walk(NamedTuple):
+    """A walk to be made: what every engine is asked for.
+
+    The states after the first ``burn_in`` steps are summed, from the start on with −1, none with None; with
+    ``probabilities`` p(h | v) is summed in place of h.
+    """
+
+    v: Tensor  # where it begins ([R,] C, N)
+    n_steps: int
+    burn_in: int | None = None
+    probabilities: bool = False
+    given: Chains | None = None  # chains at v that go on; without them h ~ p(h | v) is drawn first
 
 
 class Walked(NamedTuple):
@@ -110,18 +129,8 @@ class Sampler(Protocol):
         """Chains at v with h ~ p(h | v)."""
         return start_chains(energy, v, rng)
 
-    def at_once(
-        self,
-        energy: Energy,
-        v: Tensor,
-        n_steps: int,
-        rng: Rng,
-        *,
-        given: Chains | None = None,
-        burn_in: int | None = None,
-        probabilities: bool = False,
-    ) -> Walked | None:
-        """The whole walk in one call, from v or the state of ``given``, where an engine can; otherwise None.
+    def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
+        """The whole walk in one call, where an engine can; otherwise None.
 
         It is the same law as step by step, and with `grbm.randomness.Philox` the same numbers.
         """
@@ -178,25 +187,13 @@ def walk(
         yield t, chains, info
 
 
-def gather(
-    energy: Energy,
-    step: Step,
-    chains: Chains,
-    n_steps: int,
-    rng: Rng,
-    *,
-    burn_in: int | None = None,
-    probabilities: bool = False,
-) -> Walked:
-    """Take ``n_steps`` steps one by one and gather what learning and diagnostics need: the definition of a walk.
-
-    The states after the first ``burn_in`` steps are summed, from the start on with −1, none with None; with
-    ``probabilities`` p(h | v) is summed in place of h.
-    """
+def gather(energy: Energy, step: Step, chains: Chains, walk: Walk, rng: Rng) -> Walked:
+    """Take the steps of ``walk`` one by one from ``chains``, and gather what it asks for: the definition of a walk."""
+    burn_in = walk.burn_in
     sums = None if burn_in is None else MomentSum(energy, n_blocks(rng))
     total: Tensor | None = None  # of the acceptance probability, by chain
     rates, n_accepted = [], []  # of each step
-    for t in range(-1, n_steps):
+    for t in range(-1, walk.n_steps):
         if t >= 0:
             chains, info = step(chains, t, rng)
             if (prob := info.accept_prob) is not None:
@@ -205,7 +202,7 @@ def gather(
             if info.swap_prob is not None:
                 n_accepted.append((info.swap_prob.double() * 2**30).round().sum(-1))
         if sums is not None and burn_in is not None and t >= burn_in:
-            sums.add(chains.v, chains.h_prob if probabilities else chains.h)
+            sums.add(chains.v, chains.h_prob if walk.probabilities else chains.h)
     swaps = Swaps(torch.stack(n_accepted).sum(0), len(n_accepted) * len(chains.v)) if n_accepted else None
     if total is None:
         return Walked(chains, sums, swaps=swaps)

@@ -15,7 +15,7 @@ from torch import Tensor
 from grbm.model import Energy
 from grbm.randomness import Rng, normal, uniform
 from grbm.samplers.annealing import importance, systematic
-from grbm.samplers.engines import compiled, native_paths
+from grbm.samplers.engines import engine_for
 
 TEMPERATURES, POPULATION = 50, 64  # by default
 RESAMPLED = 0.5  # effective share of a population's weights below which it is resampled
@@ -43,9 +43,8 @@ class Boltzmann(NamedTuple):
         """
         # On where the log-odds exceed the logit of a uniform number.
         bar = uniform(h.shape, h, rng).logit() / beta - self.c - 0.5 * self.J.diagonal()
-        if compiled.serves_tensor(h) and not isinstance(rng, torch.Generator):
-            return native_paths.sweep(self.J, bar, h)
-        return self.definition(bar, h)
+        found = engine_for(h, rng).sweep(self.J, bar, h)
+        return self.definition(bar, h) if found is None else found
 
     def definition(self, bar: Tensor, h: Tensor) -> Tensor:
         """The sweep in plain PyTorch, for every device and dtype; a unit is a row, so that its chains lie together."""

@@ -7,9 +7,9 @@ from torch import Tensor
 from grbm.model import Energy
 from grbm.randomness import Rng
 from grbm.reference import Reference
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, start_chains
+from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, Walk, start_chains
 from grbm.samplers.collapsed import Boltzmann, annealed, visible_draw
-from grbm.samplers.engines import run_moves
+from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
 from grbm.samplers.updates import accept, hidden_update
@@ -63,7 +63,8 @@ class GlobalMoves(Sampler):
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             v = visible_draw(energy, hidden.sweep(chains.h, rng), rng)
-            chains = run_moves(energy, moves, v, self.n_moves, rng, given=start_chains(energy, v, rng)).chains
+            walk = Walk(v, self.n_moves, given=start_chains(energy, v, rng))
+            chains = engine_for(energy.W, rng).run(energy, moves, walk, rng).chains
             v = q.sample(len(chains.v), rng)
             logits = energy.hidden_logits(v)
             log_ratio = energy.free_energy(chains.v) - energy.free_energy(v, logits)

@@ -31,6 +31,11 @@ class Moves(NamedTuple):
     temperature: float = 1.0
     joint: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether draws of h drive them and nothing rejects them."""
+        return self.adjust_from is None and not self.mean_field
+
     def part(self, first: int, last: int) -> "Moves":
         """The moves of steps first..last−1."""
         adjust_from = None if self.adjust_from is None else max(0, self.adjust_from - first)

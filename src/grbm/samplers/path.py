@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grbm.model import Base, Energy, softplus
 from grbm.randomness import Rng, normal
-from grbm.samplers.engines import compiled, native_paths
+from grbm.samplers.engines import engine_for
 from grbm.samplers.updates import hidden_update, visible_update
 
 
@@ -53,9 +53,8 @@ def follow(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, ba
     from the model, the same path in reverse, and the same terms are taken after each step. A step draws h ~ p(h | v),
     then v ~ p(v | h); its logits serve the weight too.
     """
-    if not isinstance(rng, torch.Generator) and compiled.serves(energy):
-        return Followed(*native_paths.anneal(energy, base, betas, v, rng, back=back))
-    return definition(energy, base, betas, v, rng, back=back)
+    found = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, back=back)
+    return definition(energy, base, betas, v, rng, back=back) if found is None else Followed(*found)
 
 
 def definition(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False) -> Followed:

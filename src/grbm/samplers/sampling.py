@@ -10,8 +10,8 @@ from grbm.contrasts import UNIT
 from grbm.model import GRBM, Energy
 from grbm.options import Precision
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers.chains import Chains, Sampler, Walked, gather, walk
-from grbm.samplers.engines import draw, pick_engine, run_moves
+from grbm.samplers.chains import Chains, Sampler, Walk, Walked, gather, walk
+from grbm.samplers.engines import engine_for
 from grbm.samplers.moves import MoveSampler, moves_of
 
 
@@ -41,11 +41,10 @@ def run_chains(
     probabilities : bool
         Sum p(h | v) in place of h.
     """
-    if not isinstance(sampler, MoveSampler):
-        walked = sampler.at_once(energy, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
-        return walked or reference(energy, sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
-    moves = moves_of(sampler, energy, n_steps)
-    return run_moves(energy, moves, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+    walk = Walk(v, n_steps, burn_in, probabilities)
+    if isinstance(sampler, MoveSampler):
+        return engine_for(energy.W, rng).run(energy, moves_of(sampler, energy, n_steps), walk, rng)
+    return sampler.at_once(energy, walk, rng) or _step_by_step(energy, sampler, walk, rng)
 
 
 def reference(
@@ -59,14 +58,18 @@ def reference(
     probabilities: bool = False,
 ) -> Walked:
     """`run_chains` step by step, for every sampler, device and dtype: the definition."""
-    chains, step = sampler.start(energy, v, rng), sampler.bind(energy, n_steps)
-    return gather(energy, step, chains, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
+    return _step_by_step(energy, sampler, Walk(v, n_steps, burn_in, probabilities), rng)
+
+
+def _step_by_step(energy: Energy, sampler: Sampler, walk: Walk, rng: Rng) -> Walked:
+    chains, step = sampler.start(energy, walk.v, rng), sampler.bind(energy, walk.n_steps)
+    return gather(energy, step, chains, walk, rng)
 
 
 def noise(sampler: Sampler, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
     """Where the sampler's chains start from noise (C, N), drawn as its walks are."""
     if type(sampler).noise is Sampler.noise:
-        return draw("normal", (n_chains, energy.n_visible), energy, rng)
+        return engine_for(energy.W, rng).draw("normal", (n_chains, energy.n_visible), energy.W, rng)
     return sampler.noise(energy, n_chains, rng)
 
 
@@ -167,19 +170,17 @@ def _states_after(
 ) -> Iterator[Chains]:
     """The chains after each of these numbers of steps of a walk."""
     if isinstance(sampler, MoveSampler):  # in stretches, which an engine runs as fast as the whole
-        moves, done, chains = moves_of(sampler, energy, n_steps), 0, None
-        engine = pick_engine(energy, moves, v, n_steps, rng)
+        moves, done, chains, engine = moves_of(sampler, energy, n_steps), 0, None, engine_for(energy.W, rng)
         for stop in stops:
-            part = moves.part(done, stop)
-            chains = run_moves(energy, part, v, stop - done, rng, given=chains, engine=engine).chains
+            chains = engine.run(energy, moves.part(done, stop), Walk(v, stop - done, given=chains), rng).chains
             v, done = chains.v, stop
             yield chains
         return
-    whole = sampler.at_once(energy, v, stops[0], rng)
+    whole = sampler.at_once(energy, Walk(v, stops[0]), rng)
     if whole is not None:
         yield whole.chains
         for done, stop in pairwise(stops):
-            whole = sampler.at_once(energy, v, stop - done, rng, given=whole.chains)
+            whole = sampler.at_once(energy, Walk(v, stop - done, given=whole.chains), rng)
             assert whole is not None
             yield whole.chains
         return

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from grbm.model import Base, Energy, base_for
 from grbm.randomness import Blocks, Rng, seed_of
-from grbm.samplers.chains import Chains, Ladder, Sampler, Step, StepInfo, Walked
-from grbm.samplers.engines import run_ladder, run_moves
+from grbm.samplers.chains import Chains, Ladder, Sampler, Step, StepInfo, Walk, Walked, top_of
+from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
 from grbm.samplers.sampling import run_chains
@@ -92,7 +92,7 @@ class ParallelTempering(Sampler):
         if v.ndim == 2:
             v = v.expand(self.n_replicas, *v.shape)
         ladder = energy.temper(self.betas().to(energy.W), base_for(self.base, energy))
-        return _target(self.sampler.start(ladder, v, rng))
+        return top_of(self.sampler.start(ladder, v, rng))
 
     def persistent(self, chains: Chains) -> Tensor:
         replicas: Chains = chains.state
@@ -153,30 +153,18 @@ class ParallelTempering(Sampler):
             v, h = (in_order(x, order) for x in (replicas.v, replicas.h))
             swapped = Chains(v, h, replicas.h_prob if stale else ladder.hidden_logits(v).sigmoid())
             replicas, accept_prob = move(swapped, t, rng)
-            return _target(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], swap_prob)
+            return top_of(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], swap_prob)
 
         return step
 
-    def at_once(
-        self,
-        energy: Energy,
-        v: Tensor,
-        n_steps: int,
-        rng: Rng,
-        *,
-        given: Chains | None = None,
-        burn_in: int | None = None,
-        probabilities: bool = False,
-    ) -> Walked | None:
+    def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
         if not isinstance(self.sampler, MoveSampler):
             return None
-        base = base_for(self.base, energy)
-        ladder = energy.temper(self.betas().to(energy.W), base)
-        moves = moves_of(self.sampler, ladder, n_steps)
-        replicas: Chains | None = None if given is None else given.state
+        v, ladder = walk.v, energy.temper(self.betas().to(energy.W), base_for(self.base, energy))
+        moves = moves_of(self.sampler, ladder, walk.n_steps)
+        replicas: Chains | None = None if walk.given is None else walk.given.state
         v = replicas.v if replicas is not None else v.expand(self.n_replicas, *v.shape) if v.ndim == 2 else v
-        options = {"given": replicas, "burn_in": burn_in, "probabilities": probabilities}
-        return run_ladder(energy, base, ladder, moves, v, n_steps, rng, **options)
+        return engine_for(energy.W, rng).run_ladder(ladder, moves, walk._replace(v=v, given=replicas), rng)
 
 
 Mover = Callable[[Chains, int, Rng], tuple[Chains, Tensor | None]]
@@ -191,10 +179,10 @@ def _mover(sampler: Sampler, ladder: Energy, n_steps: int) -> tuple[Mover, bool]
         moves = moves_of(sampler, ladder, n_steps)
 
         def walked(chains: Chains, t: int, rng: Rng) -> tuple[Chains, Tensor | None]:
-            found = run_moves(ladder, moves.part(t, t + 1), chains.v, 1, rng, given=chains)
+            found = engine_for(ladder.W, rng).run(ladder, moves.part(t, t + 1), Walk(chains.v, 1, given=chains), rng)
             return found.chains, found.accept_prob
 
-        return walked, not moves.mean_field and moves.adjust_from is None
+        return walked, moves.is_plain
     step = sampler.bind(ladder, n_steps)
 
     def stepped(chains: Chains, t: int, rng: Rng) -> tuple[Chains, Tensor | None]:
@@ -252,7 +240,3 @@ def even_out(betas: Tensor, swap_rate: Tensor, share: float, n_replicas: int | N
     even = np.interp(np.linspace(0, 1, n_replicas) * summed[-1], summed, old)
     even[0], even[-1] = 0.0, 1.0
     return torch.from_numpy(even if n_replicas != len(old) else old + share * (even - old))
-
-
-def _target(replicas: Chains) -> Chains:
-    return Chains(replicas.v[-1], replicas.h[-1], replicas.h_prob[-1], replicas)

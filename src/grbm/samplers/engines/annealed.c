@@ -13,10 +13,10 @@ typedef struct {
     float *tables;              // by chunk: (4, row), the tempered mu, gain, shrink and noise_std
     float *logits;              // by chunk: (chunk, row), those at beta = 1
     double *log_weight;         // (n_chains,)
-} Path;
+} AnnealedPath;
 
 // The logits at beta = 1: l = W'(v/var) + b
-static void all_logits(const Path *p) {
+static void all_logits(const AnnealedPath *p) {
     const Walk *w = &p->walk;
     for (int64_t j = 0; j < panels(w->n_hidden); j++) {
         const int64_t width = width_of(w->n_hidden, j);
@@ -30,7 +30,7 @@ static void all_logits(const Path *p) {
 
 // log_weight += F_low(v) - F_high(v), where F_beta = (1 - beta) E_0 + beta E_1 - sum of softplus(beta l). The difference
 // of two softplus is taken as (high - low) max(l, 0) + log((1 + exp(-high |l|))/(1 + exp(-low |l|))), without cancellation.
-static void weigh(const Path *p, double low, double high) {
+static void weigh(const AnnealedPath *p, double low, double high) {
     const Walk *w = &p->walk;
     vi lane = (vi){};
     for (int i = 0; i < L; i++) lane[i] = i;
@@ -57,7 +57,7 @@ static void weigh(const Path *p, double low, double high) {
 }
 
 // h ~ p(h | v) at beta, then v' ~ p(v | h) there
-static void step(const Path *p, float beta, uint32_t draw) {
+static void step(const AnnealedPath *p, float beta, uint32_t draw) {
     Walk w = p->walk;
     for (int64_t c = 0; c < w.n_chains; c++)
         for (int64_t j = 0; j < panels(w.n_hidden); j++)
@@ -83,7 +83,7 @@ static void step(const Path *p, float beta, uint32_t draw) {
 }
 
 static void part(const void *all, int64_t k) {
-    Path p = *(const Path *)all;
+    AnnealedPath p = *(const AnnealedPath *)all;
     Walk *w = &p.walk;
     const int64_t c = w->chunk, first = k * c, n = w->n_steps;
     w->n_chains = w->n_chains - first < c ? w->n_chains - first : c;
@@ -103,8 +103,8 @@ static void part(const void *all, int64_t k) {
     }
 }
 
-void grbm_anneal(const Path *all, int64_t threads) {
+void grbm_anneal(const AnnealedPath *all, int64_t threads) {
     share(part, all, (all->walk.n_chains + all->walk.chunk - 1) / all->walk.chunk, threads);
 }
 
-int64_t grbm_path_size(void) { return sizeof(Path); }
+HANDED(AnnealedPath)

@@ -29,6 +29,9 @@ typedef uint64_t vw __attribute__((vector_size(4 * L), aligned(4)));
 
 #define ALWAYS static inline __attribute__((always_inline))
 
+// A struct that Python hands over: structs.py reads its fields here in the source, and asks for its size to be sure.
+#define HANDED(S) int64_t grbm_size_of_##S(void) { return sizeof(S); }
+
 // What the compiler's vectors lack: the lower halves' product, the root, the smaller and the larger
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
 ALWAYS vw multiply(vw a, uint32_t m) { return (vw)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(m)); }

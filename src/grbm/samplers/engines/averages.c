@@ -153,4 +153,4 @@ static void part(const void *all, int64_t k) {
 
 void grbm_average(const Averages *all, int64_t threads) { share(part, all, (all->n + all->chunk - 1) / all->chunk, threads); }
 
-int64_t grbm_averages_size(void) { return sizeof(Averages); }
+HANDED(Averages)

@@ -52,4 +52,4 @@ static void block(const void *all, int64_t k) {
 
 void grbm_sweep(const Sweep *all, int64_t threads) { share(block, all, all->n_blocks, threads); }
 
-int64_t grbm_sweep_size(void) { return sizeof(Sweep); }
+HANDED(Sweep)

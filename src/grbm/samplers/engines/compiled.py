@@ -12,51 +12,29 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from grbm import forks
 from grbm.errors import UserError
 from grbm.files import cache_folder, keeping, kept
-from grbm.model import Energy
-from grbm.samplers.engines.structs import (
-    AnnealedPath,
-    Ascent,
-    Averages,
-    Descent,
-    Follower,
-    Given,
-    Ladder,
-    Noise,
-    Packing,
-    Phases,
-    Pool,
-    Sweep,
-    Table,
-    Walk,
-)
+from grbm.samplers.engines.structs import HEADERS, SOURCES, handed
 
-SOURCES = [
-    Path(__file__).with_name(f"{name}.c")
-    for name in ("native", "packing", "tempered", "annealed", "given", "collapsed", "averages", "learning", "noise")
-]
-CALLS = (
-    *("walk", "temper", "anneal", "walk_given", "sweep", "average", "lay", "pack", "pool", "ascend"),
-    *("learn", "descend", "draw"),
-)  # each takes the address of a struct, and a number of threads
-HEADERS = [Path(__file__).with_name(name) for name in ("arithmetic.h", "tiles.h", "steps.h")]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread"]
 
 
-def serves(energy: Energy) -> bool:
-    """Whether walks under ``energy`` can be run here."""
-    return serves_tensor(energy.W)
+def call(function: str, argument: Any, n: int | None = None) -> None:
+    """Call a function of the native code by the ``argument``, a struct, and a number: by default that of threads."""
+    code = library()
+    assert code is not None
+    getattr(code, function)(ctypes.byref(argument), ctypes.c_int64(n_threads() if n is None else n))
 
 
-def serves_tensor(x: Tensor) -> bool:
-    """Whether numbers such as those of ``x`` are for the native code."""
-    return x.device.type == "cpu" and x.dtype == torch.float32 and library() is not None
+def half() -> int:
+    """What "fast" multiplies: pairs of bfloat16 on vectors (1) or matrix units (2), or nothing but float32 (0)."""
+    code = library()
+    return 0 if code is None else int(code.grbm_half())
 
 
 @functools.cache
@@ -69,32 +47,14 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         loaded = ctypes.CDLL(str(_compiled()))
-        for size, kind in (
-            (loaded.grbm_size, Walk),
-            (loaded.grbm_ladder_size, Ladder),
-            (loaded.grbm_path_size, AnnealedPath),
-            (loaded.grbm_given_size, Given),
-            (loaded.grbm_sweep_size, Sweep),
-            (loaded.grbm_averages_size, Averages),
-            (loaded.grbm_packing_size, Packing),
-            (loaded.grbm_table_size, Table),
-            (loaded.grbm_pool_size, Pool),
-            (loaded.grbm_ascent_size, Ascent),
-            (loaded.grbm_phases_size, Phases),
-            (loaded.grbm_descent_size, Descent),
-            (loaded.grbm_follower_size, Follower),
-            (loaded.grbm_noise_size, Noise),
-        ):
-            if size() != ctypes.sizeof(kind):
+        for name, struct in handed().items():
+            if loaded[f"grbm_size_of_{name}"]() != ctypes.sizeof(struct):
                 raise OSError("it is not what was compiled")
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
         if wanted == "native":
             raise UserError(f"GRBM_ENGINE=native, but {_why(error)}.") from error
         logging.getLogger("grbm").warning("%s: chains run in plain PyTorch, several times slower.", _why(error))
         return None
-    for name in CALLS:
-        function = loaded[f"grbm_{name}"]
-        function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int64], None
     return loaded
 
 

@@ -12,11 +12,13 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from grbm.model import Energy
+from grbm.model import Energy, TemperedEnergy
 from grbm.options import Precision
-from grbm.randomness import Blocks, Philox
-from grbm.samplers.chains import Chains, Walked
+from grbm.randomness import Rng
+from grbm.samplers.chains import Chains, Walk, Walked
+from grbm.samplers.engines import cuda_ladder
 from grbm.samplers.engines.cuda_buffers import Buffers, Part, grid, product, set_for
+from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.kernels import LIMIT, acceptance, visible_tail
 from grbm.samplers.moves import Moves
 
@@ -147,52 +149,41 @@ def walker(shape: Shape) -> Walker:
         return Walker(shape)
 
 
-def run_moves(
-    energy: Energy,
-    moves: Moves,
-    v: Tensor,
-    n_steps: int,
-    rng: Blocks | Philox,
-    *,
-    given: Chains | None = None,
-    burn_in: int | None = None,
-    probabilities: bool = False,
-) -> Walked:
-    """`grbm.samplers.engines.run_moves` on a GPU, for what `serves` says. The host waits for nothing."""
-    C, N = v.shape
-    precision = energy.precision
-    M, W, device = energy.n_hidden, energy.W, energy.W.device
-    adjust_from = moves.adjust_from if moves.adjust_from is not None and moves.adjust_from < n_steps else None
-    shape = Shape(
-        n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
-        mean_field=moves.mean_field, probabilities=probabilities, given=given is not None,
-        adjust_from=adjust_from, temperature=moves.temperature if adjust_from is not None else 1.0,
-        joint=moves.joint and adjust_from is not None, precision=precision, device=device,
-    )  # fmt: skip
-    w = walker(shape)
-    sigma = w.begin(energy, rng, C)
-    w.shrink.copy_(moves.shrink)
-    w.noise_std.copy_(moves.noise_std / sigma)
-    w.u[0].copy_((v - energy.mu) / sigma)
-    if given is not None:
-        w.h[0].copy_(given.h)
-        w.p[0].copy_(given.h_prob)
-    with set_for(precision, device):
-        w.replay(w.run)
-    n_adjusted = 0 if adjust_from is None else n_steps - adjust_from
-    rng.draw += (given is None) + 2 * n_steps + n_adjusted
-    slot = n_steps % w.ring
-    last_v = energy.mu + sigma * w.u[slot]
-    chains = Chains(last_v, w.h[slot].to(W, copy=True), energy.hidden_logits(last_v).sigmoid())
-    accept_prob = w.accept_chain / n_adjusted if n_adjusted else None
-    accept_rate = None if accept_prob is None else accept_prob.mean()
-    if burn_in is None:
-        return Walked(chains, None, accept_prob, accept_rate)
-    sums = w.sums_in_v(energy.mu, sigma, C * (n_steps - burn_in))
-    return Walked(chains, sums, accept_prob, accept_rate)
+class Cuda(Engine):
+    """The kernels on a GPU: chains under one untempered energy, and ladders. The host waits for nothing."""
 
+    name = "fused"
 
-def serves(energy: Energy, moves: Moves, v: Tensor, n_steps: int) -> bool:
-    """Whether `run_moves` can do this walk: chains under one untempered energy."""
-    plain = not energy.is_tempered and v.ndim == 2
-    return plain and energy.W.is_cuda and energy.W.dtype == torch.float32
+    def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
+        v, n_steps, burn_in, probabilities, given = walk
+        if energy.is_tempered or v.ndim != 2:
+            return super().run(energy, moves, walk, rng)
+        (C, N), M, W = v.shape, energy.n_hidden, energy.W
+        adjust_from = moves.adjust_from if moves.adjust_from is not None and moves.adjust_from < n_steps else None
+        n_adjusted = 0 if adjust_from is None else n_steps - adjust_from
+        shape = Shape(
+            n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
+            mean_field=moves.mean_field, probabilities=probabilities, given=given is not None,
+            adjust_from=adjust_from, temperature=moves.temperature if n_adjusted else 1.0,
+            joint=moves.joint and n_adjusted > 0, precision=energy.precision, device=W.device,
+        )  # fmt: skip
+        w = walker(shape)
+        sigma = w.begin(energy, rng, C, (given is None) + 2 * n_steps + n_adjusted)
+        w.shrink.copy_(moves.shrink)
+        w.noise_std.copy_(moves.noise_std / sigma)
+        w.u[0].copy_((v - energy.mu) / sigma)
+        if given is not None:
+            w.h[0].copy_(given.h)
+            w.p[0].copy_(given.h_prob)
+        with set_for(energy.precision, W.device):
+            w.replay(w.run)
+        slot = n_steps % w.ring
+        last_v = energy.mu + sigma * w.u[slot]
+        chains = Chains(last_v, w.h[slot].to(W, copy=True), energy.hidden_logits(last_v).sigmoid())
+        accept_prob = w.accept_chain / n_adjusted if n_adjusted else None
+        accept_rate = None if accept_prob is None else accept_prob.mean()
+        sums = None if burn_in is None else w.sums_in_v(energy.mu, sigma, C * (n_steps - burn_in))
+        return Walked(chains, sums, accept_prob, accept_rate)
+
+    def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
+        return cuda_ladder.run_ladder(ladder, moves, walk, rng) if moves.is_plain else None

@@ -19,7 +19,8 @@ from torch import Tensor
 from grbm.model import Energy
 from grbm.moments import Moments, MomentSum
 from grbm.options import Precision
-from grbm.randomness import Blocks, Philox
+from grbm.randomness import Rng
+from grbm.samplers.engines.definition import counters
 from grbm.samplers.engines.kernels import LIMIT, hidden_fused, hidden_tail
 from grbm.samplers.engines.tile_table import Product, Tile, tile_for
 
@@ -88,11 +89,10 @@ class Buffers:
         """Room for what the tiles of h leave of a sum over hidden units, as many as any tile leaves."""
         return self.room(rows, triton.cdiv(self.n_hidden, self.tail["BN"]))
 
-    def begin(self, energy: Energy, rng: Blocks | Philox, n_chains: int) -> Tensor:
-        """Fill in where random numbers begin, V and c. Returns σ."""
-        philox = rng.philox(n_chains) if isinstance(rng, Blocks) else rng
-        signed = philox.key - (1 << 64) if philox.key >> 63 else philox.key
-        for place, number in enumerate((signed, philox.first_chain, philox.draw)):
+    def begin(self, energy: Energy, rng: Rng, n_chains: int, n_draws: int) -> Tensor:
+        """Fill in where the ``n_draws`` random numbers of each chain begin, V and c. Returns σ."""
+        key, *others = counters(rng, n_chains, n_draws).values()
+        for place, number in enumerate((key - (1 << 64) if key >> 63 else key, *others)):
             self.state[place].fill_(number)  # a kernel's argument, where a copy from the host would wait
         sigma = energy.var.sqrt()
         V = (energy.W / sigma[:, None]).clamp(-LIMIT.value, LIMIT.value)

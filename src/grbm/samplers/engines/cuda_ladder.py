@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import torch
 import triton
-from torch import Tensor
 
-from grbm.model import Base, Energy, TemperedEnergy
+from grbm.model import TemperedEnergy
 from grbm.options import Precision
-from grbm.randomness import Blocks, Philox
-from grbm.samplers.chains import Chains, Swaps, Walked
+from grbm.randomness import Rng
+from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines.cuda_buffers import Buffers, grid, product, set_for
 from grbm.samplers.engines.kernels import LIMIT, differences, swap, visible_tail
 from grbm.samplers.moves import Moves
@@ -107,27 +106,16 @@ def walker(shape: Shape) -> Walker:
         return Walker(shape)
 
 
-def run_ladder(
-    energy: Energy,
-    base: Base,
-    ladder: TemperedEnergy,
-    moves: Moves,
-    v: Tensor,
-    n_steps: int,
-    rng: Blocks | Philox,
-    *,
-    given: Chains | None = None,
-    burn_in: int | None = None,
-    probabilities: bool = False,
-) -> Walked:
-    """A walk of `ParallelTempering`, as `grbm.samplers.engines.run_ladder`; the host waits for nothing."""
-    (R, C, N), M, device = v.shape, energy.n_hidden, energy.W.device
+def run_ladder(ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
+    """A walk of `ParallelTempering`, as `Engine.run_ladder`; the host waits for nothing."""
+    v, n_steps, burn_in, probabilities, given = walk
+    energy, base, (R, C, N), M = ladder.untempered, ladder.base, v.shape, ladder.n_hidden
     shape = Shape(
         n_replicas=R, n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
-        probabilities=probabilities, given=given is not None, precision=energy.precision, device=device,
+        probabilities=probabilities, given=given is not None, precision=energy.precision, device=energy.W.device,
     )  # fmt: skip
     w = walker(shape)
-    sigma = w.begin(energy, rng, C)
+    sigma = w.begin(energy, rng, C, (given is None) + 4 * n_steps)
     w.beta.copy_(ladder.beta.flatten())
     w.gaps.copy_(ladder.beta.flatten().diff())
     w.offset.copy_(((ladder.mu - energy.mu) / sigma).view(R, N))
@@ -141,20 +129,11 @@ def run_ladder(
         w.h.view(R, C, M).copy_(given.h)
         if w.p is not None:
             w.p.view(R, C, M).copy_(given.h_prob)
-    with set_for(energy.precision, device):
+    with set_for(energy.precision, energy.W.device):
         w.replay(w.run)
-    rng.draw += (given is None) + 4 * n_steps
     last_v = energy.mu + sigma * w.u.view(R, C, N)
     h = w.h.view(R, C, M).to(energy.W, copy=True)
     replicas = Chains(last_v, h, ladder.hidden_logits(last_v).sigmoid())
-    top = Chains(replicas.v[-1], replicas.h[-1], replicas.h_prob[-1], replicas)
     swaps = Swaps(w.accepted.sum(1).double(), n_steps * C) if n_steps else None
-    if burn_in is None:
-        return Walked(top, None, swaps=swaps)
-    return Walked(top, w.sums_in_v(energy.mu, sigma, C * (n_steps - burn_in)), swaps=swaps)
-
-
-def serves(energy: Energy, moves: Moves) -> bool:
-    """Whether replicas that move so can be walked together here: moves that nothing rejects, driven by draws of h."""
-    plain = moves.adjust_from is None and not moves.mean_field
-    return plain and not energy.is_tempered and energy.W.is_cuda and energy.W.dtype == torch.float32
+    sums = None if burn_in is None else w.sums_in_v(energy.mu, sigma, C * (n_steps - burn_in))
+    return Walked(top_of(replicas), sums, swaps=swaps)

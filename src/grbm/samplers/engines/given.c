@@ -57,4 +57,4 @@ void grbm_walk_given(const Given *all, int64_t threads) {
     share(part, all, (all->walk.n_chains + all->walk.chunk - 1) / all->walk.chunk, threads);
 }
 
-int64_t grbm_given_size(void) { return sizeof(Given); }
+HANDED(Given)

@@ -201,8 +201,4 @@ void grbm_descend(const Descent *d, int64_t threads) {
     share(follow, d, parts, threads);
 }
 
-int64_t grbm_phases_size(void) { return sizeof(Phases); }
-int64_t grbm_descent_size(void) { return sizeof(Descent); }
-int64_t grbm_follower_size(void) { return sizeof(Follower); }
-int64_t grbm_pool_size(void) { return sizeof(Pool); }
-int64_t grbm_ascent_size(void) { return sizeof(Ascent); }
+HANDED(Sums) HANDED(Phases) HANDED(Descent) HANDED(Follower) HANDED(Pool) HANDED(Ascent)

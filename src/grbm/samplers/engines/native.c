@@ -96,7 +96,7 @@ void grbm_walk(const Walk *all, int64_t threads) {
     share(part, all, all->n_replicas * ((all->n_chains + all->chunk - 1) / all->chunk), threads);
 }
 
-int64_t grbm_size(void) { return sizeof(Walk); }
+HANDED(Walk)
 
 // How "fast" multiplies: on matrix units, else on vectors where they multiply pairs of bfloat16 faster than floats. Intel's
 // take twice as long for them (83 GFLOP/s against 170 for floats), AMD's half as long.

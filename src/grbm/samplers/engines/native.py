@@ -1,19 +1,21 @@
-"""The walk in native code (`native.c`), for float32 on a CPU."""
+"""Walks in native code (the C files beside this one), for float32 on a CPU."""
 
-import ctypes
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from grbm import memory
-from grbm.model import Energy
+from grbm.model import Base, Energy, TemperedEnergy
 from grbm.moments import Moments, MomentSum
-from grbm.randomness import Blocks, Philox, n_blocks
-from grbm.samplers.chains import Chains, Walked
-from grbm.samplers.engines.compiled import library, n_threads
-from grbm.samplers.engines.native_packing import FEW, PANEL, Room, Rows, addresses, constants, lay, padded
-from grbm.samplers.engines.structs import Walk
+from grbm.randomness import Rng, n_blocks
+from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
+from grbm.samplers.engines import compiled, structs
+from grbm.samplers.engines.compiled import call
+from grbm.samplers.engines.definition import Engine, Measured, counters
+from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Room, Rows, addresses, constants, lay, padded
 from grbm.samplers.moves import Moves
 
 
@@ -34,6 +36,13 @@ def starts(energy: Energy, v: Tensor, given: Chains | None = None) -> dict[str, 
     return {f"start_{name}": x.to(energy.W).contiguous() for name, x in found.items()}
 
 
+def together(C: int, n_blocks: int, summed: bool) -> int:
+    """Chains that are walked together: a block where sums are wanted, else what keeps threads and caches busy."""
+    if C < 1 or C % n_blocks:
+        raise ValueError(f"{C} chains cannot be shared evenly by {n_blocks} blocks.")
+    return C // n_blocks if summed else min(64, -(-C // compiled.n_threads()))
+
+
 def sums_for(n_blocks: int, N: int, M: int) -> dict[str, Tensor]:
     """Where a walk leaves its sums by block, in rows."""
     v_row, h_row = padded(N), padded(M)
@@ -48,44 +57,40 @@ def summed(sums: dict[str, Tensor], count: int, M: int) -> MomentSum:
     return MomentSum.of(Moments(v, v2, h, vh), count)
 
 
-class Frame(NamedTuple):
+def walk_of(
+    C: int, N: int, M: int, n_steps: int, chunk: int, *, n_replicas: int = 1, temperature: float = 1.0, **fields: Any
+) -> Any:
+    """A struct Walk of these sizes; what is not among the ``fields`` is 0."""
+    return structs.Walk(
+        n_replicas=n_replicas, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps, v_row=padded(N),
+        h_row=padded(M), temperature=temperature, **fields,
+    )  # fmt: skip
+
+
+class Plan(NamedTuple):
     """A walk without its numbers: its sizes, and the memory that it works in, which no other walk may use meanwhile."""
 
-    walk: Walk
+    walk: Any  # struct Walk
     room: Room
     n_draws: int  # of the counter-based numbers
 
     @classmethod
-    def of(
-        cls,
-        shape: Sequence[int],
-        M: int,
-        moves: Moves,
-        n_steps: int,
-        n_blocks: int,
-        *,
-        draw_start: bool,
-        burn_in: int | None,
-        probabilities: bool,
-        half: int,
-    ) -> "Frame":
-        """For chains of ``shape`` ([R,] C, N) and M hidden units; raises ValueError for sizes that C cannot work on."""
-        *_, C, N = shape
-        R, T = (shape[0] if len(shape) == 3 else 1), len(moves.shrink)
-        v_row, h_row = padded(N), padded(M)
-        if C < 1 or C % n_blocks:
-            raise ValueError(f"{C} chains cannot be shared evenly by {n_blocks} blocks.")
+    def of(cls, energy: Energy, moves: Moves, walk: Walk, n_blocks: int) -> "Plan":
+        """For a walk in so many blocks; raises ValueError for sizes that C cannot work on."""
+        *replicas, C, N = walk.v.shape
+        R, T, n_steps, M = math.prod(replicas), len(moves.shrink), walk.n_steps, energy.n_hidden
+        half = half_of(energy)
+        v_row, h_row, draw_start = padded(N), padded(M), walk.given is None
+        chunk = together(C, n_blocks, walk.burn_in is not None)
         if len(moves.noise_std) != T or (T not in (1, n_steps) and n_steps > 0):
             raise ValueError(f"A walk of {n_steps} steps needs as many moves or one for all, got {T}.")
-        if R > 1 and burn_in is not None:
+        if R > 1 and walk.burn_in is not None:
             raise ValueError("Replicas cannot be summed; sum those at one temperature.")
-        # What is walked together: a block where sums are wanted, else what keeps threads and caches busy.
-        chunk = C // n_blocks if burn_in is not None else min(64, -(-C // n_threads()))
         parts = -(-C // chunk)
         ring = min(n_steps + 1, max(2, -(-384 // chunk)))  # states enough for one efficient product
         adjust_from = n_steps if moves.adjust_from is None else min(n_steps, moves.adjust_from)
         adjusted = adjust_from < n_steps
-        p_slots = ring if moves.mean_field or probabilities or adjusted else 1
+        p_slots = ring if moves.mean_field or walk.probabilities or adjusted else 1
 
         n = R * parts * chunk  # states held at a time
         sizes = {"v": ring * n * v_row, "h": ring * n * h_row, "p": p_slots * n * h_row}
@@ -95,14 +100,13 @@ class Frame(NamedTuple):
             sizes |= {"old_mean": n * v_row, "free_energy": n, "old_free_energy": n}
             sizes |= {"log_p": n, "old_log_p": n} if moves.joint else {}
         room = Room.of(sizes)
-        walk = Walk(
-            n_replicas=R, n_chains=C, chunk=chunk, n_visible=N, n_hidden=M, n_steps=n_steps,
-            burn_in=n_steps if burn_in is None else burn_in, adjusted=adjusted, adjust_from=adjust_from,
-            mean_field=moves.mean_field, probabilities=probabilities, draw_start=draw_start,
-            keep_p=p_slots == ring, v_row=v_row, h_row=h_row, ring=ring, move_row=R * v_row if T > 1 else 0,
+        struct = walk_of(
+            C, N, M, n_steps, chunk, n_replicas=R, burn_in=n_steps if walk.burn_in is None else walk.burn_in,
+            adjusted=adjusted, adjust_from=adjust_from, mean_field=moves.mean_field, probabilities=walk.probabilities,
+            draw_start=draw_start, keep_p=p_slots == ring, ring=ring, move_row=R * v_row if T > 1 else 0,
             half=half, temperature=moves.temperature, **room.at,
         )  # fmt: skip
-        return cls(walk, room, draw_start + 2 * n_steps + (n_steps - adjust_from))
+        return cls(struct, room, draw_start + 2 * n_steps + (n_steps - adjust_from))
 
     def results(self, summed: bool) -> dict[str, Tensor]:
         """What the walk leaves behind, to be filled by it."""
@@ -112,10 +116,8 @@ class Frame(NamedTuple):
         out = {"last_v": memory.empty(*chains, w.n_visible)}
         out |= {name: memory.empty(*chains, w.n_hidden) for name in ("last_h", "last_p")}
         if w.adjusted:
-            out |= {
-                "accept": memory.empty(w.n_replicas * parts, w.n_steps),
-                "accept_chain": memory.empty(*chains).zero_(),
-            }
+            out["accept"] = memory.empty(w.n_replicas * parts, w.n_steps)
+            out["accept_chain"] = memory.empty(*chains).zero_()
         return out | sums_for(parts, w.n_visible, w.n_hidden) if summed else out
 
     def accept_rate(self, out: dict[str, Tensor]) -> Tensor | None:
@@ -132,46 +134,142 @@ class Frame(NamedTuple):
             setattr(self.walk, name, value)
 
 
-def half_of(energy: Energy, native: ctypes.CDLL) -> int:
+def half_of(energy: Energy) -> int:
     """What walks under ``energy`` are told of products in half precision: 0 where there are none."""
-    wanted = energy.precision == "fast" and not energy.is_tempered and energy.n_visible > FEW
-    return native.grbm_half() if wanted else 0
+    return compiled.half() if energy.precision == "fast" and not energy.is_tempered and energy.n_visible > FEW else 0
 
 
-def run_moves(
-    energy: Energy,
-    moves: Moves,
-    v: Tensor,
-    n_steps: int,
-    rng: Blocks | Philox,
-    *,
-    given: Chains | None = None,
-    burn_in: int | None = None,
-    probabilities: bool = False,
-    code: ctypes.CDLL | None = None,
-) -> Walked:
-    """`grbm.samplers.engines.run_moves` for float32 on a CPU. ``code`` is by default `library`."""
-    native = code or library()
-    assert native is not None
-    frame = Frame.of(
-        v.shape, energy.n_hidden, moves, n_steps, n_blocks(rng), draw_start=given is None, burn_in=burn_in,
-        probabilities=probabilities, half=half_of(energy, native),
-    )  # fmt: skip
-    walk, R = frame.walk, frame.walk.n_replicas
-    C, N = walk.n_chains, walk.n_visible
-    philox = rng.philox(C) if isinstance(rng, Blocks) else rng
-    start, tables, out = starts(energy, v, given), lay(rows_of(moves, N, R)), frame.results(burn_in is not None)
-    frame.fill(
-        key=philox.key, first_chain=philox.first_chain, first_draw=philox.draw, **tables.at,
-        **constants(energy, R, walk.half > 0), **addresses(start), **addresses(out),
-    )  # fmt: skip
-    native.grbm_walk(ctypes.byref(walk), n_threads())
-    rng.draw += frame.n_draws
+class Native(Engine):
+    """The native code."""
 
-    chains = Chains(*(out[name].view(*v.shape[:-1], -1) for name in ("last_v", "last_h", "last_p")))
-    accept_prob, accept_rate = None, frame.accept_rate(out)
-    if accept_rate is not None:
-        accept_prob = (out["accept_chain"] / (n_steps - walk.adjust_from)).view(v.shape[:-1])
-        accept_rate = accept_rate.view(v.shape[:-2])
-    sums = None if burn_in is None else summed(out, C * (n_steps - burn_in), energy.n_hidden)
-    return Walked(chains, sums, accept_prob, accept_rate)
+    name = "native"
+
+    def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
+        v, given = walk.v, walk.given
+        plan = Plan.of(energy, moves, walk, n_blocks(rng))
+        struct, R, C = plan.walk, plan.walk.n_replicas, plan.walk.n_chains
+        start, tables = starts(energy, v, given), lay(rows_of(moves, struct.n_visible, R))
+        out = plan.results(walk.burn_in is not None)
+        plan.fill(
+            **tables.at, **constants(energy, R, struct.half > 0), **addresses(start), **addresses(out),
+            **counters(rng, C, plan.n_draws),
+        )  # fmt: skip
+        call("grbm_walk", struct)
+
+        chains = Chains(*(out[name].view(*v.shape[:-1], -1) for name in ("last_v", "last_h", "last_p")))
+        accept_prob, accept_rate = None, plan.accept_rate(out)
+        if accept_rate is not None:
+            accept_prob = (out["accept_chain"] / (walk.n_steps - struct.adjust_from)).view(v.shape[:-1])
+            accept_rate = accept_rate.view(v.shape[:-2])
+        sums = None if walk.burn_in is None else summed(out, C * (walk.n_steps - walk.burn_in), struct.n_hidden)
+        return Walked(chains, sums, accept_prob, accept_rate)
+
+    def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
+        if not moves.is_plain:
+            return None
+        energy, base, n_steps, given = ladder.untempered, ladder.base, walk.n_steps, walk.given
+        is_summed = walk.burn_in is not None
+        (R, C, N), M = walk.v.shape, energy.n_hidden
+        v_row, h_row, chunk = padded(N), padded(M), together(C, n_blocks(rng), is_summed)
+        parts = -(-C // chunk)
+        slots = max(1, min(n_steps + 1, -(-384 // chunk))) if is_summed else 1  # enough for one efficient product
+
+        n = parts * chunk  # chains held
+        sizes = {"v": slots * n * v_row, "h": slots * n * h_row, "p": slots * n * h_row}
+        room = Room.of(sizes | {"mean": n * v_row, "log_q": n, "tile": n * PANEL})
+        held = Room.of({"v": R * n * v_row, "h": R * n * h_row, "p": R * n * h_row, "difference": R * n})
+        start = starts(energy, walk.v, given)
+        out = {"last_v": memory.empty(R, C, N), "last_h": memory.empty(R, C, M), "last_p": memory.empty(R, C, M)}
+        if is_summed:
+            out |= sums_for(parts, N, M)
+        tables = lay(rows_of(moves, N, R) | {"plain_b": Rows(energy.b, M, h_row)})
+        own = lay({
+            "gaps": Rows(ladder.beta.flatten().diff(), R - 1, R - 1),
+            "base_mean": Rows(base.mean, N, v_row),
+            "base_inverse_var": Rows(base.var, N, v_row, kind=INVERSE),
+            "plain_mu": Rows(energy.mu, N, v_row),
+            "plain_inverse_var": Rows(energy.var, N, v_row, kind=INVERSE),
+        })  # fmt: skip
+        accepted = torch.empty(parts, R - 1, dtype=torch.int64)
+        struct = walk_of(
+            C, N, M, n_steps, chunk, n_replicas=R, burn_in=n_steps if walk.burn_in is None else walk.burn_in,
+            adjust_from=n_steps, probabilities=walk.probabilities, draw_start=given is None, ring=slots,
+            move_row=R * v_row if len(moves.shrink) > 1 else 0, temperature=moves.temperature,
+            **constants(ladder, R, False), **tables.at, **room.at, **addresses(start), **addresses(out),
+            **counters(rng, C, (given is None) + 4 * n_steps),
+        )  # fmt: skip
+        call("grbm_temper", structs.Ladder(struct, **own.at, **held.at, accepted=accepted.data_ptr()))
+
+        replicas = Chains(out["last_v"], out["last_h"], out["last_p"])
+        sums = None if walk.burn_in is None else summed(out, C * (n_steps - walk.burn_in), M)
+        swaps = Swaps(accepted.sum(0).double(), n_steps * C) if n_steps else None
+        return Walked(top_of(replicas), sums, swaps=swaps)
+
+    def run_given(
+        self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
+    ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
+        v, given, n_steps = walk.v, walk.given, walk.n_steps
+        if v.ndim != 2 or v.dtype != energy.W.dtype or energy.is_tempered or not len(v) or len(v) % n_blocks(rng):
+            return None
+        (C, N), M, chunk = v.shape, energy.n_hidden, together(len(v), 1, summed=False)
+        v_row, h_row = padded(N), padded(M)
+
+        def rows(x: Tensor, row: int = v_row) -> Tensor:
+            return functional.pad(x, (0, row - x.shape[-1])).contiguous()
+
+        tensors = {
+            "v": rows(starts(energy, v)["start_v"]),
+            "h": memory.empty(C, h_row) if given is None else rows(given.h, h_row),
+            "p": memory.empty(C, h_row) if given is None else rows(given.h_prob, h_row),
+            "mean": memory.empty(C, v_row).zero_(),
+            "log_q": memory.empty(C),
+            "tile": memory.empty(C, PANEL),
+        }
+        own = dict(zip(("given", "share", "std"), map(rows, measured), strict=True))
+        own |= {"noise": memory.empty(C, v_row), "zero": memory.empty(chunk, v_row).zero_()}
+        own["one"] = memory.empty(v_row).fill_(1)
+        if walk.burn_in is not None:
+            own |= {name: torch.zeros(C, v_row, dtype=torch.float64) for name in ("total", "squares")}
+        struct = walk_of(
+            C, N, M, n_steps, chunk, draw_start=given is None, **constants(energy, 1, False), **addresses(tensors),
+            **counters(rng, C, (given is None) + 2 * n_steps),
+        )  # fmt: skip
+        call("grbm_walk_given", structs.Given(struct, walk.burn_in or 0, **addresses(own)))
+        chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
+        return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
+
+    def anneal(
+        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool
+    ) -> tuple[Tensor, Tensor] | None:
+        (C, N), M, n_steps, chunk = v.shape, energy.n_hidden, len(betas) - 1, together(len(v), 1, summed=False)
+        v_row, h_row = padded(N), padded(M)
+        states = {"v": functional.pad(starts(energy, v)["start_v"], (0, v_row - N)).contiguous()}
+        room = Room.of({"h": C * h_row, "mean": C * v_row, "log_q": C, "tile": C * PANEL})
+        rooms = Room.of({"tables": -(-C // chunk) * 4 * v_row, "logits": C * h_row})
+        of_base = {"base_mean": Rows(base.mean, N, v_row), "base_inverse_var": Rows(base.var, N, v_row, kind=INVERSE)}
+        bases = lay(of_base)
+        own = {"betas": betas.double().contiguous(), "log_weight": torch.empty(C, dtype=torch.float64)}
+        struct = walk_of(
+            C, N, M, n_steps, chunk, **constants(energy, 1, False), **room.at, **addresses(states),
+            **counters(rng, C, 2 * n_steps),
+        )  # fmt: skip
+        call("grbm_anneal", structs.AnnealedPath(struct, back=back, **rooms.at, **bases.at, **addresses(own)))
+        return own["log_weight"], states["v"][:, :N].contiguous()
+
+    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:
+        C, M = h.shape
+
+        def blocks(x: Tensor, padding: float) -> Tensor:
+            """(C, M) as blocks (C/64, M, 64)."""
+            whole = functional.pad(x, (0, 0, 0, -C % PANEL), value=padding)
+            return whole.view(-1, PANEL, M).mT.contiguous()
+
+        J, new = J.contiguous(), blocks(h, 0.0)
+        tensors = {"J": J, "bar": blocks(bar, torch.inf), "h": new, "field": torch.empty_like(new)}
+        call("grbm_sweep", structs.Sweep(M, len(new), **addresses(tensors)))
+        return new.mT.reshape(-1, M)[:C].contiguous()
+
+    def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
+        out = memory.empty(*shape)
+        call("grbm_draw", structs.Noise(*shape, kind == "uniform", **counters(rng, shape[0], 1), out=out.data_ptr()))
+        return out

@@ -1,6 +1,5 @@
 """Free energies of many states and weighted means over them in native code (`averages.c`), in float64."""
 
-import ctypes
 import math
 
 import torch
@@ -9,8 +8,9 @@ from torch.nn import functional
 
 from grbm.model import Energy
 from grbm.moments import Moments
-from grbm.samplers.engines.compiled import library, n_threads
-from grbm.samplers.engines.structs import Averages
+from grbm.samplers.engines import structs
+from grbm.samplers.engines.compiled import call, library
+from grbm.samplers.engines.native_packing import addresses
 
 CHUNK = 256  # states of a part: its probabilities stay in a cache, and sums are those of any number of threads
 LARGEST = 1 << 17  # weights; larger products are better left to PyTorch
@@ -26,8 +26,6 @@ def serves(energy: Energy) -> bool:
 
 def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, Moments]:
     """F(v) of states v (n, N), (n,), and means with weights exp(−F)/q, or with equal ones where ``log_q`` is None."""
-    native = library()
-    assert native is not None
     (n, N), M = v.shape, energy.n_hidden
     padding, parts = -M % LANES, -(-n // CHUNK)
     v, h_row = v.contiguous(), M + padding
@@ -46,8 +44,7 @@ def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, M
         "sum_vh": v.new_empty(parts, N, h_row),
     }
     sizes = {"n": n, "chunk": CHUNK, "n_visible": N, "n_hidden": M, "h_row": h_row, "weighted": log_q is not None}
-    every = Averages(**sizes, **{name: x.data_ptr() for name, x in tensors.items()})
-    native.grbm_average(ctypes.byref(every), n_threads())
+    call("grbm_average", structs.Averages(**sizes, **addresses(tensors)))
     free_energy, top = tensors["free_energy"], tensors["top"]
     shares = (top - (math.log(n) if log_q is None else (-free_energy - log_q).logsumexp(0))).exp()
     means = (torch.tensordot(shares, tensors[name], 1) for name in ("sum_v", "sum_v2", "sum_h", "sum_vh"))

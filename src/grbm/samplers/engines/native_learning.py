@@ -1,7 +1,9 @@
-"""Moments pooled and turned into the gradient in native code (`learning.c`), each number of theirs read once."""
+"""Learning in native code (`learning.c`): moments pooled and turned into the gradient, steps, whole updates."""
 
-import ctypes
 from collections.abc import Iterable
+from ctypes import addressof
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -9,9 +11,15 @@ from torch import Tensor
 from grbm import memory
 from grbm.model import GRBM, Energy
 from grbm.moments import MomentSum, Pooled
-from grbm.samplers.engines.compiled import library, n_threads
-from grbm.samplers.engines.native_packing import padded
-from grbm.samplers.engines.structs import Ascent, Descent, Follower, Pool, Sums
+from grbm.randomness import Blocks, n_blocks
+from grbm.samplers.chains import Walk
+from grbm.samplers.engines import compiled, structs
+from grbm.samplers.engines.compiled import call
+from grbm.samplers.engines.definition import counters
+from grbm.samplers.engines.native import Plan, half_of, rows_of, starts, summed, sums_for
+from grbm.samplers.engines.native_packing import FEW, Packer, Rows, Tables, addresses, padded, parameters, weights
+from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.moves import Moves
 
 TOGETHER = 16  # as ROWS_TOGETHER in learning.c
 
@@ -21,26 +29,21 @@ def serves(*tensors: Tensor) -> bool:
     fit = all(
         x.device.type == "cpu" and x.dtype == torch.float32 and (x.ndim == 0 or x.stride(-1) == 1) for x in tensors
     )
-    return fit and library() is not None
+    return fit and compiled.library() is not None
 
 
-def sums_in(sums: MomentSum) -> Sums:
-    """Where they lie."""
+def sums_in(sums: MomentSum) -> Any:
+    """Where they lie, as a struct Sums."""
     v, v2, h, vh = sums.sums
-    return Sums(
-        len(v), v.stride(0), v2.stride(0), h.stride(0), vh.stride(0), vh.stride(1),
-        v.data_ptr(), v2.data_ptr(), h.data_ptr(), vh.data_ptr(),
-    )  # fmt: skip
+    rows = len(v), v.stride(0), v2.stride(0), h.stride(0), vh.stride(0), vh.stride(1)
+    return structs.Sums(*rows, v.data_ptr(), v2.data_ptr(), h.data_ptr(), vh.data_ptr())
 
 
 def pool(data: MomentSum, chains: MomentSum, places: dict[str, Tensor]) -> None:
     """Fill ``places`` with the difference of both by moment, and with sums of v and h at data and v² under chains."""
-    native = library()
-    assert native is not None
     N, M = data.sums.vh.shape[1:]
-    pointers = {name: places[name].data_ptr() for name in ("v", "v2", "h", "vh", "data_v", "data_h", "chains_v2")}
-    every = Pool(N, M, data.count, chains.count, sums_in(data), sums_in(chains), **pointers)
-    native.grbm_pool(ctypes.byref(every), n_threads())
+    wanted = {name: places[name] for name in ("v", "v2", "h", "vh", "data_v", "data_h", "chains_v2")}
+    call("grbm_pool", structs.Pool(N, M, data.count, chains.count, sums_in(data), sums_in(chains), **addresses(wanted)))
 
 
 def gradients(model: GRBM) -> dict[str, Tensor]:
@@ -54,24 +57,22 @@ def gradients(model: GRBM) -> dict[str, Tensor]:
     return grads
 
 
+def room_for(N: int, M: int) -> dict[str, Tensor]:
+    """Memory of a struct Ascent; the norm's square comes to lie in the first of ``squares``."""
+    h_row, parts = padded(M), -(-N // TOGETHER)
+    room = {name: memory.empty(h_row).zero_() for name in ("slope_b", "offset_h")}
+    return room | {"columns": memory.empty(parts, h_row), "squares": torch.empty(parts, dtype=torch.float64)}
+
+
 def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool) -> Tensor:
     """`grbm.descent.set_gradients` for float32 on a CPU."""
-    native = library()
-    assert native is not None
-    N, M = energy.n_visible, energy.n_hidden
-    h_row, parts = padded(M), -(-N // TOGETHER)
+    (N, M), room = energy.W.shape, room_for(*energy.W.shape)
     assert pooled.difference is not None
-    squares = torch.empty(parts, dtype=torch.float64)
-    room = {name: memory.empty(h_row).zero_() for name in ("slope_b", "offset_h")}
-    room["columns"] = memory.empty(parts, h_row)
     tensors = pooled.difference._asdict() | gradients(model) | room | {
-        "data_v": pooled.data_v, "data_h": pooled.data_h, "squares": squares,
-        "W": energy.W, "mu": energy.mu, "var": energy.var,
+        "data_v": pooled.data_v, "data_h": pooled.data_h, "W": energy.W, "mu": energy.mu, "var": energy.var,
     }  # fmt: skip
-    pointers = {name: x.data_ptr() for name, x in tensors.items()}
-    every = Ascent(N, M, h_row, centred, pooled.scale, pooled.n_data, None, **pointers)
-    native.grbm_ascend(ctypes.byref(every), n_threads())
-    return squares[0].sqrt().float()
+    call("grbm_ascend", structs.Ascent(N, M, padded(M), centred, pooled.scale, pooled.n_data, **addresses(tensors)))
+    return room["squares"][0].sqrt().float()
 
 
 def descend(followers: Iterable[tuple[Tensor, float, float]], clip: float) -> None:
@@ -79,10 +80,117 @@ def descend(followers: Iterable[tuple[Tensor, float, float]], clip: float) -> No
 
     ``followers`` are (x, rate, least), contiguous and of float32 as their gradients are.
     """
-    native = library()
-    assert native is not None
     following = [(x, x.grad, rate, least) for x, rate, least in followers if x.grad is not None]
-    every = [Follower(x.numel(), x.data_ptr(), grad.data_ptr(), *numbers) for x, grad, *numbers in following]
-    held = (Follower * len(every))(*every)
-    native.grbm_descend(ctypes.byref(Descent(len(every), ctypes.addressof(held), clip)), n_threads())
+    every = [structs.Follower(x.numel(), x.data_ptr(), grad.data_ptr(), *numbers) for x, grad, *numbers in following]
+    held = (structs.Follower * len(every))(*every)
+    call("grbm_descend", structs.Descent(len(every), addressof(held), clip))
     torch.autograd.graph.increment_version([x for pair in following for x in pair[:2]])
+
+
+class Learned(NamedTuple):
+    """What an update's phases leave to learning, with the gradient in the model."""
+
+    v: Tensor  # the chains' last visible units (C, N)
+    sums: MomentSum  # under the chains
+    pooled: Pooled
+    grad_norm: Tensor
+
+
+class _Prepared(NamedTuple):
+    """What stays from update to update: structs, and the memory that they point to."""
+
+    plans: tuple[Plan, Plan]  # at the data and of the chains: the walks in ``phases``
+    kept: dict[str, Tensor]  # what the chains' walk writes and nobody asks for afterwards, but the acceptance by step
+    room: dict[str, Tensor]
+    packer: Packer
+    tables: Tables
+    pool: Any  # struct Pool
+    phases: Any  # struct Phases
+
+
+_prepared: WeakKeyDictionary[GRBM, tuple[object, _Prepared]] = WeakKeyDictionary()  # with the sizes they follow from
+
+
+def learn(
+    model: GRBM, energy: Energy, moves: Moves, data: Walk, walk: Walk, rng: Blocks, first: int, *, centred: bool
+) -> Learned:
+    """Make an update's phases and its gradient: the same numbers as by two walks, `pool` and `set_gradients`.
+
+    The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is.
+    """
+    of_moves = moves.shrink.shape, moves.noise_std.shape, *moves[2:]
+    of_walks = data.v.shape, *data[1:], walk.v.shape, *walk[1:], compiled.n_threads()
+    sizes = energy.W.shape, of_moves, of_walks, n_blocks(rng), half_of(energy), centred
+    known, every = _prepared.get(model, (None, None))
+    if every is None or known != sizes:
+        forget(model)  # before as much memory is taken again
+        every = _prepare(energy, moves, data, walk, n_blocks(rng), centred)
+        _prepared[model] = sizes, every
+    (_, chains), room, ascent = every.plans, every.room, every.phases.ascent
+    assert walk.burn_in is not None
+    n_data, count = len(data.v), len(walk.v) * (walk.n_steps - walk.burn_in)
+
+    sums = sums_for(n_blocks(rng), energy.n_visible, energy.n_hidden)
+    found, last_v = summed(sums, count, energy.n_hidden), memory.empty(*walk.v.shape)
+    every.packer.pack(energy)
+    every.tables.lay(_rows(energy, moves))
+    begins = [starts(energy, x)["start_v"] for x in (data.v, walk.v)]
+    for plan, x, n_draws in zip(every.plans, begins, (0, chains.n_draws), strict=True):
+        plan.fill(start_v=x.data_ptr(), **counters(rng, len(x), n_draws))
+    every.phases.data.first_draw = first
+    chains.fill(last_v=last_v.data_ptr(), **addresses(sums))
+    every.pool.chains = sums_in(found)
+    tensors = gradients(model) | {"W": energy.W, "mu": energy.mu, "var": energy.var}
+    for name, address in addresses(tensors).items():
+        setattr(ascent, name, address)
+    call("grbm_learn", every.phases)
+
+    rate = chains.accept_rate(every.kept)
+    pooled = Pooled(
+        difference=None,
+        scale=ascent.scale,
+        data_v=room["data_v"],
+        data_h=room["data_h"],
+        n_data=n_data,
+        mean_v2=room["chains_v2"].float() / count,
+        mean_h=room["data_h"].float() / n_data,
+        accept_rate=None if rate is None else rate[0],
+        swap_rate=None,
+    )
+    return Learned(last_v, found, pooled, room["squares"][0].sqrt().float())
+
+
+def forget(model: GRBM) -> None:
+    """Give back what `learn` has prepared for ``model``."""
+    _prepared.pop(model, None)
+
+
+def _rows(energy: Energy, moves: Moves) -> dict[str, Rows]:
+    """All tables that the walks read."""
+    N = energy.n_visible
+    rows = parameters(energy, 1, half_of(energy) > 0) | rows_of(moves, N, 1)
+    return rows | {"down": weights(energy)} if N <= FEW else rows
+
+
+def _prepare(energy: Energy, moves: Moves, data: Walk, walk: Walk, blocks: int, centred: bool) -> _Prepared:
+    """Structs for updates of these sizes, without what changes from one to the next."""
+    (N, M), (B, C) = energy.W.shape, (len(data.v), len(walk.v))
+    assert walk.burn_in is not None
+    at_data = Plan.of(energy, Gibbs().moves(energy, 1), data, blocks)
+    chains = Plan.of(energy, moves, walk, blocks)
+    left, kept = at_data.results(True), chains.results(False)
+    n_chains = C * (walk.n_steps - walk.burn_in)
+    places = {n: torch.empty(N, dtype=torch.float64) for n in ("v", "v2", "data_v", "chains_v2")}
+    places |= {n: torch.empty(M, dtype=torch.float64) for n in ("h", "data_h")}
+    found = sums_in(summed(left, B, M))
+    pool = structs.Pool(N, M, B, n_chains, found, found, **addresses(places))
+    room = room_for(N, M)
+    of_ascent = {name: x for name, x in (places | room).items() if name != "chains_v2"}
+    ascent = structs.Ascent(N, M, padded(M), centred, 1 / (B * n_chains), B, addressof(pool), **addresses(of_ascent))
+    packer, tables = Packer(N, M, half_of(energy) > 0), Tables(_rows(energy, moves))
+    packed = {"up": packer.up} | ({} if packer.down is None else {"down": packer.down})
+    for plan, results in ((at_data, left), (chains, kept)):
+        plan.fill(**tables.room.at, **addresses(packed), **addresses(results))
+    phases = structs.Phases(at_data.walk, chains.walk, ascent)
+    plans = at_data._replace(walk=phases.data), chains._replace(walk=phases.chains)
+    return _Prepared(plans, kept, left | places | room, packer, tables, pool, phases)

@@ -1,6 +1,5 @@
 """Parameters as the native code reads them (`packing.c`), and the memory that a call of it needs."""
 
-import ctypes
 from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -9,8 +8,8 @@ from torch import Tensor
 
 from grbm import memory
 from grbm.model import Energy, TemperedEnergy
-from grbm.samplers.engines.compiled import library, n_threads
-from grbm.samplers.engines.structs import Packing, Table
+from grbm.samplers.engines import structs
+from grbm.samplers.engines.compiled import call
 
 PANEL, FEW = 64, 4  # as in arithmetic.h: columns of a packed matrix that lie together; visible units treated one by one
 AS_IT_IS, INVERSE, ROOT, INVERSE_ROOT = range(4)  # as in packing.c: what becomes of the numbers of a table
@@ -65,21 +64,16 @@ class Tables:
         for name, t in tables.items():  # C looks at no sizes
             if t.x is not None and (t.repeat < 1 or t.x.numel() != t.n * -(-t.rows // t.repeat)):
                 raise ValueError(f"{name} of shape {tuple(t.x.shape)} does not fit {t.rows} rows of {t.n} units.")
-        self._every = (Table * len(tables))(
-            *(
-                Table(None, out, t.rows, t.repeat, t.n, t.row, t.kind, t.padding)
-                for out, t in zip(self.room.at.values(), tables.values(), strict=True)
-            )
-        )
+        laid = zip(self.room.at.values(), tables.values(), strict=True)
+        every = [structs.Table(None, out, t.rows, t.repeat, t.n, t.row, t.kind, t.padding) for out, t in laid]
+        self._every = (structs.Table * len(tables))(*every)
 
     def lay(self, tables: Mapping[str, Rows]) -> None:
         """Lay the numbers of ``tables``, of the same names and sizes."""
-        native = library()
-        assert native is not None
         held = [None if t.x is None else t.x.float().contiguous() for t in tables.values()]
         for table, x in zip(self._every, held, strict=True):
             table.x = None if x is None else x.data_ptr()
-        native.grbm_lay(self._every, len(held))
+        call("grbm_lay", self._every, len(held))
 
 
 def lay(tables: Mapping[str, Rows]) -> Room:
@@ -109,15 +103,13 @@ class Packer:
         self.up = memory.empty(-(-M // PANEL), -(-N // step), PANEL)
         self.down = memory.empty(-(-N // PANEL), -(-M // step), PANEL) if N > FEW else None
         down = None if self.down is None else self.down.data_ptr()
-        self._every = Packing(N, M, half, None, None, self.up.data_ptr(), down)
+        self._every = structs.Packing(N, M, half, None, None, self.up.data_ptr(), down)
 
     def pack(self, energy: Energy) -> None:
         """Pack the weights of ``energy``."""
-        native = library()
-        assert native is not None
         W, unit = energy.W.contiguous(), (energy.var.sqrt() if self.half else energy.var).contiguous()
         self._every.W, self._every.unit = W.data_ptr(), unit.data_ptr()
-        native.grbm_pack(ctypes.byref(self._every), n_threads())
+        call("grbm_pack", self._every)
 
 
 def weights(energy: Energy) -> Rows:

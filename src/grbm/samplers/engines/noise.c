@@ -7,7 +7,7 @@
 typedef struct {
     int64_t n_chains, n, uniform;  // numbers of a row; uniform in [0, 1), or else standard normal
     uint64_t key;
-    uint32_t first_chain, draw;
+    uint32_t first_chain, first_draw;
     float *out;  // (n_chains, n)
 } Noise;
 
@@ -20,7 +20,7 @@ static void draw_row(const Noise *d, int64_t c) {
         for (int first = 0; first < 16; first += L) {
             vu word[4];
             vf x[4];
-            philox((Place){d->key, d->first_chain + c, d->draw, 0}, j, first, word);
+            philox((Place){d->key, d->first_chain + c, d->first_draw, 0}, j, first, word);
             if (d->uniform)
                 for (int k = 0; k < 4; k++) x[k] = uniform(word[k]);
             else normal(word[0], word[1], x, x + 1), normal(word[2], word[3], x + 2, x + 3);
@@ -37,4 +37,4 @@ static void draw_rows(const void *all, int64_t k) {
 
 void grbm_draw(const Noise *all, int64_t threads) { share(draw_rows, all, (all->n_chains + TOGETHER - 1) / TOGETHER, threads); }
 
-int64_t grbm_noise_size(void) { return sizeof(Noise); }
+HANDED(Noise)

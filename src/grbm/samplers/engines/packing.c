@@ -94,5 +94,4 @@ void grbm_pack(const Packing *all, int64_t threads) {
     share(part, all, (rows_up(all) + TOGETHER - 1) / TOGETHER + (all->down ? panels(all->n_visible) : 0), threads);
 }
 
-int64_t grbm_table_size(void) { return sizeof(Table); }
-int64_t grbm_packing_size(void) { return sizeof(Packing); }
+HANDED(Table) HANDED(Packing)

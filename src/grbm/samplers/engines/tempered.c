@@ -142,4 +142,4 @@ void grbm_temper(const Ladder *all, int64_t threads) {
     share(part, all, (all->walk.n_chains + all->walk.chunk - 1) / all->walk.chunk, threads);
 }
 
-int64_t grbm_ladder_size(void) { return sizeof(Ladder); }
+HANDED(Ladder)

@@ -1,0 +1,65 @@
+"""What an engine does, and its definition in PyTorch."""
+
+import torch
+from torch import Tensor
+
+from grbm.model import Base, Energy, TemperedEnergy
+from grbm.randomness import Rng, normal, uniform
+from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
+from grbm.samplers.moves import Moves, move_step
+
+Measured = tuple[Tensor, Tensor, Tensor]  # y, g and the deviation of v, each (C, N): see `grbm.conditional.GivenHidden`
+
+
+class Engine:
+    """What runs walks: in plain PyTorch, for every device and dtype. Faster engines override what they can do.
+
+    What is defined step by step elsewhere gives None where an engine cannot do it in one call. No engine but this one
+    is given a `torch.Generator`: only `grbm.randomness.Blocks` and `grbm.randomness.Philox` have numbers for others.
+    """
+
+    name = "pytorch"
+
+    def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
+        """Make a walk of these moves, one for each step or one for all."""
+        chains = start_chains(energy, walk.v, rng) if walk.given is None else walk.given._replace(v=walk.v)
+        return gather(energy, move_step(energy, moves), chains, walk, rng)
+
+    def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
+        """Make a walk of `ParallelTempering`: replicas v (R, C, N) have the energies ``ladder``.
+
+        Sums are of the states at β = 1, and so are the chains that come back; all replicas are their ``state``.
+        """
+        return None
+
+    def run_given(
+        self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
+    ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
+        """Make a walk of `grbm.conditional.Conditional`: v given h has mean m + g (y − m) and a deviation of its own.
+
+        With a burn-in that mean and its square are summed over steps, by chain: (C, N) float64 each.
+        """
+        return None
+
+    def anneal(
+        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool
+    ) -> tuple[Tensor, Tensor] | None:
+        """Do what `grbm.samplers.path.follow` does: log weights (C,) in float64, and the last states (C, N)."""
+        return None
+
+    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:
+        """Do what `grbm.samplers.collapsed.Boltzmann.definition` does: h (C, M) after a draw of each unit."""
+        return None
+
+    def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
+        """Draws for chains, "normal" or "uniform" (C, n)."""
+        return (normal if kind == "normal" else uniform)(shape, like, rng)
+
+
+def counters(rng: Rng, n_chains: int, n_draws: int) -> dict[str, int]:
+    """Where the chains' counter-based numbers begin; ``rng`` goes on behind ``n_draws`` of them."""
+    assert not isinstance(rng, torch.Generator)
+    philox = rng.philox(n_chains)
+    found = {"key": philox.key, "first_chain": philox.first_chain, "first_draw": philox.draw}
+    rng.draw += n_draws
+    return found

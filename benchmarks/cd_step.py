@@ -24,8 +24,9 @@ import torch
 
 from benchmarks import published
 from grbm import GRBM, FitOptions, GibbsLangevin, ModifiedCD, TrainState, fit
-from grbm.model import Energy, Precision
-from grbm.randomness import Blocks
+from grbm.core.options import Precision
+from grbm.core.randomness import Blocks
+from grbm.model import Energy
 from grbm.samplers import Walk, run_chains
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.native import Native

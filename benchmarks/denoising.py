@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.patches import Patches
 from benchmarks.scores import by_group
 from grbm import GRBM
-from grbm.randomness import generator
+from grbm.core.randomness import generator
 
 UNKNOWN = 1e6  # variance of the noise of a unit that was filled and not seen
 

@@ -19,7 +19,7 @@ from sklearn.neural_network import MLPClassifier
 from grbm import GRBM, Annealed, Base, TrainState, fit, sample
 from grbm.data.images import load_digits
 from grbm.data.standardise import standardise
-from grbm.recipe import ObjectiveConfig, SamplerConfig
+from grbm.fitting.recipe import ObjectiveConfig, SamplerConfig
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
 

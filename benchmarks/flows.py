@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.learning import learn
-from grbm.randomness import generator
+from grbm.core.randomness import generator
 
 ROWS = 256
 CLIP = 10.0

@@ -23,12 +23,13 @@ from torch.nn import functional
 
 from benchmarks.learning import learn
 from benchmarks.speedrun import judge_of
-from grbm import files, fit, sample
+from grbm import fit, sample
+from grbm.core import files
+from grbm.core.distributed import ALONE
+from grbm.core.randomness import generator
 from grbm.data.images import load_idx
 from grbm.data.tables import spread
-from grbm.distributed import ALONE
 from grbm.evaluate.features import inception
-from grbm.randomness import generator
 from grbm.report.image_scores import compare
 from grbm.report.words import with_error
 from grbm.runs.preparing import prepare

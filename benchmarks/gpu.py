@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.gpu_parts import Found, Where, samplers, steps, tests, tiles, training
-from grbm.files import write_text
+from grbm.core.files import write_text
 
 
 class Part(NamedTuple):

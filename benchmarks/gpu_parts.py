@@ -19,11 +19,12 @@ import torch
 from benchmarks import published
 from benchmarks.cd_step import BLOCKS, SIZES, STEP_SIZE, Size, endless_updates, measure, prepared
 from grbm import GRBM, Gibbs, GibbsLangevin, ParallelTempering, TrainState, fit, sample
-from grbm.distributed import ALONE
+from grbm.core.distributed import ALONE
+from grbm.core.options import Precision
+from grbm.core.randomness import Blocks
 from grbm.evaluate.features import Features
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
-from grbm.model import Energy, Precision, base_for
-from grbm.randomness import Blocks
+from grbm.model import Energy, base_for
 from grbm.runs import checkpoint
 from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.presets import PRESETS

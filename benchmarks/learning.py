@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from grbm.randomness import generator
+from grbm.core.randomness import generator
 
 LOOKS = 20  # at how far it is, where asked for
 

@@ -31,11 +31,11 @@ from torch import Tensor
 from benchmarks.flows import AutoregressiveFlow, learn_flow
 from benchmarks.scores import Density, Found, Rows, Scores, by_group
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, sparse_
+from grbm.core.files import write_text
+from grbm.core.options import Precision
 from grbm.data.images import load_idx
 from grbm.evaluate import ais
-from grbm.files import write_text
 from grbm.model import Base
-from grbm.options import Precision
 
 N, LEVELS, SQUEEZE = 784, 256, 1e-6
 LEARNED_FROM, SCORED = 50_000, 5000

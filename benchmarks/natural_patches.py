@@ -31,9 +31,9 @@ from benchmarks.patches import SIDES, Patches, load
 from benchmarks.scores import Found, Rows, Scores, by_group
 from benchmarks.trainers import units
 from grbm import CD, GRBM, PCD, FitOptions, Gibbs, Objective, TrainState, fit, sparse_
+from grbm.core.files import write_text
+from grbm.core.randomness import generator
 from grbm.evaluate import ais
-from grbm.files import write_text
-from grbm.randomness import generator
 
 NOISE, DENOISED = 25.0, 2000  # grey levels; test patches
 CHAINS = 4  # whose mean is taken for what was there

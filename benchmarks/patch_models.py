@@ -11,7 +11,7 @@ from sklearn.mixture import GaussianMixture
 from benchmarks.flows import AutoregressiveFlow, learn_flow
 from benchmarks.patches import Patches
 from benchmarks.scores import Density, Found
-from grbm.contrasts import Contrasts, scaled_gaussians
+from grbm.model.contrasts import Contrasts, scaled_gaussians
 
 
 def gaussian(data: Patches) -> Density:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grbm.files import replacing
+from grbm.core.files import replacing
 
 Density = Callable[[np.ndarray], np.ndarray]  # rows to their log-densities
 Found = tuple[Density, dict[str, float | bool]]  # and what else there is to say

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import torch
 
 from grbm import fit, sample
+from grbm.core.distributed import ALONE
 from grbm.data.config import DatasetConfig
 from grbm.data.images import load_idx
 from grbm.data.tables import spread
-from grbm.distributed import ALONE
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
-from grbm.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
+from grbm.fitting.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.runs.preparing import open_data, prepare
 from grbm.samplers.engines import compiled

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit
-from grbm.distributed import ALONE, ProcessGroup, join, leave
-from grbm.training import StepMetrics
+from grbm.core.distributed import ALONE, ProcessGroup, join, leave
+from grbm.learning.training import StepMetrics
 
 N, M, BATCH, BLOCKS = 784, 512, 256, 4
 

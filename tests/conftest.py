@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-import grbm.options
+import grbm.core.options
 
 pytest.register_assert_rewrite("tests.helpers")
 from tests.helpers import mnist_folder  # noqa: E402, whose assertions are rewritten too
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def few_looks(monkeypatch):
     """Validate 8 times in place of 40: validations take longer than the short fits of tests themselves."""
-    monkeypatch.setattr("grbm.options.LOOKS", 8)
+    monkeypatch.setattr("grbm.core.options.LOOKS", 8)
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ class Runs:
     def shared(self, preset: str, *options: str, **patches: object) -> Path:
         """The folder of a run of ``preset`` with ``options``, which all tests share: read it, change nothing in it.
 
-        ``patches`` are attributes of ``grbm.options`` while it trains.
+        ``patches`` are attributes of ``grbm.core.options`` while it trains.
         """
         from grbm import cli
 
-        settings = (preset, options, patches, grbm.options.LOOKS)  # which fixtures may have changed
+        settings = (preset, options, patches, grbm.core.options.LOOKS)  # which fixtures may have changed
         digest = hashlib.blake2b(repr(settings).encode(), digest_size=8).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         out = self.folder / digest / preset
@@ -109,7 +109,7 @@ class Runs:
             if not (out / "status.json").is_file():
                 shutil.rmtree(out, ignore_errors=True)
                 for name, value in patches.items():
-                    patch.setattr(f"grbm.options.{name}", value)
+                    patch.setattr(f"grbm.core.options.{name}", value)
                 assert cli.main(["train", preset, *options, "--out", str(out)]) == 0
         return out
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from grbm import GRBM, PCD, Base, FitOptions, Gibbs, TrainState, cli, fit
-from grbm.contrasts import Contrasts
+from grbm.core.randomness import Philox, generator
 from grbm.evaluate import exact
-from grbm.moments import Moments
-from grbm.randomness import Philox, generator
+from grbm.model.contrasts import Contrasts
 from grbm.samplers.chains import Walk
+from grbm.samplers.moments import Moments
 
 # Statistical bounds
 

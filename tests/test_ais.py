@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from grbm import GRBM, Base
-from grbm.bennett import bennett
+from grbm.core.randomness import Blocks
 from grbm.evaluate import ais, exact
-from grbm.randomness import Blocks
+from grbm.learning.bennett import bennett
 from grbm.samplers import path
 from grbm.samplers.path import PathState
 from tests.helpers import assert_standard, random_model, two_modes, z_bound

@@ -29,10 +29,10 @@ from benchmarks import (
     wide_tables,
 )
 from grbm import GRBM
+from grbm.core.randomness import generator
 from grbm.data.images import load_digits
 from grbm.evaluate import exact
-from grbm.initialise import sparse_
-from grbm.randomness import generator
+from grbm.model.initialise import sparse_
 from tests.helpers import assert_standard, contrasted, mean_z
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from grbm import cli, memory, runs
+from grbm import cli, runs
+from grbm.core import memory
+from grbm.core.errors import UserError
 from grbm.data.arrays import open_array
 from grbm.data.standardise import Standardised
 from grbm.data.tables import StoredTable
 from grbm.data.transforms import Elementwise
-from grbm.errors import UserError
 from grbm.runs.config import RunConfig
 from grbm.runs.training import train
 from tests.helpers import TINY

@@ -26,15 +26,15 @@ from grbm import (
     TrajectoryTempering,
     UserError,
     cli,
-    files,
     fit,
     runs,
 )
-from grbm.distributed import ProcessGroup
+from grbm.core import files
+from grbm.core.distributed import ProcessGroup
+from grbm.learning.sgd import PlainSGD
 from grbm.runs import checkpoint
 from grbm.runs.recording import MetricsLog
 from grbm.samplers.engines import compiled
-from grbm.sgd import PlainSGD
 from tests.helpers import learn, new_state, refused
 
 TINY = ["--train.n-updates", "40", "--model.n-hidden", "12", "--objective.n-steps", "2", "--no-figures"]

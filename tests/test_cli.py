@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from grbm import GRBM, cli, files, runs
+from grbm import GRBM, cli, runs
+from grbm.core import files
 from grbm.data import MIXTURES
 from grbm.data.images import tile
 from grbm.data.tables import spread

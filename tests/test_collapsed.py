@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from grbm import GRBM, Reference
+from grbm.core.randomness import Blocks, generator
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
-from grbm.quasi_newton import draw
-from grbm.randomness import Blocks, generator
+from grbm.learning.quasi_newton import draw
 from grbm.samplers import Gibbs, GlobalMoves, run_chains
 from grbm.samplers.collapsed import Boltzmann, anneal, annealed
 from grbm.samplers.engines import compiled

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from grbm import GRBM, Base, Conditional, Gibbs, Reference, impute, sample
+from grbm.core.randomness import Philox, generator
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
-from grbm.measured import impute as impute_whitened
-from grbm.randomness import Philox, generator
+from grbm.fitting.impute import impute as impute_whitened
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.native import Native
@@ -151,7 +151,7 @@ def test_results_repeat_and_rows_in_many_parts_are_all_there(monkeypatch):
     model = random_model(3, 4, seed=3, dtype=torch.float32)
     y = measured(torch.randn(50, 3, generator=generator(0, "v")), 0.0, 1)
     assert torch.equal(impute(model, y, n_steps=20, burn_in=5).mean, impute(model, y, n_steps=20, burn_in=5).mean)
-    monkeypatch.setattr("grbm.conditional.CHUNK", 28)
+    monkeypatch.setattr("grbm.samplers.conditional.CHUNK", 28)
     parts = impute(model, y, n_steps=20, burn_in=5)
     assert parts.mean.shape == (50, 3)
     assert torch.equal(parts.mean[~y.isnan()], y[~y.isnan()])

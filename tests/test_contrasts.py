@@ -19,30 +19,30 @@ from grbm import (
     cli,
     fit,
     impute,
-    measured,
     sample,
 )
-from grbm.contrasts import UNIT, Contrasts, ask_for_contrasts, elliptical, scaled_gaussians
+from grbm.core.errors import UserError
+from grbm.core.randomness import generator
 from grbm.data import whitening
 from grbm.data.frame import Frame
 from grbm.data.transforms import Elementwise, Whitening
 from grbm.data.whitening import whiten
-from grbm.errors import UserError
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import Nats, gaussian_log_prob, is_gaussian_enough
-from grbm.initialise import gaussian_
+from grbm.fitting import impute as measured
+from grbm.fitting.recipe import Facts, resolve
+from grbm.fitting.start import held_out
 from grbm.interchange.programs import Encoder
 from grbm.model import Base
-from grbm.moments import Moments, gradient
-from grbm.randomness import generator
-from grbm.recipe import Facts, resolve
-from grbm.reference import Reference
+from grbm.model.contrasts import UNIT, Contrasts, ask_for_contrasts, elliptical, scaled_gaussians
+from grbm.model.initialise import gaussian_
+from grbm.model.reference import Reference
 from grbm.runs import folder as run_folder
 from grbm.runs import read
 from grbm.runs.imputing import impute_rows
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
-from grbm.start import held_out
+from grbm.samplers.moments import Moments, gradient
 from tests.helpers import assert_standard, contrasted, mean_z, z_bound
 
 ALL_OR_ONE = pytest.mark.parametrize("units", [None, [0, 1]])
@@ -219,9 +219,9 @@ def test_chains_give_back_their_start_and_the_last_of_a_trajectory_is_that_of_a_
     assert torch.equal(whole, parts)
     observed = Conditional(torch.tensor([[1.0, math.nan]]))
     for sampler in (observed, ParallelTempering(sampler=observed)):
-        with pytest.raises(ValueError, match=r"grbm\.measured\.impute"):
+        with pytest.raises(ValueError, match=r"grbm\.fitting\.impute\.impute"):
             sample(model, sampler, n_chains=1)
-    with pytest.raises(ValueError, match=r"grbm\.measured\.impute"):
+    with pytest.raises(ValueError, match=r"grbm\.fitting\.impute\.impute"):
         impute(model, observed.observed)
     with torch.no_grad():
         model.W.mul_(200)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from grbm import GRBM, UserError
+from grbm.core.randomness import generator
 from grbm.evaluate import exact
 from grbm.interchange.conventions import from_natural, from_pydeep, from_scaled, load_published, load_rbms
-from grbm.randomness import generator
 from tests.helpers import random_model
 
 

@@ -24,18 +24,18 @@ import torch
 from PIL import Image
 
 from grbm import UserError, cli, runs
+from grbm.core.files import read_tensors
+from grbm.core.typed import is_kind
 from grbm.data.arrays import column_names, open_array
 from grbm.data.images import load_idx
 from grbm.data.loading import statistics
 from grbm.data.pictures import Look, open_pictures
 from grbm.evaluate import features
-from grbm.files import read_tensors
 from grbm.report import page
 from grbm.report.doctor import _mixing
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.training import train
-from grbm.typed import is_kind
 from tests.helpers import TINY, new_state, refused, rest_in_whole
 
 
@@ -667,7 +667,7 @@ def test_counts_that_no_memory_holds(run, capsys, command, words):
 
 def test_an_archive_larger_than_memory_is_refused_before_it_is_unpacked(tmp_path, capsys, monkeypatch):
     np.savez_compressed(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(2000, 50)))
-    monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 500_000)
+    monkeypatch.setattr("grbm.core.devices.memory", lambda device="cpu": 500_000)
     monkeypatch.setattr("zipfile.ZipFile.open", lambda *a, **k: pytest.fail("it was opened"))
     args = ["train", "array", "--data", tmp_path / "x.npz", *TINY, "--out", tmp_path / "run"]
     refused(args, capsys, tmp_path / "x.npz", "memory")

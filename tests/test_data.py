@@ -5,12 +5,12 @@ import pytest
 import sklearn.datasets
 import torch
 
+from grbm.core.errors import UserError
 from grbm.data.arrays import open_array
 from grbm.data.config import DatasetConfig
 from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import statistics
 from grbm.data.standardise import standardise
-from grbm.errors import UserError
 from grbm.runs.config import RunConfig
 from tests.helpers import mnist_folder, shared_data
 

@@ -19,16 +19,16 @@ from grbm import (
     PartialGibbs,
     TrainState,
     fit,
-    memory,
     train_step,
 )
-from grbm.descent import clip_factor, descend, phases_at_once, pool, set_gradients
-from grbm.distributed import ALONE, ProcessGroup
-from grbm.moments import Moments, MomentSum, ascent, centre
-from grbm.objectives import Negative, positive
-from grbm.randomness import Blocks
+from grbm.core import memory
+from grbm.core.distributed import ALONE, ProcessGroup
+from grbm.core.randomness import Blocks
+from grbm.learning.descent import clip_factor, descend, phases_at_once, pool, set_gradients
+from grbm.learning.objectives import Negative, positive
 from grbm.samplers.chains import Swaps
 from grbm.samplers.engines import compiled, native_learning, native_packing
+from grbm.samplers.moments import Moments, MomentSum, ascent, centre
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
 
@@ -130,7 +130,7 @@ def test_without_a_limit_no_gradient_is_shortened():
 
 def test_a_gradient_that_is_not_waited_for_is_shortened_at_once(monkeypatch):
     """As on a GPU."""
-    monkeypatch.setattr("grbm.descent.is_deferred", lambda x: True)
+    monkeypatch.setattr("grbm.learning.descent.is_deferred", lambda x: True)
     model = machine(2, 3)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -262,7 +262,7 @@ def learned(objective, options: FitOptions, N: int, *, at_once: bool, monkeypatc
     rows = torch.randn(100, N, generator=g)
     with monkeypatch.context() as patched:
         if not at_once:
-            patched.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+            patched.setattr("grbm.learning.training.phases_at_once", lambda *args, **options: None)
         metrics = list(fit(state, rows, objective, options, precision=precision))
     assert len(calls) == (5 if at_once else 0)
     return model, metrics, state.persistent
@@ -309,7 +309,7 @@ def test_an_update_at_once_follows_its_sizes(monkeypatch):
     for objective, n in turns:
         train_step(state, objective, rows[:n])
         with monkeypatch.context() as patched:
-            patched.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+            patched.setattr("grbm.learning.training.phases_at_once", lambda *args, **options: None)
             train_step(apart, objective, rows[:n])
         state.optimizer.zero_grad(set_to_none=True)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
@@ -318,7 +318,7 @@ def test_an_update_at_once_follows_its_sizes(monkeypatch):
     grown = [TrainState(m, torch.optim.SGD(m.parameters(), lr=0.05)) for m in (model, other)]
     train_step(grown[0], CD(Gibbs()), rows[:16])
     with monkeypatch.context() as patched:
-        patched.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+        patched.setattr("grbm.learning.training.phases_at_once", lambda *args, **options: None)
         train_step(grown[1], CD(Gibbs()), rows[:16])
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
@@ -415,7 +415,7 @@ def test_whatever_hangs_on_a_step_or_stays_out_of_it_is_heeded(descents):
 def test_data_may_be_drawn_where_chains_count_by_their_probabilities(at_once, monkeypatch):
     """Whole numbers of rows have a hidden unit on, and of chains a fraction; without draws of the data both have."""
     if not at_once:
-        monkeypatch.setattr("grbm.training.phases_at_once", lambda *args, **options: None)
+        monkeypatch.setattr("grbm.learning.training.phases_at_once", lambda *args, **options: None)
     rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(1))
     for data_draws in (True, False):
         model = machine(5, 16)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from grbm import GRBM, GaussianBernoulliRBM
-from grbm.devices import WORTH_A_GPU, pick_device
-from grbm.distributed import ALONE
-from grbm.recipe import SamplerConfig
+from grbm.core.devices import WORTH_A_GPU, pick_device
+from grbm.core.distributed import ALONE
+from grbm.fitting.recipe import SamplerConfig
 from grbm.runs.preparing import prepare
 from grbm.runs.presets import PRESETS
 from grbm.runs.sampling import on_device, work

@@ -15,8 +15,8 @@ import safetensors.torch
 import torch
 
 from grbm import runs
-from grbm.distributed import ProcessGroup
-from grbm.randomness import Blocks, generator, local, normal, uniform
+from grbm.core.distributed import ProcessGroup
+from grbm.core.randomness import Blocks, generator, local, normal, uniform
 from grbm.runs import checkpoint, claiming
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -28,8 +28,8 @@ from dataclasses import replace
 import torch
 from grbm import CD, GRBM, PCD, FitOptions, Gibbs, GibbsLangevin, Langevin, ModifiedCD, ParallelTempering, PartialGibbs
 from grbm import TrainState, TrajectoryTempering, fit
-from grbm.distributed import join, leave
-from grbm.sgd import PlainSGD
+from grbm.core.distributed import join, leave
+from grbm.learning.sgd import PlainSGD
 
 torch.set_num_threads(1)
 group, _ = join("cpu")

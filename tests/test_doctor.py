@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from grbm import GRBM, Base, TrainState, cli
+from grbm.core.randomness import generator
 from grbm.data import Elementwise
 from grbm.data.config import DatasetConfig
 from grbm.data.frame import Frame
 from grbm.data.loading import Dataset
-from grbm.density import Fitted
 from grbm.evaluate.distance import energy_distance
-from grbm.randomness import generator
-from grbm.recipe import ObjectiveConfig, SamplerConfig, TrainConfig
+from grbm.fitting.density import Fitted
+from grbm.fitting.recipe import ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.report import doctor
 from grbm.report.doctor import Finding, diagnose
 from grbm.runs import CHECKPOINTS, MIXING, Run, Status, checkpoint, model_digest

@@ -8,7 +8,7 @@ import pytest
 
 from grbm import runs
 from grbm.data.config import DatasetConfig
-from grbm.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
+from grbm.fitting.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.report.doctor import diagnose
 from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.runs.presets import PRESETS

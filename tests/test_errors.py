@@ -29,14 +29,15 @@ from grbm import (
     fit,
     runs,
 )
+from grbm.core.distributed import ProcessGroup
+from grbm.core.randomness import Blocks
+from grbm.core.typed import read_json
 from grbm.data.images import load_idx
 from grbm.data.loading import Dataset
 from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.whitening import whiten
-from grbm.distributed import ProcessGroup
 from grbm.evaluate.watching import Watch
-from grbm.randomness import Blocks
-from grbm.recipe import ObjectiveConfig
+from grbm.fitting.recipe import ObjectiveConfig
 from grbm.report import image_scores
 from grbm.runs import checkpoint, folder
 from grbm.runs.config import RunConfig
@@ -44,7 +45,6 @@ from grbm.runs.preparing import _objective
 from grbm.runs.presets import PRESETS
 from grbm.samplers import run_chains
 from grbm.samplers.updates import hidden_update
-from grbm.typed import read_json
 from tests.helpers import TINY, learn, mnist_folder, new_state, refused, write_idx
 
 ONE = Reference(torch.ones(1), torch.zeros(1, 2), torch.eye(2)[None])

@@ -20,14 +20,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import grbm
 from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, ParallelTempering, TrainState, anchored_, train_step
-from grbm.errors import DivergenceError, ScaleWarning
+from grbm.core.errors import DivergenceError, ScaleWarning
 from grbm.evaluate import exact
-from grbm.objectives import Adaptation
+from grbm.learning.objectives import Adaptation
 from tests.helpers import FEW_AND_MANY, assert_standard, mean_z
 
 
 @parametrize_with_checks([GaussianBernoulliRBM(8, n_iter=5)])
-@pytest.mark.filterwarnings("ignore::grbm.errors.ScaleWarning")  # some checks give features of mean 100
+@pytest.mark.filterwarnings("ignore::grbm.core.errors.ScaleWarning")  # some checks give features of mean 100
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
@@ -81,7 +81,7 @@ def test_an_uncertain_log_z_is_told(fitted, monkeypatch):
     truth, X = exact.log_z(fitted.to_model(np.float64)), clusters(10, 2)
     monkeypatch.setattr(exact, "MAX_HIDDEN", 5)
     with monkeypatch.context() as hasty:
-        hasty.setattr("grbm.estimator.SETTLING", 1)
+        hasty.setattr("grbm.fitting.estimator.SETTLING", 1)
         for _ in range(2):
             with pytest.warns(
                 ConvergenceWarning, match=r"log Z is uncertain. Not converged: .*log_partition\(n_steps=20\)"
@@ -204,7 +204,7 @@ def test_a_fit_that_fails_leaves_nothing_half_learned():
 
 def test_what_a_gpu_is_not_waited_for_is_told_in_the_end(monkeypatch):
     """As on a GPU, where gradients are looked at every 25 updates: each call looks once more."""
-    monkeypatch.setattr("grbm.guard.is_deferred", lambda energy: True)
+    monkeypatch.setattr("grbm.learning.guard.is_deferred", lambda energy: True)
     rbm = GaussianBernoulliRBM(4, n_replicas=1, batch_size=50, random_state=0).partial_fit(clusters(100, 0))
     before = rbm._base_here()
     with pytest.raises(DivergenceError, match="standardised"):
@@ -307,7 +307,7 @@ def test_pipeline_grid_search_pandas_and_skops():
     assert list(rbm.feature_names_in_) == list(X.columns)
     data = skops.dumps(rbm)
     unknown = skops.get_untrusted_types(data=data)
-    assert unknown == ["grbm.estimator.GaussianBernoulliRBM"]
+    assert unknown == ["grbm.fitting.estimator.GaussianBernoulliRBM"]
     again = skops.loads(data, trusted=unknown)
     pandas.testing.assert_frame_equal(again.transform(Z), codes)
     np.testing.assert_array_equal(again.score_samples(Z), rbm.score_samples(Z))

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from grbm import GRBM, GibbsLangevin, ModifiedCD, gradient
-from grbm.objectives import positive
-from grbm.randomness import Blocks
+from grbm.core.randomness import Blocks
+from grbm.learning.objectives import positive
 from tests.helpers import assert_standard, exact_chains, random_model
 
 PAGE = Path(__file__).resolve().parent.parent / "examples" / "algorithm.py"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grbm import GaussianBernoulliRBM
-from grbm.devices import threads
+from grbm.core.devices import threads
 
 FORKS = """
 import os, sys, numpy as np
@@ -66,7 +66,7 @@ def test_samplers_alone_are_used_in_forked_children_too():
 
 def test_small_machines_take_one_thread(monkeypatch):
     seen = []
-    monkeypatch.setattr("grbm.estimator.threads", lambda n: seen.append(n) or threads(n))
+    monkeypatch.setattr("grbm.fitting.estimator.threads", lambda n: seen.append(n) or threads(n))
     X = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)).numpy()
     small = GaussianBernoulliRBM(n_iter=1, random_state=0).fit(X)
     small.score_samples(X)
@@ -75,6 +75,6 @@ def test_small_machines_take_one_thread(monkeypatch):
     GaussianBernoulliRBM(64, n_iter=1, n_jobs=2, random_state=0).fit(X)
     assert seen == [2]
     seen.clear()
-    monkeypatch.setattr("grbm.estimator.ALONE", 10)
+    monkeypatch.setattr("grbm.fitting.estimator.ALONE", 10)
     GaussianBernoulliRBM(n_iter=1, random_state=0).fit(X)
     assert seen == [None]

@@ -18,11 +18,11 @@ from grbm import (
     TrainState,
     fit,
 )
+from grbm.core.randomness import Blocks, Philox
 from grbm.evaluate import exact
-from grbm.moments import Moments
-from grbm.randomness import Blocks, Philox
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import engine_for
+from grbm.samplers.moments import Moments
 from grbm.samplers.sampling import reference
 from tests.helpers import (
     CUDA,
@@ -218,7 +218,7 @@ def test_states_that_are_kept_are_not_overwritten():
 @pytest.mark.parametrize(("n_updates", "at"), [(60, 25), (20, 20)])
 def test_divergence_is_found_though_the_device_is_not_waited_for(monkeypatch, n_updates, at):
     """The batch of update 7 breaks the gradient: learning stops there, and is taken back at the next look."""
-    monkeypatch.setattr("grbm.guard.is_deferred", lambda energy: True)
+    monkeypatch.setattr("grbm.learning.guard.is_deferred", lambda energy: True)
     model = random_model(5, 6, 0, dtype=torch.float32).to(DEVICE)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
     rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(0)).to(DEVICE)

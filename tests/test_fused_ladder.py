@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from grbm import Gibbs, GibbsLangevin, ParallelTempering, PartialGibbs
+from grbm.core.randomness import Blocks, Philox
 from grbm.evaluate import exact
 from grbm.model import GRBM, Base
-from grbm.moments import Moments
-from grbm.randomness import Blocks, Philox
+from grbm.samplers.moments import Moments
 from grbm.samplers.moves import moves_of
 from grbm.samplers.sampling import reference
 from tests.helpers import (

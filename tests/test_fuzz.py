@@ -24,9 +24,9 @@ from PIL import Image
 from grbm import GRBM, GaussianBernoulliRBM, UserError, cli, runs
 from grbm.cli import options
 from grbm.cli.common import flags_of, function_of
+from grbm.core.files import read_tensors
 from grbm.data.arrays import open_array
 from grbm.data.pictures import Look, open_pictures
-from grbm.files import read_tensors
 from tests.helpers import on_white, thrice, upright
 
 pytestmark = pytest.mark.slow

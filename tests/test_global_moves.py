@@ -20,23 +20,23 @@ from grbm import (
     Reference,
     TrainState,
     fit,
-    initialise,
 )
-from grbm.callbacks import EarlyStopping, KeepBest, Told
+from grbm.core.errors import DivergenceError
+from grbm.core.randomness import Blocks, Philox, generator
 from grbm.data.frame import Frame
 from grbm.data.tables import measure
 from grbm.data.whitening import whiten
-from grbm.errors import DivergenceError
 from grbm.evaluate import exact, watching
 from grbm.evaluate.ais import known
 from grbm.evaluate.bridging import ratio
 from grbm.evaluate.watching import Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
-from grbm.initialise import gaussian_, matched_
-from grbm.learn import learn, one_gaussian
-from grbm.randomness import Blocks, Philox, generator
-from grbm.recipe import Facts, Recipe, changed, resolve
+from grbm.fitting.callbacks import EarlyStopping, KeepBest, Told
+from grbm.fitting.learn import learn, one_gaussian
+from grbm.fitting.recipe import Facts, Recipe, changed, resolve
+from grbm.fitting.start import begin, held_out
+from grbm.model import initialise
+from grbm.model.initialise import gaussian_, matched_
 from grbm.samplers import run_chains
-from grbm.start import begin, held_out
 from tests.helpers import assert_standard, exact_chains, mean_z, random_model, share_z, z_scores
 
 
@@ -306,7 +306,7 @@ def test_online_log_z_follows_the_exact_one_while_learning():
 @pytest.mark.whole
 @pytest.mark.usefixtures("few_looks")
 def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monkeypatch):
-    monkeypatch.setattr("grbm.options.LOOKS", 10)
+    monkeypatch.setattr("grbm.core.options.LOOKS", 10)
     rows = clusters(600, 0)
     frame = whiten(rows.numpy())
     z = frame.transform(rows)

@@ -52,7 +52,8 @@ for name in others:
     sys.modules[name] = None
 import torch
 state = torch.get_rng_state()
-import grbm, grbm.samplers, grbm.objectives, grbm.training, grbm.evaluate.exact, grbm.interchange.conventions
+import grbm, grbm.samplers, grbm.learning.objectives, grbm.learning.training, grbm.evaluate.exact
+import grbm.interchange.conventions
 import grbm.runs.training, grbm.runs.presets  # a bare machine can train
 model = grbm.GRBM(3, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -18,5 +18,5 @@ def test_messages_are_found():
         "evaluate",
         "runs",
         "samplers",
-        "model.py",
+        "model",
     }

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from grbm import GRBM, Annealed, Base, ParallelTempering, sample
+from grbm.core.randomness import generator
 from grbm.model import softplus
-from grbm.randomness import generator
 from tests.helpers import random_model
 
 SIZES = [(1, 1, 0), (2, 3, 1), (4, 5, 2)]

@@ -8,7 +8,7 @@ import torch
 
 from grbm import GRBM
 from grbm.evaluate import exact
-from grbm.moments import Moments, MomentSum, centre, gradient
+from grbm.samplers.moments import Moments, MomentSum, centre, gradient
 from tests.helpers import exact_chains, random_model
 
 SIZES = [(1, 2, 0), (3, 4, 1), (5, 3, 2)]

@@ -12,9 +12,10 @@ import time
 import pytest
 import torch
 
-from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, UserError, memory, sample
+from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, UserError, sample
+from grbm.core import memory
+from grbm.core.randomness import Blocks, Philox, philox
 from grbm.evaluate import exact
-from grbm.randomness import Blocks, Philox, philox
 from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains, Walk
 from grbm.samplers.engines import compiled, native_packing, structs

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from grbm.core.randomness import generator
 from grbm.evaluate import nearest as module
 from grbm.evaluate.nearest import nearest
-from grbm.randomness import generator
 from grbm.report.sheets import beside_nearest
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from grbm import CD, PCD, Annealed, Chains, Gibbs, ModifiedCD, ParallelTempering, PartialGibbs, walk
-from grbm.moments import Moments
-from grbm.objectives import positive
-from grbm.randomness import generator
+from grbm.core.randomness import generator
+from grbm.learning.objectives import positive
 from grbm.samplers.chains import Sampler, StepInfo
+from grbm.samplers.moments import Moments
 from tests.helpers import assert_standard, exact_chains, random_model, share_z
 
 OBJECTIVES = [

@@ -1,4 +1,5 @@
-"""`GaussianBernoulliRBM().fit(x)` and `grbm train array --data x.npy` learn the same weights and report the same nats."""
+"""`GaussianBernoulliRBM().fit(x)` and `grbm train array --data x.npy` learn the same weights and report the same
+nats."""
 
 from dataclasses import replace
 
@@ -23,8 +24,8 @@ TABLES = {
 @pytest.fixture
 def short(monkeypatch):
     """Learning by default, but for how long."""
-    monkeypatch.setattr("grbm.recipe.UPDATES", {"whiten": 60, "by column": 20})
-    monkeypatch.setattr("grbm.recipe.ROUNDS", 2)
+    monkeypatch.setattr("grbm.fitting.recipe.UPDATES", {"whiten": 60, "by column": 20})
+    monkeypatch.setattr("grbm.fitting.recipe.ROUNDS", 2)
 
 
 @pytest.mark.usefixtures("short")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.trainers import units
-from grbm.randomness import generator
+from grbm.core.randomness import generator
 from tests.helpers import assert_standard, mean_z, z_bound
 
 F64 = torch.float64

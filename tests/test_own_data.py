@@ -121,7 +121,7 @@ def _tested(X, tmp_path):
 
 def test_a_run_without_its_fingerprint_is_damaged(trained, capsys):
     run, _ = trained
-    from grbm.files import read_tensors, write_tensors
+    from grbm.core.files import read_tensors, write_tensors
 
     tensors = read_tensors(run / runs.DATA)
     assert read_fingerprint(run).startswith("270 + 30 x 3, ")

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from grbm import cli, runs
-from grbm.recipe import SamplerConfig
+from grbm.fitting.recipe import SamplerConfig
 from grbm.report import comparing, plots
 from grbm.report.comparing import compare
 from grbm.report.page import report

@@ -12,13 +12,13 @@ import torch
 from torch.nn.functional import softplus
 
 from grbm import GRBM, FitOptions, Gibbs, GibbsLangevin, Langevin, ModifiedCD, TrainState, fit
+from grbm.core.randomness import Blocks, generator
+from grbm.core.schedules import cosine
 from grbm.data.mixtures import MIXTURES
+from grbm.fitting.recipe import SamplerConfig
 from grbm.model import Base
-from grbm.randomness import Blocks, generator
-from grbm.recipe import SamplerConfig
 from grbm.runs.paper import configure
 from grbm.samplers import run_chains
-from grbm.schedules import cosine
 from tests.helpers import assert_standard
 
 B, K, T = 8, 5, 6  # rows of a batch, inner steps, steps of a chain

@@ -10,30 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from grbm import (
-    GRBM,
-    PCD,
-    Base,
-    FitOptions,
-    Gibbs,
-    ModifiedCD,
-    ParallelTempering,
-    TrainState,
-    fit,
-    natural,
-    quasi_newton,
-)
-from grbm.devices import threads
+from grbm import GRBM, PCD, Base, FitOptions, Gibbs, ModifiedCD, ParallelTempering, TrainState, fit
+from grbm.core.devices import threads
+from grbm.core.randomness import Blocks, generator
 from grbm.evaluate import exact
-from grbm.initialise import matched_
+from grbm.learning import natural, quasi_newton
+from grbm.learning.quasi_newton import DRAWS, LEAST, Draws, Memory, averages, climb, direction, draw, height
+from grbm.learning.training import FRESH, follow, train_round, train_step
 from grbm.model import Energy
-from grbm.quasi_newton import DRAWS, LEAST, Draws, Memory, averages, climb, direction, draw, height
-from grbm.randomness import Blocks, generator
-from grbm.reference import Reference
+from grbm.model.initialise import matched_
+from grbm.model.reference import Reference
 from grbm.runs import checkpoint
 from grbm.samplers import GlobalMoves
 from grbm.samplers.engines import compiled, native_averages
-from grbm.training import FRESH, follow, train_round, train_step
 from tests.helpers import assert_standard, random_model
 
 

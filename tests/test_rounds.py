@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import grbm.training
+import grbm.learning.training
 from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, Gibbs, TrainState, fit
-from grbm.quasi_newton import Climbed, Draws, height
-from grbm.reference import Reference
+from grbm.learning.quasi_newton import Climbed, Draws, height
+from grbm.model.reference import Reference
 from grbm.samplers import GlobalMoves
 
 OPTIONS = FitOptions(12, 20, rounds=6, average_decay=0.9)
@@ -36,7 +36,7 @@ def learn(state, sampler=JUMPS):
 
 def broken(which: int, how: float):
     """`climb` whose round number ``which`` ends at weights that were multiplied."""
-    real, calls = grbm.training.climb, []
+    real, calls = grbm.learning.training.climb, []
 
     def climb(model, *args, **options):
         calls.append(1)
@@ -54,7 +54,7 @@ def broken(which: int, how: float):
 )
 def test_a_round_that_leads_down_or_out_is_taken_back(how, sampler, monkeypatch):
     assert len(learn(begun(), sampler)) == 12
-    monkeypatch.setattr(grbm.training, "climb", broken(4, how))
+    monkeypatch.setattr(grbm.learning.training, "climb", broken(4, how))
     state, kept = begun(), {}
     for metrics in fit(state, clusters(200, 0), PCD(sampler, 2, 32), OPTIONS):
         kept[state.update] = [copy.deepcopy(m.state_dict()) for m in (state.model, state.average)], state.memory
@@ -89,7 +89,7 @@ def test_energies_without_digits_are_worth_nothing():
 
 @pytest.mark.parametrize("share", [0.1, 0.0])
 def test_an_estimator_never_ends_out_of_the_finite_numbers(share, monkeypatch):
-    monkeypatch.setattr(grbm.training, "climb", broken(2, math.nan))
+    monkeypatch.setattr(grbm.learning.training, "climb", broken(2, math.nan))
     X = clusters(300, 0).numpy()
     fitted = GaussianBernoulliRBM(8, n_iter=4, n_rounds=5, validation_fraction=share, random_state=0).fit(X)
     assert np.isfinite(fitted.score_samples(X)).all()

@@ -20,14 +20,14 @@ from grbm import (
     sample,
     walk,
 )
+from grbm.core.randomness import Blocks, Philox, generator
+from grbm.core.schedules import cosine, cosine_steps
 from grbm.evaluate import exact
-from grbm.randomness import Blocks, Philox, generator
 from grbm.samplers import Moves, MoveSampler, StepInfo, Walk, run_chains
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs_langevin import k_step_loop, k_step_moves
 from grbm.samplers.moves import moves_of
 from grbm.samplers.updates import accept, hidden_update, visible_update
-from grbm.schedules import cosine, cosine_steps
 from tests.helpers import (
     FEW_AND_MANY,
     assert_standard,

@@ -13,9 +13,9 @@ from grbm.data.config import DatasetConfig
 from grbm.data.frame import Frame
 from grbm.data.loading import Dataset
 from grbm.data.standardise import standardise
-from grbm.density import Fitted, bits_per_dimension
 from grbm.evaluate import exact
-from grbm.recipe import ModelConfig, SamplerConfig
+from grbm.fitting.density import Fitted, bits_per_dimension
+from grbm.fitting.recipe import ModelConfig, SamplerConfig
 from grbm.report.scores import evaluate
 from grbm.runs import Run, Status
 from grbm.runs.config import RunConfig, SamplingConfig
@@ -96,7 +96,7 @@ def test_whole_tables_are_scored_chunk_by_chunk(tmp_path, monkeypatch):
     run = Run(tmp_path, config, Fitted(Frame(scale, base), model), (1, 2, 2), Status("finished"), [], "")
     images = Dataset(rows, rows[:100], (1, 2, 2), levels=17)
     scores = evaluate(run, n_samples=10, dataset=images, whole=True)
-    monkeypatch.setattr("grbm.density.CHUNK", 64)
+    monkeypatch.setattr("grbm.fitting.density.CHUNK", 64)
     in_chunks = evaluate(run, n_samples=10, dataset=images, whole=True)
     numbers = {name: score for name, score in scores.items() if not isinstance(score, str | list)}
     assert {name: in_chunks[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)

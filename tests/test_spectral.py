@@ -5,15 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, spectral, train_step
-from grbm.descent import pool, set_gradients
-from grbm.devices import half, threads
-from grbm.distributed import ALONE
+from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, train_step
+from grbm.core.devices import half, threads
+from grbm.core.distributed import ALONE
+from grbm.core.randomness import generator
 from grbm.evaluate import exact
-from grbm.moments import Pooled
-from grbm.objectives import positive
-from grbm.randomness import generator
-from grbm.spectral import N_ITERATIONS, equalise, orthogonalised
+from grbm.learning import spectral
+from grbm.learning.descent import pool, set_gradients
+from grbm.learning.objectives import positive
+from grbm.learning.spectral import N_ITERATIONS, equalise, orthogonalised
+from grbm.samplers.moments import Pooled
 from tests.helpers import exact_chains, random_model
 
 

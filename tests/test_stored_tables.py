@@ -11,14 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from grbm import UserError, cli, files, runs
+from grbm import UserError, cli, runs
+from grbm.core import files
+from grbm.core.randomness import generator
 from grbm.data.arrays import open_array
 from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.standardise import standardise
 from grbm.data.tables import StoredTable, measure, spread
-from grbm.randomness import generator
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
 from tests.helpers import refused

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from grbm import GaussianBernoulliRBM, cli
+from grbm.core.errors import UserError
 from grbm.data.sentinels import sentinels
 from grbm.data.splitting import copies, first_of_each, split
 from grbm.data.standardise import standardise
 from grbm.data.tables import refuse_magnitudes
 from grbm.data.whitening import independent, set_apart, whiten
-from grbm.errors import UserError
 from grbm.evaluate.baselines import baselines
+from grbm.fitting.start import held_out
 from grbm.runs import preparing
-from grbm.start import held_out
 from tests.helpers import TINY, refused, rest_in_whole
 
 

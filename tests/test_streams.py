@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from grbm import cli, runs
+from grbm.core.streams import Stream, plain, printing
 from grbm.report.html import page
 from grbm.runs.progress import Progress
-from grbm.streams import Stream, plain, printing
 from tests.helpers import TINY, refused
 
 NASTY = "\x1b]0;title\x07\x1b[31m\x9b1m\x7f\u202etxt\r\n"

@@ -22,11 +22,11 @@ from grbm import (
     sample,
     walk,
 )
+from grbm.core.randomness import Blocks, generator
 from grbm.data import MIXTURES
 from grbm.evaluate import exact
-from grbm.objectives import Adaptation
-from grbm.randomness import Blocks, generator
-from grbm.recipe import SamplerConfig
+from grbm.fitting.recipe import SamplerConfig
+from grbm.learning.objectives import Adaptation
 from grbm.runs.folder import read_trajectory
 from grbm.runs.presets import PRESETS
 from grbm.runs.sampling import tuned_sampler

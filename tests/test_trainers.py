@@ -13,11 +13,11 @@ from benchmarks.trainers import loops, methods, rules
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import Task, plane
 from grbm import GRBM, Gibbs
+from grbm.core.randomness import Blocks, generator
 from grbm.data.mixtures import MIXTURES
 from grbm.evaluate import exact
-from grbm.moments import Moments, gradient
-from grbm.randomness import Blocks, generator
 from grbm.samplers import run_chains
+from grbm.samplers.moments import Moments, gradient
 from tests.helpers import assert_standard, mean_z, z_bound
 
 NAMES = ("W", "b", "mu", "log_var")

@@ -16,10 +16,10 @@ from benchmarks.trainers.figures import ranking
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import annealed, plane
 from grbm import GRBM
+from grbm.core.randomness import generator
 from grbm.data.mixtures import MIXTURES
 from grbm.evaluate import ais
 from grbm.evaluate.features import Features
-from grbm.randomness import generator
 
 
 @pytest.mark.whole

@@ -23,9 +23,9 @@ from grbm import (
     ParallelTempering,
     TrajectoryTempering,
 )
+from grbm.core.errors import DivergenceError
+from grbm.core.randomness import Blocks
 from grbm.data.mixtures import MIXTURES
-from grbm.errors import DivergenceError
-from grbm.randomness import Blocks
 
 TASK = plane("isotropic", MIXTURES["isotropic"])._replace(batch_size=70, n_chains=30, variance_rate=0.25, min_var=0.02)
 BASE = Base.fit(TASK.rows)

@@ -26,8 +26,8 @@ from grbm import (
     train_step,
 )
 from grbm.evaluate import exact
-from grbm.recipe import TrainConfig
-from grbm.sgd import PlainSGD
+from grbm.fitting.recipe import TrainConfig
+from grbm.learning.sgd import PlainSGD
 from tests.helpers import exact_chains, random_model
 
 CDS = [ModifiedCD(PartialGibbs(0.5), 5), CD(Gibbs(), 2), PCD(Gibbs(), 2, n_chains=20)]
@@ -170,7 +170,7 @@ def test_numbers_that_are_not_finite_stop_and_keep_the_last_good_weights():
 def test_where_looking_waits_nothing_broken_is_followed_until_then(spectral_norm, clip_norm, monkeypatch):
     """As on a GPU: numbers are looked at every 25 updates, and until then a step that is not finite is none."""
     state, options = new_state(), FitOptions(clip_norm=clip_norm, spectral_norm=spectral_norm, centred=True)
-    for module in ("grbm.guard", "grbm.descent"):
+    for module in ("grbm.learning.guard", "grbm.learning.descent"):
         monkeypatch.setattr(f"{module}.is_deferred", lambda x: True)
     run(state, 100, until=5)
     good, data = copy.deepcopy(state.model), small_data()

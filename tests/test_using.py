@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from grbm import GRBM, UserError, cli, impute, runs
+from grbm.core.randomness import generator
 from grbm.data.images import load_digits
 from grbm.interchange.programs import Encoder, write_onnx, write_program
-from grbm.randomness import generator
 from tests.helpers import random_model, refused
 
 
@@ -81,10 +81,10 @@ def test_wrong_gaps_are_refused(digits, tmp_path, change, flags, message, capsys
 def test_chains_that_no_memory_holds_are_refused_before_they_are_made(digits, tmp_path, capsys, monkeypatch):
     """Ten chains of 20 rows have 64 visible and 256 hidden units: 768,000 bytes at 12 for each."""
     np.save(tmp_path / "rows.npy", np.full((20, 64), np.nan))
-    monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 700_000)
+    monkeypatch.setattr("grbm.core.devices.memory", lambda device="cpu": 700_000)
     command = ["impute", digits, tmp_path / "rows.npy", "--chains", "10", "--out", tmp_path / "filled.npy"]
     refused(command, capsys, "20 rows", "10 chains")
-    monkeypatch.setattr("grbm.devices.memory", lambda device="cpu": 3_000_000)
+    monkeypatch.setattr("grbm.core.devices.memory", lambda device="cpu": 3_000_000)
     assert cli.main([str(x) for x in [*command, "--steps", "4"]]) == 0
 
 

@@ -13,6 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from grbm import Base, GaussianBernoulliRBM
+from grbm.core.distributed import ALONE
+from grbm.core.randomness import generator
 from grbm.data import whitening
 from grbm.data.standardise import standardise
 from grbm.data.whitening import (
@@ -26,11 +28,9 @@ from grbm.data.whitening import (
     suits_whitening,
     whiten,
 )
-from grbm.distributed import ALONE
 from grbm.evaluate.baselines import baselines, compare
 from grbm.evaluate.watching import gaussian_log_prob
-from grbm.randomness import generator
-from grbm.recipe import Facts, resolve
+from grbm.fitting.recipe import Facts, resolve
 from grbm.runs.preparing import open_data, prepare
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train

@@ -2,7 +2,7 @@
 
     uv run --group mutants python -m benchmarks.mutants                 # 160 mutants of all groups, hours
     uv run --group mutants python -m benchmarks.mutants moments         # of one group
-    uv run --group mutants python -m benchmarks.mutants src/grbm/sgd.py --n 20
+    uv run --group mutants python -m benchmarks.mutants src/grbm/learning/sgd.py --n 20
 
 The tests run once under coverage first, and each mutant is then tried against the nearest tests that run its line.
 The shares are lower bounds: farther tests are left out, coverage does not see tests in processes of their own, and a

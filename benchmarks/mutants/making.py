@@ -41,7 +41,7 @@ class Mutant(NamedTuple):
 def groups() -> dict[str, list[Path]]:
     """The sources of each group that a sample is drawn from, by the group's name."""
     found = {
-        "model": [SOURCE / "energy.py", SOURCE / "model.py"],
+        "model": [SOURCE / "model" / "energy.py", SOURCE / "model" / "grbm.py"],
         **{name: [SOURCE / f"{name}.py"] for name in ("moments", "objectives", "descent")},
         **{name: sorted((SOURCE / name).rglob("*.py")) for name in ("samplers", "evaluate", "data", "runs")},
         "C": sorted([*C_SOURCES.glob("*.c"), *C_SOURCES.glob("*.h")]),

@@ -37,7 +37,7 @@ from benchmarks.trainers.kept import (
 from benchmarks.trainers.measuring import earlier, measure
 from benchmarks.trainers.methods import METHODS
 from benchmarks.trainers.tasks import NAMES, Task, tasks
-from grbm import files
+from grbm.core import files
 from grbm.samplers.engines import compiled
 
 

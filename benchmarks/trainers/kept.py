@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trainers.tasks import NAMES
-from grbm import files
+from grbm.core import files
 
 RATES, FIRST = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 0.01
 BUDGETS = ("seconds", "updates")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from benchmarks.trainers.rules import Ascent, Rule
 from grbm import GRBM
-from grbm.randomness import Blocks, generator, seed_of
+from grbm.core.randomness import Blocks, generator, seed_of
+from grbm.core.schedules import cosine
 from grbm.samplers.annealing import importance
-from grbm.schedules import cosine
 
 CANDIDATES = (1.0, 1.01, 0.99)
 FEWEST = 0.5  # share of particles that must count for a rate to be judged by them

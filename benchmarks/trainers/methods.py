@@ -34,7 +34,7 @@ from grbm import (
     sparse_,
 )
 from grbm import ParallelTempering as Tempering
-from grbm.errors import DivergenceError
+from grbm.core.errors import DivergenceError
 from grbm.samplers import Sampler
 
 CLIP, DECAY = 10.0, 0.999

@@ -1,7 +1,7 @@
 """What other trainers do in an update: the direction of ascent by parameter name, from a machine and a batch.
 
-Each is checked against enumeration, quadrature or autograd in tests/test_trainers.py. Those of grbm.objectives are not
-here: a bench reaches them by `grbm.fit`.
+Each is checked against enumeration, quadrature or autograd in tests/test_trainers.py. Those of grbm.learning.objectives
+are not here: a bench reaches them by `grbm.fit`.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from grbm import GRBM, Gibbs
+from grbm.core.randomness import Blocks, normal
 from grbm.model import Energy
-from grbm.moments import Moments, ascent, centre, gradient
-from grbm.randomness import Blocks, normal
 from grbm.samplers import Sampler, run_chains
 from grbm.samplers.annealing import importance, systematic
+from grbm.samplers.moments import Moments, ascent, centre, gradient
 from grbm.samplers.sampling import noise
 
 Ascent = dict[str, Tensor]

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from grbm.bennett import bennett
-from grbm.randomness import generator
+from grbm.core.randomness import generator
+from grbm.core.schedules import cosine
+from grbm.learning.bennett import bennett
 from grbm.samplers.annealing import importance
-from grbm.schedules import cosine
 
 FreeEnergy = Callable[[Tensor], Tensor]
 BOUND = 0.98  # of what makes a machine's mass finite

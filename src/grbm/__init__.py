@@ -6,23 +6,22 @@ are used.
 
 from typing import TYPE_CHECKING
 
-from grbm.lazy import lazily
+from grbm.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from grbm.conditional import Conditional as Conditional, Imputed as Imputed, impute as impute
-    from grbm.errors import (
+    from grbm.core.errors import (
         Divergence as Divergence,
         DivergenceError as DivergenceError,
         ScaleWarning as ScaleWarning,
         UserError as UserError,
     )
-    from grbm.estimator import GaussianBernoulliRBM as GaussianBernoulliRBM
-    from grbm.initialise import anchored_ as anchored_, matched_ as matched_, paper_ as paper_, sparse_ as sparse_
+    from grbm.core.options import FitOptions as FitOptions
+    from grbm.fitting.estimator import GaussianBernoulliRBM as GaussianBernoulliRBM
+    from grbm.learning.objectives import CD as CD, PCD as PCD, ModifiedCD as ModifiedCD, Objective as Objective
+    from grbm.learning.training import TrainState as TrainState, fit as fit, train_step as train_step
     from grbm.model import GRBM as GRBM, Base as Base, Energy as Energy
-    from grbm.moments import Moments as Moments, gradient as gradient
-    from grbm.objectives import CD as CD, PCD as PCD, ModifiedCD as ModifiedCD, Objective as Objective
-    from grbm.options import FitOptions as FitOptions
-    from grbm.reference import Reference as Reference
+    from grbm.model.initialise import anchored_ as anchored_, matched_ as matched_, paper_ as paper_, sparse_ as sparse_
+    from grbm.model.reference import Reference as Reference
     from grbm.samplers import (
         Annealed as Annealed,
         Chains as Chains,
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
         sample as sample,
         walk as walk,
     )
-    from grbm.training import TrainState as TrainState, fit as fit, train_step as train_step
+    from grbm.samplers.conditional import Conditional as Conditional, Imputed as Imputed, impute as impute
+    from grbm.samplers.moments import Moments as Moments, gradient as gradient
 
 __version__ = "0.2.0"
 __getattr__, __dir__ = lazily(__name__)

@@ -12,9 +12,9 @@ import tyro
 
 from grbm.cli.names import COMMANDS, close
 from grbm.cli.options import Moved
-from grbm.errors import UserError
+from grbm.core.errors import UserError
+from grbm.core.streams import plain
 from grbm.runs.config import Which
-from grbm.streams import plain
 
 if TYPE_CHECKING:
     from grbm.runs import Run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grbm.cli.common import note, note_units, read_run, require
 from grbm.cli.options import DoctorOptions, EvaluateOptions, MixingOptions
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 
 if TYPE_CHECKING:
     from grbm.data.loading import Dataset
@@ -26,7 +26,8 @@ def evaluate(options: EvaluateOptions) -> None:
     require("--ais-chains", options.ais_chains, 2)
     if options.fid:
         require("--fid-samples", options.fid_samples, 100)
-    from grbm import files, runs
+    from grbm import runs
+    from grbm.core import files
     from grbm.evaluate.exact import is_enumerable
     from grbm.report import words
     from grbm.report.scores import dearer, evaluate, score_rows
@@ -77,7 +78,7 @@ def evaluate(options: EvaluateOptions) -> None:
 
 def _fid(run: "Run", dataset: "Dataset", options: EvaluateOptions) -> "ScoreTable":
     """The table of image distances; the network is optional where there is a classifier of one's own."""
-    from grbm.devices import pick_device
+    from grbm.core.devices import pick_device
     from grbm.evaluate.features import inception
     from grbm.report.image_scores import score_images
     from grbm.runs.config import showing
@@ -101,10 +102,11 @@ def _fid(run: "Run", dataset: "Dataset", options: EvaluateOptions) -> "ScoreTabl
 def mixing(options: MixingOptions) -> None:
     """`grbm mixing`: whether a run's chains mix."""
     counts = {"n_chains": options.chains, "n_draws": options.draws, "every": options.every, "burn_in": options.burn_in}
-    from grbm import files, runs
+    from grbm import runs
+    from grbm.core import files
     from grbm.data.tables import spread
     from grbm.evaluate import mixing
-    from grbm.recipe import SamplerConfig
+    from grbm.fitting.recipe import SamplerConfig
     from grbm.report import plots
     from grbm.runs.sampling import on_device, tuned_sampler
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from grbm import __version__
 from grbm.cli.names import COMMANDS, close
-from grbm.errors import DivergenceError, StoppedError, UserError
-from grbm.streams import plain, printing
+from grbm.core.errors import DivergenceError, StoppedError, UserError
+from grbm.core.streams import plain, printing
 
 LINES = "\n".join(f"  grbm {f'{name} {takes}':<16}  {does}" for name, (_, takes, does) in COMMANDS.items())
 USAGE = f"""\

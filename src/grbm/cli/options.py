@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
-from grbm.options import Precision
-from grbm.recipe import SamplerName
+from grbm.core.options import Precision
+from grbm.fitting.recipe import SamplerName
 from grbm.reproduce.targets import Recipe
 from grbm.runs.config import About, Dynamics, RunConfig, Which
 

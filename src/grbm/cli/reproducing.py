@@ -6,7 +6,7 @@ from typing import Any
 from grbm.cli.common import note, parse, require
 from grbm.cli.names import close
 from grbm.cli.options import EverythingOptions, Figure1Options, PaperOptions
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 
 
 def reproduce(args: list[str]) -> None:
@@ -54,7 +54,7 @@ def _figure1(args: list[str]) -> None:
 
 
 def _paper(what: str, args: list[str]) -> None:
-    from grbm.devices import pick_device
+    from grbm.core.devices import pick_device
     from grbm.evaluate.features import inception
     from grbm.reproduce import everything, experiments
 

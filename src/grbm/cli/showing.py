@@ -5,7 +5,7 @@ from pathlib import Path
 
 from grbm.cli.common import note, read_run, refuse_out
 from grbm.cli.options import CompareOptions, FiguresOptions, ListOptions, ReportOptions
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 
 
 def figures(options: FiguresOptions) -> None:

@@ -8,12 +8,12 @@ from typing import Any, get_args
 from grbm.cli.common import flags_of, parse
 from grbm.cli.names import close
 from grbm.cli.options import Moved, ResumeOptions, TrainOptions
+from grbm.core.errors import UserError
+from grbm.core.streams import plain
 from grbm.data.kinds import as_array, conversion, holds_pictures, is_arrow
-from grbm.errors import UserError
 from grbm.runs.config import Dynamics, RunConfig
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
 from grbm.runs.presets import PRESETS, Preset
-from grbm.streams import plain
 
 SHORT = {  # what everyone sets
     "--n-hidden": "--model.n-hidden",
@@ -182,7 +182,8 @@ def _run(
     figures: bool,
 ) -> None:
     """Train, alone or as one of the processes that ``torchrun`` started, and draw."""
-    from grbm import distributed, runs
+    from grbm import runs
+    from grbm.core import distributed
     from grbm.runs.progress import Progress
     from grbm.runs.training import train as learn
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from grbm.cli.common import note, note_units, read_run, refuse_out, require
 from grbm.cli.names import close
 from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 
 
 def sample(options: SampleOptions) -> None:
     """`grbm sample`: draws from noise, as numbers and as a picture."""
-    from grbm.recipe import SAMPLERS, SamplerConfig
+    from grbm.fitting.recipe import SAMPLERS, SamplerConfig
     from grbm.runs.config import SamplingConfig
 
     require("--n", options.n, 1)
@@ -21,7 +21,8 @@ def sample(options: SampleOptions) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from grbm import files, runs
+    from grbm import runs
+    from grbm.core import files
     from grbm.data.mixtures import MIXTURES
     from grbm.report import plots, sheets
     from grbm.runs.sampling import generate
@@ -59,7 +60,8 @@ def sample(options: SampleOptions) -> None:
 def encode(options: EncodeOptions) -> None:
     """`grbm encode`: binary codes of data."""
 
-    from grbm import files, runs
+    from grbm import runs
+    from grbm.core import files
     from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes, write_contrasts
 
     run = read_run(options.run, options.weights, options.moved)
@@ -96,7 +98,8 @@ def impute(options: ImputeOptions) -> None:
     import numpy as np
     import torch
 
-    from grbm import files, runs
+    from grbm import runs
+    from grbm.core import files
     from grbm.runs.encoding import strangeness
     from grbm.runs.imputing import impute_rows, rows_with_gaps
 

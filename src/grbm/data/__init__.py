@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from grbm.lazy import lazily
+from grbm.core.lazy import lazily
 
 if TYPE_CHECKING:
     from grbm.data.mixtures import MIXTURES as MIXTURES, Mixture as Mixture

@@ -14,10 +14,10 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 import torch
 
+from grbm.core.devices import require_memory
+from grbm.core.errors import UserError, unreadable
 from grbm.data.kinds import as_array
 from grbm.data.tables import StoredTable
-from grbm.devices import require_memory
-from grbm.errors import UserError, unreadable
 
 RESIDENT = 64 << 20  # bytes of a map that may be in memory before they are given back
 LARGE_PAGE = 2 << 20

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grbm.contrasts import UNIT, Contrasts, from_tensors
 from grbm.data.transforms import Elementwise, Transform, Whitening
 from grbm.model import Base
-from grbm.reference import Reference
+from grbm.model.contrasts import UNIT, Contrasts, from_tensors
+from grbm.model.reference import Reference
 
 REFERENCE = ("weights", "means", "factors")
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.errors import UserError, unreadable
+from grbm.core.errors import UserError, unreadable
 
 LARGEST = 256 << 20  # bytes of an unpacked IDX file; MNIST's have 47 million
 IDX_FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.devices import require_memory
+from grbm.core.errors import UserError
+from grbm.core.randomness import generator
 from grbm.data.arrays import column_names, open_array
 from grbm.data.config import DatasetConfig, Source
 from grbm.data.images import load_digits, load_idx
@@ -16,9 +19,6 @@ from grbm.data.pictures import ImageShape, Look, Pictures, open_arrow, open_pict
 from grbm.data.splitting import copies, split
 from grbm.data.tables import ColumnStatistics, Table, measure, nothing_varies, refuse_not_finite
 from grbm.data.transforms import Transform
-from grbm.devices import require_memory
-from grbm.errors import UserError
-from grbm.randomness import generator
 
 
 class Dataset(NamedTuple):

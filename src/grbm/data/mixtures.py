@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.randomness import generator
+from grbm.core.randomness import generator
 
 
 class Mixture(NamedTuple):

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from grbm.core.errors import UserError, unreadable
+from grbm.core.files import cache_folder, keeping, kept
 from grbm.data.arrays import UNREADABLE, open_array
 from grbm.data.kinds import SUFFIXES, is_arrow
 from grbm.data.tables import StoredTable
-from grbm.errors import UserError, unreadable
-from grbm.files import cache_folder, keeping, kept
 
 NOT_DATA = ("__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN")  # folders that systems make beside pictures
 ImageShape = tuple[int, int, int]

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from grbm.core.errors import UserError
 from grbm.data.config import Mode
 from grbm.data.tables import ROUNDING, ColumnStatistics, StoredTable, measure, vary
 from grbm.data.transforms import Elementwise, Transform
-from grbm.errors import UserError
 from grbm.model import Base
 
 

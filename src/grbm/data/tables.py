@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 
 CHUNK = 1_000_000  # numbers read at a time when a table is passed over
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)

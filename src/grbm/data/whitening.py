@@ -5,7 +5,8 @@ and what is left within their clusters are both uncorrelated (those of linear di
 Their unit is the narrowest width of a cluster; for a machine of few hidden units, which cannot see clusters so finely,
 it is the deviation of the whole table. Wherever there are no clusters these are principal components, and a
 machine without hidden units at work is one Gaussian with the data's full covariance. Where rows lie near and far as
-those of no such mixture do, it is seen at several contrasts (`grbm.contrasts`), and all else is found of rows at one.
+those of no such mixture do, it is seen at several contrasts (`grbm.model.contrasts`), and all else is found of rows at
+one.
 """
 
 import math
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from grbm.contrasts import NUMBER, UNIT, Contrasts, ask_for_contrasts, elliptical
+from grbm.core.randomness import generator
 from grbm.data.frame import Frame
 from grbm.data.tables import nothing_varies, resolution, vary
 from grbm.data.transforms import Whitening
 from grbm.model import Base
-from grbm.randomness import generator
-from grbm.reference import Reference
+from grbm.model.contrasts import NUMBER, UNIT, Contrasts, ask_for_contrasts, elliptical
+from grbm.model.reference import Reference
 
 EXACT = 1e-12  # share of a column's deviation, below which what others leave of it is lost in float64
 NARROW = 1e-3  # the same, below which what is left is a column of its own

@@ -16,12 +16,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.bennett import bennett
-from grbm.contrasts import UNIT
-from grbm.devices import require_memory
+from grbm.core.devices import require_memory
+from grbm.core.randomness import Blocks, seed_of
 from grbm.evaluate import exact
+from grbm.learning.bennett import bennett
 from grbm.model import GRBM, Base, Energy
-from grbm.randomness import Blocks, seed_of
+from grbm.model.contrasts import UNIT
 from grbm.samplers import Gibbs, run_chains
 from grbm.samplers.annealing import importance
 from grbm.samplers.collapsed import anneal

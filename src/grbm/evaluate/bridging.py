@@ -1,7 +1,7 @@
 """log Z while a model learns: bridged from a density that is known, with an error bar from the chains themselves.
 
 Between two neighbours of a ladder, states of the one forth and of the other back give the ratio of their partition
-functions (Bennett 1976; `grbm.bennett`). The first rung is known: a `Reference`, whose draws are
+functions (Bennett 1976; `grbm.learning.bennett`). The first rung is known: a `Reference`, whose draws are
 independent, or the Gaussian base of parallel tempering. Errors are jackknifed over whole chains, so that what a chain
 repeats is not counted as news.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grbm.evaluate.ais import LogZ, doubt_of, mean_weight
 from grbm.model import Base, Energy
-from grbm.reference import Reference
+from grbm.model.reference import Reference
 from grbm.samplers.path import PathState, in_double
 
 GROUPS = 16  # of chains, each left out in turn

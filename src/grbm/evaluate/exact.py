@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import generator, normal
 from grbm.model import GRBM, Energy
-from grbm.moments import Moments, gradient
-from grbm.randomness import generator, normal
+from grbm.samplers.moments import Moments, gradient
 
 MAX_HIDDEN = 20
 

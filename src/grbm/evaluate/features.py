@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grbm.core.errors import UserError
+from grbm.core.files import cache_folder, read_tensors, write_tensors
+from grbm.core.randomness import generator
 from grbm.data.arrays import read_member
-from grbm.errors import UserError
-from grbm.files import cache_folder, read_tensors, write_tensors
-from grbm.randomness import generator
 
 BATCH = 64
 PUBLISHED = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"  # SHA-256 of torch-fidelity's weights

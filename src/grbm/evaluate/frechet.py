@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.randomness import generator
+from grbm.core.randomness import generator
 
 
 class FeatureStatistics(NamedTuple):

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.devices import require_memory
+from grbm.core.devices import require_memory
+from grbm.core.randomness import Blocks, seed_of
 from grbm.model import GRBM, Energy
-from grbm.randomness import Blocks, seed_of
 from grbm.samplers import Sampler
 
 WORST_RHAT = 1.05  # 1.01 is advised for one quantity; here it is the worst of all visible units

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grbm.randomness import generator, seed_of
+from grbm.core.randomness import generator, seed_of
 
 LARGEST, COMPONENTS = 1024, 256  # a full covariance of 3,072 columns would take hours
 

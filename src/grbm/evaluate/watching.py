@@ -6,14 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Blocks, seed_of
 from grbm.data.frame import Frame
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
+from grbm.learning.training import TrainState
 from grbm.model import GRBM, Base, base_for
-from grbm.randomness import Blocks, seed_of
-from grbm.reference import Reference
+from grbm.model.reference import Reference
 from grbm.samplers import Sampler, run_chains
-from grbm.training import TrainState
 
 BURN_IN = 4  # steps from learning's own chains to the model that is looked at
 STATES = 8  # of every chain at a look

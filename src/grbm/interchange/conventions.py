@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 from grbm.model import GRBM
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grbm.errors import UserError
-from grbm.files import replacing
+from grbm.core.errors import UserError
+from grbm.core.files import replacing
 from grbm.model import GRBM
 
 

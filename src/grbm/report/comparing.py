@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from grbm.core.files import write_text
+from grbm.core.streams import plain
 from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
-from grbm.files import write_text
 from grbm.report import html
 from grbm.report.doctor import diagnose
 from grbm.report.page import CURVES, curve, data_of, samples, scores
 from grbm.report.words import duration
 from grbm.runs import Run
 from grbm.runs.paper import describe
-from grbm.streams import plain
 
 
 def compare(

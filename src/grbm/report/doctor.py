@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.typed import is_kind, read_json
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
@@ -17,7 +18,6 @@ from grbm.runs.config import RunConfig
 from grbm.runs.recording import BROAD, broadest
 from grbm.runs.sampling import generate, on_device, tuned_sampler
 from grbm.samplers import sample
-from grbm.typed import is_kind, read_json
 
 Level = Literal["fine", "note", "wrong"]
 FEWEST_ROWS, COMPARED = 50, 1000  # rows and samples that are compared

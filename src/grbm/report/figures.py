@@ -7,7 +7,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from grbm import files, runs
+from grbm import runs
+from grbm.core import files
+from grbm.core.streams import plain
 from grbm.data.loading import Dataset
 from grbm.data.pictures import ImageShape
 from grbm.data.tables import spread
@@ -17,7 +19,6 @@ from grbm.evaluate.nearest import nearest
 from grbm.report import plots, sheets, table_plots
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
-from grbm.streams import plain
 
 
 def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> list[Path]:

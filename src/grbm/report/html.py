@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from grbm.streams import IN_TEXT
+from grbm.core.streams import IN_TEXT
 
 
 def page(title: str, body: Sequence[str]) -> str:

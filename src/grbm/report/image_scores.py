@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from grbm.core.errors import UserError
+from grbm.core.files import cache_folder, read_tensors, write_tensors, write_text
+from grbm.core.typed import is_kind, read_json, restore
 from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
-from grbm.errors import UserError
 from grbm.evaluate import features, frechet, references
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate, kernel_distance, neighbours
-from grbm.files import cache_folder, read_tensors, write_tensors, write_text
 from grbm.report.words import with_error
 from grbm.runs import FID, Run, RunConfig, model_digest
 from grbm.runs.sampling import generate
-from grbm.typed import is_kind, read_json, restore
 
 FEWEST = 50  # images that distances are taken of
 NEIGHBOURS = 5000  # images that precision, recall, density and coverage are taken over

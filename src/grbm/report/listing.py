@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grbm.errors import UserError
+from grbm.core.errors import UserError
+from grbm.core.streams import plain
+from grbm.core.typed import is_kind, read_json
 from grbm.report.words import duration
 from grbm.runs import CONFIG, EVALUATION, last_metrics, read_config, read_status
 from grbm.runs.claiming import is_held
-from grbm.streams import plain
-from grbm.typed import is_kind, read_json
 
 DEEPEST = 4  # folders in folders that are looked into
 

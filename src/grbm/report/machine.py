@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from grbm.devices import memory
+from grbm.core.devices import memory
+from grbm.core.options import Precision
+from grbm.core.randomness import Philox
 from grbm.model import GRBM
-from grbm.options import Precision
-from grbm.randomness import Philox
 from grbm.samplers import Gibbs, run_chains
 from grbm.samplers.engines import compiled, engine_name
 

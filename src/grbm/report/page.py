@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from grbm import runs
+from grbm.core.errors import UserError
+from grbm.core.files import write_text
+from grbm.core.streams import plain
+from grbm.core.typed import is_kind, read_json
 from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
-from grbm.errors import UserError
-from grbm.files import write_text
 from grbm.report import html, plots, sheets, table_plots
 from grbm.report.doctor import diagnose
 from grbm.report.figures import nearest_sheet, plane, table_samples
@@ -23,8 +25,6 @@ from grbm.runs import Run
 from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
 from grbm.samplers import Sampler
-from grbm.streams import plain
-from grbm.typed import is_kind, read_json
 
 N_FRAMES = 40
 SCORES = {  # of evaluation.json, with what they are called on a page

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
+from grbm.core.streams import plain
+from grbm.core.typed import is_kind, read_json
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table
-from grbm.density import bits_per_dimension
 from grbm.evaluate.mixtures import density_score, sample_score
+from grbm.fitting.density import bits_per_dimension
 from grbm.report.beside import as_json, comparisons, plane_grid
 from grbm.report.beside import log_z as log_z_of_run
 from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.sampling import generate, on_device
-from grbm.streams import plain
-from grbm.typed import is_kind, read_json
 
 
 def evaluate(

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 
 from grbm import runs
-from grbm.errors import DivergenceError, StoppedError, UserError
+from grbm.core.errors import DivergenceError, StoppedError, UserError
+from grbm.core.streams import printing
 from grbm.runs.config import RunConfig
 from grbm.runs.progress import Progress
 from grbm.runs.signals import on_signals
 from grbm.runs.training import train
-from grbm.streams import printing
 
 
 class Planned(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 from grbm.evaluate.features import Features
 from grbm.reproduce import campaign, experiments, figure1
 from grbm.reproduce.experiments import Options

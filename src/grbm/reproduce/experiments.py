@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from grbm import files, runs
+from grbm import runs
+from grbm.core import files
+from grbm.core.errors import UserError
+from grbm.core.options import Precision
 from grbm.data.images import tile
 from grbm.data.pictures import ImageShape
 from grbm.data.tables import spread
-from grbm.errors import UserError
 from grbm.evaluate.features import Features
-from grbm.options import Precision
 from grbm.report import plots, sheets
 from grbm.report.page import report
 from grbm.reproduce import campaign

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from matplotlib.figure import Figure
 
-from grbm import files, runs
+from grbm import runs
+from grbm.core import files
+from grbm.core.devices import threads
+from grbm.core.errors import UserError
 from grbm.data.mixtures import MIXTURES
-from grbm.devices import threads
-from grbm.errors import UserError
 from grbm.evaluate.mixtures import density_score, sample_score
-from grbm.recipe import SamplerConfig
+from grbm.fitting.recipe import SamplerConfig
 from grbm.report import plots
 from grbm.reproduce import campaign
 from grbm.runs.config import LogConfig, RunConfig

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grbm import files, runs
+from grbm import runs
+from grbm.core import files
 from grbm.evaluate.features import Features
 from grbm.report.image_scores import OWN, cells, judges_of, score_images, widths
 from grbm.report.words import ending

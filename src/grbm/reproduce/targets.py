@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from grbm.errors import UserError
+from grbm.core.errors import UserError
 from grbm.runs.paper import EXPERIMENTS
 
 Recipe = Literal["paper", "ours"]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from grbm.lazy import lazily
+from grbm.core.lazy import lazily
 
 if TYPE_CHECKING:
     from grbm.runs.claiming import note_written as note_written, run_of as run_of

@@ -22,14 +22,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from grbm.distributed import ALONE, ProcessGroup
-from grbm.errors import UserError
-from grbm.files import encode, flush_folder
-from grbm.guard import Guard
-from grbm.objectives import Adaptation
-from grbm.quasi_newton import Memory
-from grbm.training import TrainState
-from grbm.typed import is_kind, read_bytes, read_json
+from grbm.core.distributed import ALONE, ProcessGroup
+from grbm.core.errors import UserError
+from grbm.core.files import encode, flush_folder
+from grbm.core.typed import is_kind, read_bytes, read_json
+from grbm.learning.guard import Guard
+from grbm.learning.objectives import Adaptation
+from grbm.learning.quasi_newton import Memory
+from grbm.learning.training import TrainState
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
 FORMAT = 2

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grbm.distributed import torchrun_id
-from grbm.errors import UserError
-from grbm.files import write_text
+from grbm.core.distributed import torchrun_id
+from grbm.core.errors import UserError
+from grbm.core.files import write_text
+from grbm.core.typed import read_bytes
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import (
@@ -29,7 +30,6 @@ from grbm.runs.folder import (
     read_status,
     refuse_links,
 )
-from grbm.typed import read_bytes
 
 
 def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:

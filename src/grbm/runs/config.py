@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from grbm.core.errors import UserError, unreadable
+from grbm.core.options import Precision
+from grbm.core.typed import read_json, restore
 from grbm.data.config import DatasetConfig, Source
-from grbm.errors import UserError, unreadable
-from grbm.options import Precision
-from grbm.recipe import ModelConfig, ObjectiveConfig, Recipe, SamplerConfig, TrainConfig
-from grbm.typed import read_json, restore
+from grbm.fitting.recipe import ModelConfig, ObjectiveConfig, Recipe, SamplerConfig, TrainConfig
 
 if TYPE_CHECKING:  # what a configuration is, can be asked without loading what it builds
     from grbm.data.loading import Dataset

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from grbm.core.errors import UserError
+from grbm.core.files import replacing
+from grbm.core.randomness import generator
 from grbm.data.arrays import open_array
 from grbm.data.kinds import SUFFIXES
 from grbm.data.loading import look_of
 from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.tables import Table, spread
-from grbm.errors import UserError
-from grbm.files import replacing
-from grbm.randomness import generator
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device

@@ -14,19 +14,19 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.errors import Divergence, UserError, unreadable
+from grbm.core.files import read_tensors, write_tensors, write_text
+from grbm.core.typed import read_bytes, read_json, restore
 from grbm.data.frame import Frame
 from grbm.data.images import IDX_FOLDERS
 from grbm.data.loading import Dataset, statistics
 from grbm.data.transforms import Transform
-from grbm.density import Fitted
-from grbm.errors import Divergence, UserError, unreadable
-from grbm.files import read_tensors, write_tensors, write_text
-from grbm.model import CONFIG as CONFIG
+from grbm.fitting.density import Fitted
 from grbm.model import GRBM
-from grbm.model import WEIGHTS as WEIGHTS
+from grbm.model.grbm import CONFIG as CONFIG
+from grbm.model.grbm import WEIGHTS as WEIGHTS
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig, Which
-from grbm.typed import read_bytes, read_json, restore
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grbm.devices import require_memory
-from grbm.errors import UserError
+from grbm.core.devices import require_memory
+from grbm.core.errors import UserError
 from grbm.runs.encoding import rows_to_encode
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device

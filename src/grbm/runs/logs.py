@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from grbm.errors import UserError
-from grbm.files import write_text
+from grbm.core.errors import UserError
+from grbm.core.files import write_text
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import METRICS, TENSORBOARD, WANDB, read_metrics
 

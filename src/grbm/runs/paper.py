@@ -12,9 +12,9 @@ those of the printed equations.
 from dataclasses import replace
 from typing import NamedTuple
 
+from grbm.core.errors import UserError
 from grbm.data.config import DatasetConfig
-from grbm.errors import UserError
-from grbm.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
+from grbm.fitting.recipe import ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.runs.config import About, Dynamics, RunConfig, SamplingConfig
 
 

@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.devices import pick_device, require_memory
+from grbm.core.distributed import ProcessGroup
+from grbm.core.errors import UserError
 from grbm.data.frame import Frame
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
 from grbm.data.tables import StoredTable
 from grbm.data.transforms import Transform
-from grbm.devices import pick_device, require_memory
-from grbm.distributed import ProcessGroup
-from grbm.errors import UserError
-from grbm.objectives import Objective
-from grbm.quasi_newton import REMEMBERED
+from grbm.fitting.start import begin, facts_of, frame_of, held_out
+from grbm.learning.objectives import Objective
+from grbm.learning.quasi_newton import REMEMBERED
+from grbm.learning.training import TrainState
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
 from grbm.runs.presets import for_table
-from grbm.start import begin, facts_of, frame_of, held_out
-from grbm.training import TrainState
 
 SCORED = 10_000  # held-out rows at most, which a look scores
 

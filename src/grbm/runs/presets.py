@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grbm.data.config import PLANE, DatasetConfig
-from grbm.recipe import Facts, ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig, changed, resolve
+from grbm.fitting.recipe import Facts, ModelConfig, ObjectiveConfig, SamplerConfig, TrainConfig, changed, resolve
 from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.runs.paper import EXPERIMENTS, configure
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from grbm.streams import Stream, terminal
+from grbm.core.streams import Stream, terminal
 
 PATIENCE = 5.0  # seconds after which a person is told that the data are still being prepared
 

@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.callbacks import Callback, Progress
+from grbm.core.distributed import ProcessGroup
+from grbm.core.errors import UserError
+from grbm.core.randomness import generator
+from grbm.core.typed import restore
 from grbm.data.images import tile
 from grbm.data.tables import spread
-from grbm.distributed import ProcessGroup
-from grbm.errors import UserError
 from grbm.evaluate.distance import energy_distance
 from grbm.evaluate.watching import Nats
+from grbm.fitting.callbacks import Callback, Progress
+from grbm.learning.training import StepMetrics, TrainState
 from grbm.model import GRBM
-from grbm.randomness import generator
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
 from grbm.runs.folder import CHECKPOINTS
@@ -26,8 +28,6 @@ from grbm.runs.logs import Log, Record
 from grbm.runs.preparing import Prepared
 from grbm.samplers.engines import engine_name
 from grbm.samplers.trajectory import swap_rate
-from grbm.training import StepMetrics, TrainState
-from grbm.typed import restore
 
 BROAD = 4.0  # times the data's variance: a unit so broad has been given up by the model
 

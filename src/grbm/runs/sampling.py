@@ -5,11 +5,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grbm.density import Fitted
-from grbm.devices import pick_device, require_memory
-from grbm.errors import UserError
+from grbm.core.devices import pick_device, require_memory
+from grbm.core.errors import UserError
+from grbm.fitting.density import Fitted
+from grbm.fitting.recipe import SamplerConfig
 from grbm.model import GRBM
-from grbm.recipe import SamplerConfig
 from grbm.runs.config import SamplingConfig
 from grbm.runs.folder import Run, read_trajectory
 from grbm.samplers import Chains, Sampler, TrajectoryTempering

@@ -12,14 +12,15 @@ from typing import Any
 
 from torch import Tensor
 
-from grbm.callbacks import EarlyStopping, KeepBest, Told
+from grbm.core.distributed import ALONE, ProcessGroup
+from grbm.core.errors import DivergenceError, StoppedError, UserError
+from grbm.core.streams import plain
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import spread
-from grbm.distributed import ALONE, ProcessGroup
-from grbm.errors import DivergenceError, StoppedError, UserError
 from grbm.evaluate.watching import Watch, can_watch
-from grbm.learn import learn, one_gaussian
+from grbm.fitting.callbacks import EarlyStopping, KeepBest, Told
+from grbm.fitting.learn import learn, one_gaussian
 from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
@@ -31,7 +32,6 @@ from grbm.runs.preparing import Prepared, open_data, prepare, where_of
 from grbm.runs.recording import Checkpoints, Interrupt, MetricsLog, Place, Trajectory, machine_of
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
-from grbm.streams import plain
 
 LOOKED_AT = 2_000_000  # numbers, among which those that stand for something else are looked for
 
@@ -68,8 +68,8 @@ def train(
         Go on from the newest good checkpoint in ``folder``; begin where there is none. The resumed run ends with the
         numbers of one that was never interrupted, bit for bit on the same device.
     group, device
-        The processes that share the run and this one's device, from `grbm.distributed.join`; all must make the same
-        call.
+        The processes that share the run and this one's device, from `grbm.core.distributed.join`; all must make the
+        same call.
     on_start, on_update : callable
         Called with the data, the model, the update and the number of updates at the start, and with every update and
         the record where one was logged.

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Blocks, Rng, uniform
 from grbm.model import Base, Energy, base_for
-from grbm.randomness import Blocks, Rng, uniform
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, start_chains
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.sampling import run_chains

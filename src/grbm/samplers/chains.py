@@ -7,10 +7,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Rng, n_blocks, normal
 from grbm.model import Base, Energy
-from grbm.moments import MomentSum
-from grbm.randomness import Rng, n_blocks, normal
-from grbm.reference import Reference
+from grbm.model.reference import Reference
+from grbm.samplers.moments import MomentSum
 from grbm.samplers.updates import hidden_update
 
 
@@ -132,7 +132,7 @@ class Sampler(Protocol):
     def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
         """The whole walk in one call, where an engine can; otherwise None.
 
-        It is the same law as step by step, and with `grbm.randomness.Philox` the same numbers.
+        It is the same law as step by step, and with `grbm.core.randomness.Philox` the same numbers.
         """
         return None
 

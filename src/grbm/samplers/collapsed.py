@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Energy
-from grbm.randomness import Rng, normal, uniform
 from grbm.samplers.annealing import importance, systematic
 from grbm.samplers.engines import engine_for
 

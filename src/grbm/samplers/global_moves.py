@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from grbm.core.randomness import Rng
 from grbm.model import Energy
-from grbm.randomness import Rng
-from grbm.reference import Reference
+from grbm.model.reference import Reference
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, Walk, start_chains
 from grbm.samplers.collapsed import Boltzmann, annealed, visible_draw
 from grbm.samplers.engines import engine_for

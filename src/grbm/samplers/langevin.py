@@ -5,9 +5,9 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
+from grbm.core.schedules import cosine_steps
 from grbm.model import Energy
 from grbm.samplers.moves import Moves, MoveSampler
-from grbm.schedules import cosine_steps
 
 
 def first_step_size(var: Tensor, step_size: float, per_unit: bool) -> Tensor:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.energy import softplus
+from grbm.core.randomness import Rng, normal
 from grbm.model import Energy
-from grbm.randomness import Rng, normal
+from grbm.model.energy import softplus
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.updates import accept, hidden_update, visible_update
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Rng, normal
 from grbm.model import Base, Energy, softplus
-from grbm.randomness import Rng, normal
 from grbm.samplers.engines import engine_for
 from grbm.samplers.updates import hidden_update, visible_update
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Blocks, Rng, seed_of
 from grbm.model import Base, Energy, base_for
-from grbm.randomness import Blocks, Rng, seed_of
 from grbm.samplers.chains import Chains, Ladder, Sampler, Step, StepInfo, Walk, Walked, top_of
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Blocks, Rng, seed_of
 from grbm.model import Base, Energy, base_for
-from grbm.randomness import Blocks, Rng, seed_of
 from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.sampling import run_chains

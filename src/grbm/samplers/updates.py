@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.randomness import Rng
-from grbm.randomness import uniform as draw_uniform
+from grbm.core.randomness import Rng
+from grbm.core.randomness import uniform as draw_uniform
 
 
 def visible_update(v: Tensor, mean: Tensor, shrink: Tensor, noise_std: Tensor, noise: Tensor) -> Tensor:

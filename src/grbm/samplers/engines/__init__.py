@@ -11,7 +11,7 @@ import shutil
 import torch
 from torch import Tensor
 
-from grbm.randomness import Rng
+from grbm.core.randomness import Rng
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.native import Native

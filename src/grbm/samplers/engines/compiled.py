@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from grbm import forks
-from grbm.errors import UserError
-from grbm.files import cache_folder, keeping, kept
+from grbm.core import forks
+from grbm.core.errors import UserError
+from grbm.core.files import cache_folder, keeping, kept
 from grbm.samplers.engines.structs import HEADERS, SOURCES, handed
 
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-pthread"]

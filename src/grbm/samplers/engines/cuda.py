@@ -12,9 +12,9 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
+from grbm.core.options import Precision
+from grbm.core.randomness import Rng
 from grbm.model import Energy, TemperedEnergy
-from grbm.options import Precision
-from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Walk, Walked
 from grbm.samplers.engines import cuda_ladder
 from grbm.samplers.engines.cuda_buffers import Buffers, Part, grid, product, set_for

@@ -16,13 +16,13 @@ import torch
 import triton
 from torch import Tensor
 
+from grbm.core.options import Precision
+from grbm.core.randomness import Rng
 from grbm.model import Energy
-from grbm.moments import Moments, MomentSum
-from grbm.options import Precision
-from grbm.randomness import Rng
 from grbm.samplers.engines.definition import counters
 from grbm.samplers.engines.kernels import LIMIT, hidden_fused, hidden_tail
 from grbm.samplers.engines.tile_table import Product, Tile, tile_for
+from grbm.samplers.moments import Moments, MomentSum
 
 # Sizes from the arithmetic of an H100 (one wave of tiles at the paper's MNIST size), for devices without a table.
 TILE: Tile = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 import triton
 
+from grbm.core.options import Precision
+from grbm.core.randomness import Rng
 from grbm.model import TemperedEnergy
-from grbm.options import Precision
-from grbm.randomness import Rng
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines.cuda_buffers import Buffers, grid, product, set_for
 from grbm.samplers.engines.kernels import LIMIT, differences, swap, visible_tail

@@ -3,19 +3,22 @@
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Base, Energy, TemperedEnergy
-from grbm.randomness import Rng, normal, uniform
 from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
 from grbm.samplers.moves import Moves, move_step
 
-Measured = tuple[Tensor, Tensor, Tensor]  # y, g and the deviation of v, each (C, N): see `grbm.conditional.GivenHidden`
+Measured = tuple[
+    Tensor, Tensor, Tensor
+]  # y, g and the deviation of v, each (C, N): see `grbm.samplers.conditional.GivenHidden`
 
 
 class Engine:
     """What runs walks: in plain PyTorch, for every device and dtype. Faster engines override what they can do.
 
     What is defined step by step elsewhere gives None where an engine cannot do it in one call. No engine but this one
-    is given a `torch.Generator`: only `grbm.randomness.Blocks` and `grbm.randomness.Philox` have numbers for others.
+    is given a `torch.Generator`: only `grbm.core.randomness.Blocks` and `grbm.core.randomness.Philox` have numbers for
+    others.
     """
 
     name = "pytorch"
@@ -35,7 +38,8 @@ class Engine:
     def run_given(
         self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
     ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
-        """Make a walk of `grbm.conditional.Conditional`: v given h has mean m + g (y − m) and a deviation of its own.
+        """Make a walk of `grbm.samplers.conditional.Conditional`: v given h has mean m + g (y − m) and a deviation of
+        its own.
 
         With a burn-in that mean and its square are summed over steps, by chain: (C, N) float64 each.
         """

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from grbm.randomness import ROUNDS
+from grbm.core.randomness import ROUNDS
 
 PHILOX_ROUNDS = tl.constexpr(ROUNDS)
 LIMIT = tl.constexpr(60000.0)  # standard deviations; float16 ends soon after

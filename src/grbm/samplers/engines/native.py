@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from grbm import memory
+from grbm.core import memory
+from grbm.core.randomness import Rng, n_blocks
 from grbm.model import Base, Energy, TemperedEnergy
-from grbm.moments import Moments, MomentSum
-from grbm.randomness import Rng, n_blocks
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
 from grbm.samplers.engines.definition import Engine, Measured, counters
 from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Room, Rows, addresses, constants, lay, padded
+from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
 
 

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from grbm.model import Energy
-from grbm.moments import Moments
 from grbm.samplers.engines import structs
 from grbm.samplers.engines.compiled import call, library
 from grbm.samplers.engines.native_packing import addresses
+from grbm.samplers.moments import Moments
 
 CHUNK = 256  # states of a part: its probabilities stay in a cache, and sums are those of any number of threads
 LARGEST = 1 << 17  # weights; larger products are better left to PyTorch

@@ -8,10 +8,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from grbm import memory
+from grbm.core import memory
+from grbm.core.randomness import Blocks, n_blocks
 from grbm.model import GRBM, Energy
-from grbm.moments import MomentSum, Pooled
-from grbm.randomness import Blocks, n_blocks
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
@@ -19,6 +18,7 @@ from grbm.samplers.engines.definition import counters
 from grbm.samplers.engines.native import Plan, half_of, rows_of, starts, summed, sums_for
 from grbm.samplers.engines.native_packing import FEW, Packer, Rows, Tables, addresses, padded, parameters, weights
 from grbm.samplers.gibbs import Gibbs
+from grbm.samplers.moments import MomentSum, Pooled
 from grbm.samplers.moves import Moves
 
 TOGETHER = 16  # as ROWS_TOGETHER in learning.c
@@ -65,7 +65,7 @@ def room_for(N: int, M: int) -> dict[str, Tensor]:
 
 
 def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool) -> Tensor:
-    """`grbm.descent.set_gradients` for float32 on a CPU."""
+    """`grbm.learning.descent.set_gradients` for float32 on a CPU."""
     (N, M), room = energy.W.shape, room_for(*energy.W.shape)
     assert pooled.difference is not None
     tensors = pooled.difference._asdict() | gradients(model) | room | {

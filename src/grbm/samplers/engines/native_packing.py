@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from grbm import memory
+from grbm.core import memory
 from grbm.model import Energy, TemperedEnergy
 from grbm.samplers.engines import structs
 from grbm.samplers.engines.compiled import call

@@ -1,6 +1,6 @@
 // Whole rows of random numbers, a row for each chain: where chains start, and which of them start again.
 //
-// The definition is `grbm.randomness.Philox`.
+// The definition is `grbm.core.randomness.Philox`.
 
 #include "arithmetic.h"
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from grbm.files import cache_folder, write_text
+from grbm.core.files import cache_folder, write_text
 
 RANGES = {"BM": (16, 256), "BN": (64, 256), "BK": (16, 128), "num_warps": (1, 16), "num_stages": (1, 8)}
 NEAR = 2.5  # times as large, or as small, a product may be on each side to have the same tile

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grbm import memory
-from grbm.errors import LostProcessError, UserError
-from grbm.randomness import Blocks, seed_of
+from grbm.core import memory
+from grbm.core.errors import LostProcessError, UserError
+from grbm.core.randomness import Blocks, seed_of
 
 T = TypeVar("T")
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from grbm.core.errors import UserError
+from grbm.core.options import FitOptions, sees_clusters
 from grbm.data.config import Mode
-from grbm.errors import UserError
-from grbm.options import FitOptions, sees_clusters
 
 if TYPE_CHECKING:
     import torch
 
     from grbm.data.frame import Frame
+    from grbm.learning.objectives import Objective
     from grbm.model import GRBM
-    from grbm.objectives import Objective
     from grbm.samplers import Sampler
 
 SAMPLERS = {
@@ -54,7 +54,7 @@ class ModelConfig:
     anchor_length: float = 0.3
     """anchored: length of each hidden unit's weight vector."""
     contrasts: int | None = 1
-    """Scales that the machine is seen at (`grbm.contrasts`); None: as many as whitened data ask for."""
+    """Scales that the machine is seen at (`grbm.model.contrasts`); None: as many as whitened data ask for."""
     contrast_units: str | None = None
     """Columns that have contrast, FIRST:LAST as a slice in Python; None: all. For data that are not whitened."""
 
@@ -144,7 +144,7 @@ class ObjectiveConfig:
 
     def build(self, sampler: "Sampler", batch_size: int) -> "Objective":
         """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
-        from grbm.objectives import CD, PCD, ModifiedCD
+        from grbm.learning.objectives import CD, PCD, ModifiedCD
 
         takes = {"modified-cd": ("burn_in", "n_chains"), "cd": (), "pcd": ("n_chains", "restart")}[self.name]
         for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
@@ -190,7 +190,7 @@ class TrainConfig(FitOptions):
         """The optimiser of ``model``'s parameters."""
         import torch
 
-        from grbm.sgd import PlainSGD
+        from grbm.learning.sgd import PlainSGD
 
         rest = [p for name, p in model.named_parameters() if name != "log_var"]
         groups = [
@@ -221,7 +221,7 @@ class Recipe:
     train: TrainConfig
 
     def work(self, n_visible: int) -> int:
-        """Of an update, by which `grbm.devices.pick_device` chooses: weights x chains x steps.
+        """Of an update, by which `grbm.core.devices.pick_device` chooses: weights x chains x steps.
 
         None by global moves, which go hidden unit by hidden unit: there is no kernel for them.
         """

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from grbm.core.errors import ScaleWarning
 from grbm.data.sentinels import sentinels
-from grbm.errors import ScaleWarning
 
 Array = np.ndarray[Any, Any]
 

@@ -2,9 +2,9 @@
 
 With draws v_1..v_n of a density q, log Z(θ) ≈ log 1/n Σ_i exp(−F_θ(v_i))/q(v_i) is a smooth function of θ, and so is
 the log-likelihood (Monte Carlo maximum likelihood; Geyer & Thompson 1992), which L-BFGS climbs (Nocedal 1980) in
-natural parameters (`grbm.natural`). Where these differ much in how they curve it, as those of far clusters do, this
-takes hundreds of steps where stochastic gradients take hundreds of thousands. The draws are of the model itself as a
-round of steps begins, and of the sampler's reference where it has one; a step that would leave few of them with a
+natural parameters (`grbm.learning.natural`). Where these differ much in how they curve it, as those of far clusters do,
+this takes hundreds of steps where stochastic gradients take hundreds of thousands. The draws are of the model itself as
+a round of steps begins, and of the sampler's reference where it has one; a step that would leave few of them with a
 weight is not taken.
 """
 
@@ -14,14 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm import natural
-from grbm.bennett import bennett
+from grbm.core.randomness import Rng
+from grbm.learning import natural
+from grbm.learning.bennett import bennett
 from grbm.model import GRBM, Energy
-from grbm.moments import Moments
-from grbm.randomness import Rng
-from grbm.reference import Reference
+from grbm.model.reference import Reference
 from grbm.samplers import Sampler, run_chains
 from grbm.samplers.engines import native_averages
+from grbm.samplers.moments import Moments
 from grbm.samplers.path import in_double
 
 STEPS = 25  # of a round

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grbm.model import Energy
-from grbm.moments import Moments
+from grbm.samplers.moments import Moments
 
 
 def vector(energy: Energy) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Blocks, Rng, normal, seed_of
 from grbm.model import GRBM, Base, Energy
-from grbm.randomness import Blocks, Rng, normal, seed_of
 from grbm.samplers import Chains, ParallelTempering, Sampler, Step, StepInfo, walk
 from grbm.samplers.chains import Walk, Walked
 from grbm.samplers.engines import engine_for
@@ -153,7 +153,7 @@ def impute(
     if observed.ndim != 2 or observed.shape[1] != model.n_visible:
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
     if model.contrasts.n > 1:
-        raise ValueError("Gaps in data of several contrasts are filled by grbm.measured.impute.")
+        raise ValueError("Gaps in data of several contrasts are filled by grbm.fitting.impute.impute.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
     if n_replicas is None:

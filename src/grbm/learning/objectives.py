@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from grbm.core.randomness import Rng, local
 from grbm.model import Energy
-from grbm.moments import Moments, MomentSum
-from grbm.randomness import Rng, local
 from grbm.samplers import Gibbs, Sampler, run_chains
 from grbm.samplers.chains import Swaps
 from grbm.samplers.engines import engine_for
+from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.sampling import noise
 
 

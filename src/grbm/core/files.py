@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from grbm.errors import UserError, unreadable
+from grbm.core.errors import UserError, unreadable
 
 CHECKSUM = "checksum"
 MAKING = ".making-"  # how a folder begins in which `keeping` makes a file

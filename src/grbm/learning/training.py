@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from grbm.descent import BothPhases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
-from grbm.distributed import ALONE, ProcessGroup
-from grbm.guard import Guard, looks
+from grbm.core.distributed import ALONE, ProcessGroup
+from grbm.core.options import FitOptions, Precision
+from grbm.core.randomness import Blocks, generator, seed_of
+from grbm.core.rows import Rows, rows_of
+from grbm.core.schedules import cosine
+from grbm.learning.descent import BothPhases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
+from grbm.learning.guard import Guard, looks
+from grbm.learning.objectives import Adaptation, Negative, Objective, as_objective, positive
+from grbm.learning.quasi_newton import LEAST, ROWS, Drawn, Draws, Memory, climb, draw, height
+from grbm.learning.spectral import equalise
 from grbm.model import GRBM, Energy
-from grbm.moments import MomentSum
-from grbm.objectives import Adaptation, Negative, Objective, as_objective, positive
-from grbm.options import FitOptions, Precision
-from grbm.quasi_newton import LEAST, ROWS, Drawn, Draws, Memory, climb, draw, height
-from grbm.randomness import Blocks, generator, seed_of
-from grbm.rows import Rows, rows_of
 from grbm.samplers.engines import native_learning
+from grbm.samplers.moments import MomentSum
 from grbm.samplers.path import in_double
-from grbm.schedules import cosine
-from grbm.spectral import equalise
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
 FELL = 1.0  # nats a row, beyond which a round has led down
@@ -96,7 +96,7 @@ def train_step(
 
     Of ``options`` it heeds all but what `fit` is for: ``n_updates``, ``batch_size`` and ``anneal_step_size``.
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
-    ones whose gradient was neither (`grbm.guard`); the optimizer's own state is left as it is.
+    ones whose gradient was neither (`grbm.learning.guard`); the optimizer's own state is left as it is.
     """
     model, energy, objective = state.model, state.model.freeze(precision), as_objective(objective)
     adapted = state.adaptation.applied(objective)

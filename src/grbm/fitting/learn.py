@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from grbm.callbacks import Callback, EarlyStopping, KeepBest, Progress
+from grbm.core.distributed import ALONE, ProcessGroup
+from grbm.core.errors import DivergenceError
+from grbm.core.options import FitOptions, Precision
+from grbm.core.rows import Rows
 from grbm.data.frame import Frame
 from grbm.data.tables import ColumnStatistics, Table, spread
-from grbm.distributed import ALONE, ProcessGroup
-from grbm.errors import DivergenceError
 from grbm.evaluate.watching import is_gaussian_enough
-from grbm.initialise import gaussian_
-from grbm.objectives import Objective
-from grbm.options import FitOptions, Precision
-from grbm.recipe import Recipe
-from grbm.rows import Rows
-from grbm.start import begin, frame_of
-from grbm.training import TrainState, fit
+from grbm.fitting.callbacks import Callback, EarlyStopping, KeepBest, Progress
+from grbm.fitting.recipe import Recipe
+from grbm.fitting.start import begin, frame_of
+from grbm.learning.objectives import Objective
+from grbm.learning.training import TrainState, fit
+from grbm.model.initialise import gaussian_
 
 SEEN = 4000  # rows learned from that one Gaussian is tried on
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from grbm.core.options import FitOptions
 from grbm.evaluate.ais import known
 from grbm.evaluate.watching import Nats, Watch
-from grbm.guard import Guard
+from grbm.learning.guard import Guard
+from grbm.learning.objectives import Adaptation
+from grbm.learning.quasi_newton import Memory
+from grbm.learning.training import StepMetrics, TrainState
 from grbm.model import GRBM
-from grbm.objectives import Adaptation
-from grbm.options import FitOptions
-from grbm.quasi_newton import Memory
-from grbm.training import StepMetrics, TrainState
 
 HALVINGS = 6  # of the learning rate, before learning gives up
 FELL = 1.0  # nats below the best, beyond errors, at which updates are taken back

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as everywhere
 
-from grbm.distributed import ProcessGroup
-from grbm.guard import is_deferred
+from grbm.core.distributed import ProcessGroup
+from grbm.core.randomness import Blocks
+from grbm.learning.guard import is_deferred
+from grbm.learning.objectives import Negative, Objective
+from grbm.learning.sgd import PlainSGD
 from grbm.model import GRBM, Energy
-from grbm.moments import Moments, MomentSum, Pooled, ascent, centre
-from grbm.objectives import Negative, Objective
-from grbm.randomness import Blocks
 from grbm.samplers import MoveSampler
 from grbm.samplers.chains import Swaps, Walk
 from grbm.samplers.engines import native_learning
+from grbm.samplers.moments import Moments, MomentSum, Pooled, ascent, centre
 from grbm.samplers.moves import moves_of
-from grbm.sgd import PlainSGD
 
 
 def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:

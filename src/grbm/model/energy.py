@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from grbm.options import Precision
-from grbm.randomness import Rng, normal
+from grbm.core.options import Precision
+from grbm.core.randomness import Rng, normal
 
 
 def softplus(x: Tensor) -> Tensor:

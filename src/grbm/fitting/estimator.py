@@ -1,6 +1,7 @@
 """`GaussianBernoulliRBM`, the scikit-learn estimator: a real-valued table in, codes, samples and densities out.
 
-What it holds is arrays, which joblib, pickle and skops keep; what it does is done by a `grbm.density.Fitted` of them.
+What it holds is arrays, which joblib, pickle and skops keep; what it does is done by a `grbm.fitting.density.Fitted` of
+them.
 """
 
 import math
@@ -20,22 +21,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from grbm.callbacks import EarlyStopping, KeepBest, Progress, Told
+from grbm.core.devices import pick_device, threads
+from grbm.core.errors import DivergenceError
+from grbm.core.randomness import generator
 from grbm.data.frame import Frame
 from grbm.data.splitting import copies
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
-from grbm.density import Fitted, LogPartition
-from grbm.devices import pick_device, threads
-from grbm.errors import DivergenceError
 from grbm.evaluate.watching import Nats, Watch
-from grbm.learn import learn, one_gaussian
-from grbm.model import GRBM
-from grbm.objectives import Adaptation, Objective
-from grbm.randomness import generator
-from grbm.recipe import Facts, Recipe, changed, resolve
-from grbm.samplers import Gibbs, sample
-from grbm.start import begin, facts_of, frame_of, held_out
-from grbm.table_checks import (
+from grbm.fitting.callbacks import EarlyStopping, KeepBest, Progress, Told
+from grbm.fitting.checks import (
     Array,
     as_numbers,
     check_distance,
@@ -45,7 +39,14 @@ from grbm.table_checks import (
     warn_of_sentinels,
     warn_user,
 )
-from grbm.training import TrainState, train_step
+from grbm.fitting.density import Fitted, LogPartition
+from grbm.fitting.learn import learn, one_gaussian
+from grbm.fitting.recipe import Facts, Recipe, changed, resolve
+from grbm.fitting.start import begin, facts_of, frame_of, held_out
+from grbm.learning.objectives import Adaptation, Objective
+from grbm.learning.training import TrainState, train_step
+from grbm.model import GRBM
+from grbm.samplers import Gibbs, sample
 
 FLOATS = (np.float64, np.float32)
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
@@ -89,8 +90,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         If given, no rounds follow unless ``n_rounds`` is set, and the fitted machine is kept even where one Gaussian
         scores as well.
     n_rounds : int, default=None
-        Rounds of 25 quasi-Newton steps up the log-likelihood, after those passes (`grbm.quasi_newton`). None is 60
-        where X is whitened, has 256 rows and at most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
+        Rounds of 25 quasi-Newton steps up the log-likelihood, after those passes (`grbm.learning.quasi_newton`). None
+        is 60 where X is whitened, has 256 rows and at most 40 units, and neither ``n_iter`` nor ``n_replicas`` is
+        given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None
@@ -102,8 +104,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         but for collinear ones, are at most 40, or 500 few of which repeat one value (`grbm.data.whitening`); others
         are standardised. False leaves them as they are. What is reported is in the units of X in any case.
     n_contrasts : int or "auto", default="auto"
-        Scales at which the machine stands, for heavy tails and outliers (`grbm.contrasts`); "auto" is 12 where X asks
-        for some, else 1. Only where X is whitened.
+        Scales at which the machine stands, for heavy tails and outliers (`grbm.model.contrasts`); "auto" is 12 where X
+        asks for some, else 1. Only where X is whitened.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.
@@ -267,8 +269,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def fit(self, X: Any, y: Any = None, *, callback: Callable[[Progress], object] | None = None) -> Self:
         """Learn the density of X (n_samples, n_features).
 
-        Some 40 times on the way, after ten updates or more, ``callback`` is called with a `grbm.callbacks.Progress`;
-        learning stops where it returns something true.
+        Some 40 times on the way, after ten updates or more, ``callback`` is called with a
+        `grbm.fitting.callbacks.Progress`; learning stops where it returns something true.
 
         Raises
         ------
@@ -394,8 +396,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Array:
         """Draw rows from the model, (n_samples, n_features), by chains of ``n_steps`` steps.
 
-        How they start and move says `grbm.density.Fitted.sample`. ``random_state`` is by default the estimator's own,
-        so that an int there makes every call draw the same.
+        How they start and move says `grbm.fitting.density.Fitted.sample`. ``random_state`` is by default the
+        estimator's own, so that an int there makes every call draw the same.
         """
         check_is_fitted(self)
         if n_samples < 1 or n_steps < 1:
@@ -473,7 +475,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return float(self.score_samples(X).mean())
 
     def log_partition(self, *, n_steps: int = 1000, n_chains: int = 500) -> LogPartition:
-        """log Z of the machine (`grbm.density.Fitted.log_partition`).
+        """log Z of the machine (`grbm.fitting.density.Fitted.log_partition`).
 
         What was found is kept, and serves `score_samples`, until other settings are asked for or learning goes on.
         """

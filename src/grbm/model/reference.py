@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grbm.model import Base
-from grbm.randomness import Rng, normal, uniform
+from grbm.core.randomness import Rng, normal, uniform
+from grbm.model.energy import Base
 
 CHUNK = 1 << 22  # numbers of the largest intermediate tensor
 

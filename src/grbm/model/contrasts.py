@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from grbm.errors import UserError
-from grbm.randomness import Rng, uniform
+from grbm.core.errors import UserError
+from grbm.core.randomness import Rng, uniform
 
 NUMBER = 12  # of contrasts, where rows ask for some
 BEYOND = 4  # one in so many is for rows further out than those that it was learned from

@@ -7,9 +7,9 @@ Cevher & Carin 2015; with Gaussian units Fan 2017, arXiv:1703.09766): the steepe
 import torch
 from torch import Tensor
 
-from grbm.devices import half, threads
+from grbm.core.devices import half, threads
 from grbm.model import GRBM, Energy
-from grbm.moments import Pooled
+from grbm.samplers.moments import Pooled
 
 QUINTIC = 3.4445, -4.7750, 2.0315  # takes (0, 1] into (0, 1.21), and small numbers up fast (Jordan et al. 2024, Muon)
 N_ITERATIONS = 3  # of it: above 0.02 of the gradient's norm all come out between 0.67 and 1.21; below is mostly noise

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from grbm import forks
-from grbm.errors import UserError
+from grbm.core import forks
+from grbm.core.errors import UserError
 
 WORTH_A_GPU = 1e8  # work of an update above which an H100 was faster than 16 cores; docs/performance.md
 

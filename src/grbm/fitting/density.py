@@ -9,19 +9,19 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.conditional import Imputed
-from grbm.conditional import impute as impute_by_unit
+from grbm.core.options import Precision
+from grbm.core.randomness import Blocks, generator, seed_of
 from grbm.data.frame import Frame
 from grbm.data.tables import Table
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
-from grbm.measured import impute as impute_whitened
+from grbm.fitting.impute import impute as impute_whitened
 from grbm.model import GRBM
-from grbm.options import Precision
-from grbm.randomness import Blocks, generator, seed_of
-from grbm.reference import Reference
+from grbm.model.reference import Reference
 from grbm.samplers import Annealed, Chains, Gibbs, GlobalMoves, Sampler, sample
+from grbm.samplers.conditional import Imputed
+from grbm.samplers.conditional import impute as impute_by_unit
 
 DRAWS = 20  # of the reference, for each of the chains that AIS would have
 PARTING = 50  # Gibbs steps, in which chains that resampling has copied part again

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from grbm.model import GRBM
-from grbm.options import sees_clusters
-from grbm.randomness import generator, seed_of
+from grbm.core.options import sees_clusters
+from grbm.core.randomness import generator, seed_of
+from grbm.model.grbm import GRBM
 
 WEAK = 0.01  # of the length of weights, that of units which begin weak
 FEW = 0.1  # of the directions, in which hidden units then point
@@ -28,9 +28,9 @@ def matched_(model: GRBM, data: Tensor, *, slope: float = 1.5, n_at_work: int | 
     The longer the weights, the steeper the reconstruction μ + W p(h | v) is in v. Their length is the one at which its
     regression on v has ``slope`` times the share of the variance that σ² leaves to the hidden units. So the start
     depends little on the number of hidden units, which else is either too few for the data or far too strong. Where
-    they are fewer than clusters ask for (`grbm.options.sees_clusters`), σ² = 0.3 and the unit is the whole table's.
-    Where the data are wider than σ² in few of many directions, as clusters far apart are, weights point there: others
-    would have to be so long that they widen the model in all the rest.
+    they are fewer than clusters ask for (`grbm.core.options.sees_clusters`), σ² = 0.3 and the unit is the whole
+    table's. Where the data are wider than σ² in few of many directions, as clusters far apart are, weights point there:
+    others would have to be so long that they widen the model in all the rest.
 
     Hidden units after the first ``n_at_work`` begin with weights of a hundredth of that length: too many strong units
     for the rows overshoot at rates at which fewer learn, and weak ones grow where they are of use. The

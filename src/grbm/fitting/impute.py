@@ -4,8 +4,8 @@ With x = c + z A and z | h ~ N(m, D), measurements y of some columns, with noise
 z = z₀ + G (y − c − z₀ A − e), z₀ ~ N(m, D), e ~ N(0, R), G = D Aᵀ(A Dᵀ A + R)⁻¹ (Matheron's rule; in rows, as vectors
 are here). Chains jump between the ways to fill a gap by draws of the reference under the same measurements: there too
 log A = F(v) − F(v') + log q(v) − log q(v'), since what was measured counts alike for both. Where the machine stands at
-several contrasts (`grbm.contrasts`), chains are of unit contrast, see the measurements so, and draw k from p(k | x) and
-with each proposal.
+several contrasts (`grbm.model.contrasts`), chains are of unit contrast, see the measurements so, and draw k from p(k |
+x) and with each proposal.
 """
 
 import copy
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.conditional import Imputed
+from grbm.core.randomness import Blocks, normal, seed_of, uniform
 from grbm.data.transforms import Transform
 from grbm.model import GRBM
-from grbm.randomness import Blocks, normal, seed_of, uniform
-from grbm.reference import Reference
+from grbm.model.reference import Reference
+from grbm.samplers.conditional import Imputed
 from grbm.samplers.updates import accept, hidden_update
 
 NUMBERS = 1 << 24  # of the largest tensor

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from grbm.errors import Divergence, DivergenceError, Remedy
+from grbm.core.errors import Divergence, DivergenceError, Remedy
 from grbm.model import Energy
 from grbm.samplers import Sampler
 

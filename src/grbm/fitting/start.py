@@ -1,26 +1,26 @@
 """Before the first update: what a table is, the frame of its rows, the machine that learning starts from.
 
-One recipe (`grbm.recipe`) becomes objects here, for the estimator and for runs alike.
+One recipe (`grbm.fitting.recipe`) becomes objects here, for the estimator and for runs alike.
 """
 
 import torch
 from torch import Tensor
 
-from grbm.contrasts import scaled_gaussians
+from grbm.core.errors import UserError
+from grbm.core.options import sees_clusters
+from grbm.core.randomness import generator
+from grbm.core.rows import Rows
 from grbm.data.frame import Frame
 from grbm.data.splitting import first_of_each, split
 from grbm.data.standardise import base_of, standardise
 from grbm.data.tables import ColumnStatistics, Table, chunks, nothing_varies, spread
 from grbm.data.transforms import Transform
 from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
-from grbm.errors import UserError
-from grbm.initialise import anchored_, matched_, sparse_
+from grbm.fitting.recipe import Facts, ModelConfig, Recipe
+from grbm.learning.training import TrainState
 from grbm.model import GRBM
-from grbm.options import sees_clusters
-from grbm.randomness import generator
-from grbm.recipe import Facts, ModelConfig, Recipe
-from grbm.rows import Rows
-from grbm.training import TrainState
+from grbm.model.contrasts import scaled_gaussians
+from grbm.model.initialise import anchored_, matched_, sparse_
 
 FEWEST_HELD_OUT = 10
 FEWEST_ROWS = 20  # that are whitened by default

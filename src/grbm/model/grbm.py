@@ -13,15 +13,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from grbm import memory
-from grbm.contrasts import NAMES, UNIT, Contrasts, from_tensors
-from grbm.energy import Base, Energy, Sized, TemperedEnergy, base_for, softplus
-from grbm.errors import UserError
-from grbm.files import read_tensors, write_tensors, write_text
-from grbm.options import Precision
-from grbm.randomness import Rng, generator
-
-__all__ = ["GRBM", "Base", "Energy", "TemperedEnergy", "base_for", "softplus"]
+from grbm.core import memory
+from grbm.core.errors import UserError
+from grbm.core.files import read_tensors, write_tensors, write_text
+from grbm.core.options import Precision
+from grbm.core.randomness import Rng, generator
+from grbm.model.contrasts import NAMES, UNIT, Contrasts, from_tensors
+from grbm.model.energy import Energy, Sized
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
 
@@ -81,7 +79,8 @@ class GRBM(Sized, nn.Module):
 
     @property
     def contrasts(self) -> Contrasts:
-        """The scales that the machine stands at, with weights and centre (`grbm.contrasts`); `UNIT` for its own alone.
+        """The scales that the machine stands at, with weights and centre (`grbm.model.contrasts`); `UNIT` for its own
+        alone.
 
         The density is then that at a contrast that is not known; what `freeze` gives is the machine at unit contrast.
         """

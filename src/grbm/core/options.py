@@ -31,17 +31,18 @@ class FitOptions:
     """Blocks of rows and chains with random numbers and sums of their own: the most processes that can share the run.
     Fewer where batch and chains do not divide by it."""
     rounds: int = 0
-    """The last so many updates are rounds of quasi-Newton steps up the log-likelihood itself (`grbm.quasi_newton`): for
-    persistent chains that mix well, and up to some thousands of parameters."""
+    """The last so many updates are rounds of quasi-Newton steps up the log-likelihood itself
+    (`grbm.learning.quasi_newton`): for persistent chains that mix well, and up to some thousands of parameters."""
     spectral_norm: float | None = None
     """For SGD. W moves by about the learning rate times this along every singular direction of its gradient that is not
-    far weaker than the others (`grbm.spectral`), after clipping and not clipped itself; None = by the gradient."""
+    far weaker than the others (`grbm.learning.spectral`), after clipping and not clipped itself; None = by the
+    gradient."""
     keep_last: bool = False
     """Keep the incomplete last batch of an epoch. A Langevin temperature that equals ``batch_size``, as in the
     published program, is this batch's size while it lasts: its steps are longer, and of very few rows too long."""
 
     contrast_scales: bool = False
-    """Learn the scales of a machine's contrasts too (`grbm.contrasts`), and not their weights alone."""
+    """Learn the scales of a machine's contrasts too (`grbm.model.contrasts`), and not their weights alone."""
 
     def check(self) -> None:
         """Raise ValueError for what no training can mean."""

@@ -34,8 +34,16 @@ class Tier(NamedTuple):
         else:
             listing = {test for test in self.seconds if "test_signatures" in test}
             found = set(self.tests.get((path, line), ())) or self._of_file(path) | listing
-        stem = Path(path).stem
-        return sorted(found, key=lambda test: (f"test_{stem}" not in test, self.seconds.get(test, 0.0), test))
+        stem, folder = Path(path).stem, Path(path).parent.name
+        return sorted(
+            found,
+            key=lambda test: (
+                f"test_{stem}" not in test,
+                f"test_{folder}" not in test,
+                self.seconds.get(test, 0.0),
+                test,
+            ),
+        )
 
     def within(self, tests: list[str], seconds: float) -> list[str]:
         """The first of ``tests`` that take ``seconds`` together, and at least one."""

@@ -42,7 +42,8 @@ def groups() -> dict[str, list[Path]]:
     """The sources of each group that a sample is drawn from, by the group's name."""
     found = {
         "model": [SOURCE / "model" / "energy.py", SOURCE / "model" / "grbm.py"],
-        **{name: [SOURCE / f"{name}.py"] for name in ("moments", "objectives", "descent")},
+        "moments": [SOURCE / "samplers" / "moments.py"],
+        **{name: [SOURCE / "learning" / f"{name}.py"] for name in ("objectives", "descent")},
         **{name: sorted((SOURCE / name).rglob("*.py")) for name in ("samplers", "evaluate", "data", "runs")},
         "C": sorted([*C_SOURCES.glob("*.c"), *C_SOURCES.glob("*.h")]),
     }

@@ -1,7 +1,7 @@
 // Free energies of many states, and weighted sums of v, v^2, h and v h' over them, in float64 and in one pass.
 //
-// The definition is learning/quasi_newton.py. States go in parts, whose probabilities p(h | v) stay in the cache; weights of a
-// part are relative to its largest, so that nothing needs to be known of the others.
+// The definition is learning/quasi_newton.py. States go in parts, whose probabilities p(h | v) stay in the cache;
+// weights of a part are relative to its largest, so that nothing needs to be known of the others.
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // Chains under measurements: block Gibbs on p(v, h | y), and by chain the sums of the conditional mean of v.
 //
-// The definition is samplers/conditional.py: v | h, y has the mean m + g (y - m), with m = mu + W h, and a deviation of its own in
-// every chain.
+// The definition is samplers/conditional.py: v | h, y has the mean m + g (y - m), with m = mu + W h, and a deviation of its
+// own in every chain.
 
 #include "steps.h"
 

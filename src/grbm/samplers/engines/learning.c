@@ -1,7 +1,7 @@
 // From the moments at data and chains to the gradient, each number of theirs read once.
 //
-// The definition is PyTorch: samplers/moments.py. Sums by block are of float32 and are added in float64, exactly, so that blocks
-// may be divided in any way among processes, which exchange what `grbm_pool` writes before `grbm_ascend` reads it.
+// The definition is PyTorch: samplers/moments.py. Sums by block are of float32 and are added in float64, exactly, so that
+// blocks may be divided in any way among processes, which exchange what `grbm_pool` writes before `grbm_ascend` reads it.
 
 #include "steps.h"
 

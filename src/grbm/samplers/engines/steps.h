@@ -1,8 +1,8 @@
 // Parts of a step of a chain, for one block of chains; the walks in native.c and tempered.c are made of them.
 //
-// The definition of every line is in PyTorch: samplers/moves.py (the step), samplers/updates.py (its tails), samplers/moments.py
-// (the sums), core/randomness.py (the draws). What a chain does depends on (key, chain, draw) alone: not on its block, its
-// neighbours or the number of threads.
+// The definition of every line is in PyTorch: samplers/moves.py (the step), samplers/updates.py (its tails),
+// samplers/moments.py (the sums), core/randomness.py (the draws). What a chain does depends on (key, chain, draw) alone:
+// not on its block, its neighbours or the number of threads.
 //
 // Rows of v and h start on 64 bytes; columns come in panels of 64, worked on in multiples of 16 (what lies beyond the
 // last unit is padding: W = 0, mu = 0, noise 0, b so low that h = 0).

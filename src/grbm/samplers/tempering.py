@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grbm.core.randomness import Blocks, Rng, seed_of
-from grbm.model import Base, Energy, base_for
+from grbm.model import Base, Energy, TemperedEnergy, base_for
 from grbm.samplers.chains import Chains, Ladder, Sampler, Step, StepInfo, Walk, Walked, top_of
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
@@ -83,6 +83,10 @@ class ParallelTempering(Sampler):
             return torch.tensor(self.ladder, dtype=torch.float64)
         return torch.linspace(0, 1, self.n_replicas, dtype=torch.float64) ** self.power
 
+    def _energies(self, energy: Energy) -> TemperedEnergy:
+        """Those of all replicas, where that at β = 1 is ``energy``."""
+        return energy.temper(self.betas(), base_for(self.base, energy))
+
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """All replicas at the base, (R, C, N)."""
         return base_for(self.base, energy).sample((self.n_replicas, n_chains), rng)
@@ -91,8 +95,7 @@ class ParallelTempering(Sampler):
         """From v (C, N), copied to every replica, or from each replica's own (R, C, N)."""
         if v.ndim == 2:
             v = v.expand(self.n_replicas, *v.shape)
-        ladder = energy.temper(self.betas().to(energy.W), base_for(self.base, energy))
-        return top_of(self.sampler.start(ladder, v, rng))
+        return top_of(self.sampler.start(self._energies(energy), v, rng))
 
     def persistent(self, chains: Chains) -> Tensor:
         replicas: Chains = chains.state
@@ -136,9 +139,8 @@ class ParallelTempering(Sampler):
         return sampler
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
-        base, betas = base_for(self.base, energy), self.betas().to(energy.W)
-        gaps = betas.diff()[:, None]  # (R − 1, 1)
-        ladder = energy.temper(betas, base)
+        ladder = self._energies(energy)
+        base, gaps = ladder.base, ladder.beta.flatten().diff()[:, None]  # (R − 1, 1)
         move, stale = _mover(self.sampler, ladder, n_steps)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
@@ -160,7 +162,7 @@ class ParallelTempering(Sampler):
     def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
         if not isinstance(self.sampler, MoveSampler):
             return None
-        v, ladder = walk.v, energy.temper(self.betas().to(energy.W), base_for(self.base, energy))
+        v, ladder = walk.v, self._energies(energy)
         moves = moves_of(self.sampler, ladder, walk.n_steps)
         replicas: Chains | None = None if walk.given is None else walk.given.state
         v = replicas.v if replicas is not None else v.expand(self.n_replicas, *v.shape) if v.ndim == 2 else v
@@ -170,7 +172,7 @@ class ParallelTempering(Sampler):
 Mover = Callable[[Chains, int, Rng], tuple[Chains, Tensor | None]]
 
 
-def _mover(sampler: Sampler, ladder: Energy, n_steps: int) -> tuple[Mover, bool]:
+def _mover(sampler: Sampler, ladder: TemperedEnergy, n_steps: int) -> tuple[Mover, bool]:
     """What moves the replicas in a step, with the acceptance probabilities; and whether it needs no h_prob of the old.
 
     Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.

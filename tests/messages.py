@@ -27,7 +27,7 @@ SAYS = {
     "warning",
 }
 SAYS |= {"note", "_say"}
-RETURNS = {"core/errors.py", "runs/recorder.py"}  # whose functions return sentences
+RETURNS = {"core/errors.py", "runs/recording.py"}  # whose functions return sentences
 
 
 def messages() -> Iterator[tuple[str, str]]:

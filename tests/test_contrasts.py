@@ -434,7 +434,7 @@ def test_a_run_has_contrasts_of_the_columns_that_were_asked_for(tmp_path, capsys
     chosen = [*pixel, *several, "--model.contrast-units", "1:3", "--train.contrast-scales", "--out", str(out)]
     assert cli.main([*start, *chosen]) == 0
     run = read(out)
-    first = run_folder.read_data(out)[0].contrasts
+    first = run_folder.read_data(out).frame.contrasts
     assert run.model.contrasts.n > 1
     assert run.model.contrasts.units.tolist() == first.units.tolist() == [0, 1, 1, 0]
     assert not torch.equal(run.model.contrasts.log_scales, first.log_scales)

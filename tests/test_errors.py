@@ -32,9 +32,11 @@ from grbm import (
 from grbm.core.distributed import ProcessGroup
 from grbm.core.randomness import Blocks
 from grbm.core.typed import read_json
+from grbm.data.frame import Frame
 from grbm.data.images import load_idx
 from grbm.data.loading import Dataset
 from grbm.data.pictures import Look, open_arrow, open_pictures
+from grbm.data.transforms import Elementwise
 from grbm.data.whitening import whiten
 from grbm.evaluate.watching import Watch
 from grbm.fitting.recipe import ObjectiveConfig
@@ -246,18 +248,19 @@ def _reference(weights: float = 1.0, factors: float = 1.0, means: int = 64) -> d
 
 
 def test_objectives_that_processes_cannot_share():
-    config, base = PRESETS["digits"].config, Base(torch.zeros(2), torch.ones(2))
+    config = PRESETS["digits"].config
+    frame = Frame(Elementwise.of(torch.zeros(2), torch.ones(2)), Base(torch.zeros(2), torch.ones(2)))
     config = replace(config, train=replace(config.train, batch_size=101, blocks=4))
     with pytest.raises(UserError, match=r"2 processes .* 101 rows"):
-        _objective(config, 1000, base, None, ProcessGroup(0, 2))
+        _objective(config, 1000, frame, ProcessGroup(0, 2))
     rounds = replace(config, objective=ObjectiveConfig("cd", n_steps=1), train=replace(config.train, rounds=2))
     with pytest.raises(UserError, match=r"not cd: .*--train\.rounds 0"):
-        _objective(rounds, 1000, base, None, ProcessGroup())
+        _objective(rounds, 1000, frame, ProcessGroup())
     annealed = replace(
         config, train=replace(config.train, batch_size=100, rounds=0), sampler=replace(config.sampler, name="annealed")
     )
     with pytest.raises(ValueError, match=r"[Aa]nnealed"):
-        _objective(annealed, 1000, base, None, ProcessGroup(0, 2))
+        _objective(annealed, 1000, frame, ProcessGroup(0, 2))
 
 
 def test_distances_need_images_and_enough_of_them(trained_runs):

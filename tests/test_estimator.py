@@ -64,7 +64,7 @@ def test_score_samples_is_the_log_density_of_the_mixture_that_the_model_is(fitte
     X = clusters(50, 2)
     expected = exact.mixture(fitted.to_model(np.float64)).log_prob(torch.tensor(X)).numpy()
     np.testing.assert_allclose(fitted.score_samples(X), expected, atol=1e-9)
-    assert fitted.log_partition()[1:] == (0.0, "exact", "Exact.", True)
+    assert fitted.log_partition()[1:5] == (0.0, "exact", "Exact.", True)
 
 
 def test_above_20_components_it_is_ais_and_agrees_with_enumeration(fitted, monkeypatch):
@@ -149,7 +149,7 @@ def test_partial_fit_is_training_step_by_step():
     X = clusters(512, 0)
     rbm = GaussianBernoulliRBM(8, batch_size=128, n_chains=32, n_replicas=3, learning_rate=0.02, random_state=3)
     rbm.partial_fit(X[:128])
-    base, seed = rbm._base_here(), rbm._learned_with
+    base, seed = rbm._frame().base, rbm._learned_with
     model = anchored_(GRBM(3, 8), torch.tensor(X[:128]), seed=seed)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.02), seed=seed)
     seen = X[:0]
@@ -157,7 +157,7 @@ def test_partial_fit_is_training_step_by_step():
         seen = np.r_[seen, chunk]
         if k:
             rbm.partial_fit(chunk)
-            base = rbm._base_here()
+            base = rbm._frame().base
         np.testing.assert_allclose(base.mean, seen.mean(0), atol=1e-6)
         np.testing.assert_allclose(base.var, (len(seen) * seen.var(0) + 10) / (len(seen) + 10), rtol=1e-6)
         objective = PCD(ParallelTempering(base, 3), 5, 32, probabilities=True)
@@ -206,10 +206,10 @@ def test_what_a_gpu_is_not_waited_for_is_told_in_the_end(monkeypatch):
     """As on a GPU, where gradients are looked at every 25 updates: each call looks once more."""
     monkeypatch.setattr("grbm.learning.guard.is_deferred", lambda energy: True)
     rbm = GaussianBernoulliRBM(4, n_replicas=1, batch_size=50, random_state=0).partial_fit(clusters(100, 0))
-    before = rbm._base_here()
+    before = rbm._frame().base
     with pytest.raises(DivergenceError, match="standardised"):
         rbm.partial_fit(1e12 * clusters(100, 0))
-    assert torch.equal(rbm._base_here().var, before.var)  # rows that could not be learned were not seen
+    assert torch.equal(rbm._frame().base.var, before.var)  # rows that could not be learned were not seen
 
 
 def test_parameters_do_what_they_say():

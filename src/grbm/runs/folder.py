@@ -63,7 +63,7 @@ class Status:
         return ""
 
 
-FINGERPRINT = "fingerprint"
+FINGERPRINT, KEPT = "fingerprint", "kept."
 
 
 class Run(NamedTuple):
@@ -177,10 +177,17 @@ def forget_results(folder: Path) -> None:
 
 
 def save_data(
-    folder: Path, frame: Frame, image_shape: tuple[int, int, int] | None = None, fingerprint: str = ""
+    folder: Path,
+    frame: Frame,
+    image_shape: tuple[int, int, int] | None = None,
+    fingerprint: str = "",
+    kept: Frame | None = None,
 ) -> None:
-    """The frame of the machine, the shape of images, and the fingerprint of the data, by which they are known again."""
-    tensors = frame.tensors()
+    """The frame that is learned in, the shape of images, the fingerprint of the data, by which they are known again.
+
+    And the frame of what is ``kept``, where it is another: that of one Gaussian of all rows.
+    """
+    tensors = frame.tensors() | {f"{KEPT}{name}": x for name, x in (kept.tensors() if kept else {}).items()}
     if image_shape is not None:
         tensors["image_shape"] = torch.tensor(image_shape)
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
@@ -246,13 +253,14 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
     except UserError as error:
         raise UserError(f"{folder / CONFIG} is not what `grbm train` wrote: {error}") from error
     model, where = _read_model(folder, which, warn)
-    frame, image_shape = read_data(folder)
+    data = read_data(folder)
+    frame = data.kept if where == folder / WEIGHTS else data.frame
     if frame.transform.n_units != model.n_visible:
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
     metrics = read_metrics(folder, warn)
     fingerprint = read_fingerprint(folder)
-    return Run(folder, config, Fitted(frame, model), image_shape, status, metrics, fingerprint)
+    return Run(folder, config, Fitted(frame, model), data.image_shape, status, metrics, fingerprint)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -288,22 +296,32 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
     return GRBM.from_parameters(read_tensors(path), str(path)), path
 
 
-def read_data(folder: Path) -> tuple[Frame, tuple[int, int, int] | None]:
-    """What `save_data` wrote, but for the fingerprint; raises UserError where it is missing or damaged."""
+class Data(NamedTuple):
+    """What `save_data` wrote, but for the fingerprint."""
+
+    frame: Frame
+    kept: Frame
+    image_shape: tuple[int, int, int] | None
+
+
+def read_data(folder: Path) -> Data:
+    """What `save_data` wrote; raises UserError where it is missing or damaged."""
     data = read_tensors(folder / DATA)
     shape = data.pop("image_shape", None)
     data.pop(FINGERPRINT, None)
     try:
+        kept = {name.removeprefix(KEPT): x for name, x in data.items() if name.startswith(KEPT)}
         frame = Frame.from_tensors(data)
+        found = Data(frame, Frame.from_tensors(kept) if kept else frame, None)
         if shape is None:
-            return frame, None
+            return found
         good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)
         if not good or int(shape.prod()) != frame.transform.n_columns:
             raise ValueError("its shape of images is of other data")
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.") from error
     channels, height, width = shape.tolist()
-    return frame, (channels, height, width)
+    return found._replace(image_shape=(channels, height, width))
 
 
 def read_metrics(folder: Path, warn: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:

@@ -120,7 +120,7 @@ def _frame(
 ) -> Frame:
     """The frame: of the run where it has one that was learned in, else of the data."""
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
-        return read_data(folder)[0]  # the fingerprint of the checkpoints guards the data
+        return read_data(folder).frame  # the fingerprint of the checkpoints guards the data
     frame = whole_frame(config, dataset, measured, learned_from)
     if not frame.is_whitened:
         measured.refuse_extreme(frame.transform, where_of(config))

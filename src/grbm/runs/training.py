@@ -241,24 +241,18 @@ def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) ->
 
 
 def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
-    """Write one Gaussian of all rows as what was learned, where it is as good; whether it is.
-
-    It has a frame of its own, in which no checkpoint lies: they are removed first.
-    """
-    frame, seed = run.frame, run.config.seed
-    table, stats = run.dataset.train, run.measured.train
-    how: dict[str, Any] = {"seed": seed, "device": run.state.model.W.device, "where": where_of(run.config)}
-    found = one_gaussian(keep, run.config.recipe, frame, run.data, table, stats, **how)
+    """Write one Gaussian of all rows as what was learned, where it is as good; whether it is."""
+    frame, seed, state = run.frame, run.config.seed, run.state
+    how: dict[str, Any] = {"seed": seed, "device": state.model.W.device, "where": where_of(run.config)}
+    found = one_gaussian(keep, run.config.recipe, frame, run.data, run.dataset.train, run.measured.train, **how)
     if found is None:
         return False
-    place.require(run.state.update)
-    for path in checkpoint.updates(place.folder / CHECKPOINTS):
-        checkpoint.remove(path)
-    run_folder.save_data(place.folder, found[0], run.dataset.image_shape, run.measured.fingerprint)
-    run_folder.save_model(place.folder, found[1].model)
+    place.require(state.update)
+    run_folder.save_data(place.folder, frame, run.dataset.image_shape, run.measured.fingerprint, found[0])
+    run_folder.save_model(place.folder, state.model, found[1].model)
     print(
         "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
-        "hidden units tell nothing).",
+        "hidden units tell nothing; the last machine is --weights raw).",
         flush=True,
     )
     return True

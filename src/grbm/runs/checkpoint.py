@@ -40,6 +40,10 @@ class DamagedError(Exception):
     """A checkpoint that is not what was written; the message says how."""
 
 
+class OtherVersionError(DamagedError):
+    """A checkpoint of a version of grbm that noted other things."""
+
+
 class Optimizer(NamedTuple):
     """The part of an optimiser's state that is no tensor: settings of its groups, numbers by parameter."""
 
@@ -206,7 +210,7 @@ def read_record(path: Path) -> dict[str, Any]:
     if not good:
         raise DamagedError(f"{RECORD} does not match its checksum")
     if not known:
-        raise DamagedError(f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}")
+        raise OtherVersionError(f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}")
     if not typed:
         raise DamagedError(f"{RECORD} is not what was written")
     if not named:
@@ -246,6 +250,8 @@ def newest(
             checkpoint = read(path, run=run)
             _check_fit(checkpoint, state)
             return checkpoint
+        except OtherVersionError as error:
+            raise UserError(f"{path} cannot be resumed from: {error}. Use that version, or train again.") from error
         except DamagedError as error:
             warn(f"The checkpoint {path} is not usable: {error}; trying the one before it.")
     if found:

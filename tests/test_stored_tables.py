@@ -18,7 +18,7 @@ from grbm.data.arrays import open_array
 from grbm.data.config import DatasetConfig
 from grbm.data.loading import Dataset
 from grbm.data.pictures import Look, open_arrow, open_pictures
-from grbm.data.standardise import standardise
+from grbm.data.standardise import base_of, standardise
 from grbm.data.tables import StoredTable, measure, spread
 from grbm.runs.config import RunConfig
 from grbm.runs.presets import PRESETS
@@ -79,7 +79,7 @@ def test_one_pass_gives_the_statistics_of_all(monkeypatch):
         fitted = standardise(x, mode, n_channels=3)
         per_group = groups.std((0, 2), correction=0).repeat_interleave(groups.shape[2])
         torch.testing.assert_close(fitted.scale, per_group, rtol=1e-9, atol=0)
-    base = standardise(stats, "pixel").base(stats)
+    base = base_of(standardise(stats, "pixel"), stats)
     torch.testing.assert_close(base.var, torch.ones(6))
     torch.testing.assert_close(base.mean, torch.zeros(6))
 

@@ -329,7 +329,7 @@ def test_a_runs_sampler_is_tuned_to_its_model(tmp_path):
     trained = runs.read(tmp_path / "run")
     sampler = tuned_sampler(trained, config.sampler, trained.model)
     assert sampler.betas().tolist() != ParallelTempering().betas().tolist()
-    assert sampler == ParallelTempering(trained.base).tuned(trained.model.freeze())
+    assert sampler == ParallelTempering(trained.frame.base).tuned(trained.model.freeze())
     least = [m["swap_rate_min"] for m in trained.metrics]
     assert all(0 < x < 1 for x in least)
     assert trained.metrics[-1]["replicas"] == 14

@@ -110,6 +110,11 @@ class Elementwise(Transform):
     def projection(self) -> Tensor | None:
         return None if self.n_units == self.n_columns else self.loadings.T
 
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names that files have for them; columns only where some have no unit."""
+        found = super().tensors()
+        return found if self.n_units < self.n_columns else {"mean": found["mean"], "scale": found["scale"]}
+
     @property
     def log_det(self) -> float:
         return -float(self.scale[self.columns].log().sum())

@@ -413,7 +413,7 @@ def test_a_file_gets_a_line_of_progress_every_ten_seconds_and_the_last(monkeypat
     now = [0.0]
     monkeypatch.setattr("grbm.runs.progress.time.perf_counter", lambda: now[0])
     record = {"accept_prob": None, "grad_norm": 1.0, "var_mean": 1.0}
-    with progress.Progress() as shown:
+    with progress.ProgressBar() as shown:
         shown.start(torch.zeros(3, 2), GRBM(2, 4), 0, 8)
         for update in range(1, 9):
             now[0] += 4
@@ -428,7 +428,7 @@ def test_a_file_gets_a_line_of_progress_every_ten_seconds_and_the_last(monkeypat
 def test_who_waits_for_the_data_is_told(monkeypatch, capsys, is_leader, prepares, says):
     """Once, by one of the processes, and only where it takes a while."""
     monkeypatch.setattr(progress, "PATIENCE", 0.3)
-    with progress.Progress(is_leader=is_leader) as shown:
+    with progress.ProgressBar(is_leader=is_leader) as shown:
         time.sleep(prepares)
         shown.start(torch.zeros(3, 2), GRBM(2, 4), 0, 10)
         time.sleep(0.4)

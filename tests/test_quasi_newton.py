@@ -15,7 +15,7 @@ from grbm.core.devices import threads
 from grbm.core.randomness import Blocks, generator
 from grbm.evaluate import exact
 from grbm.learning import natural, quasi_newton
-from grbm.learning.quasi_newton import DRAWS, LEAST, Draws, Memory, averages, climb, direction, draw, height
+from grbm.learning.quasi_newton import DRAWS, LEAST, Curvature, Draws, averages, climb, direction, draw, height
 from grbm.learning.training import FRESH, follow, train_round, train_step
 from grbm.model import Energy
 from grbm.model.initialise import matched_
@@ -187,13 +187,13 @@ def test_two_loops_are_the_inverse_hessian():
     for s, y in zip(steps, falls, strict=True):
         V = torch.eye(6) - torch.outer(y, s) / (s @ y)
         inverse = V.T @ inverse @ V + torch.outer(s, s) / (s @ y)
-    torch.testing.assert_close(direction(gradient, Memory(steps, falls)), inverse @ gradient)
+    torch.testing.assert_close(direction(gradient, Curvature(steps, falls)), inverse @ gradient)
 
 
-def round_of(model: GRBM, data: Tensor, seed: int = 0) -> tuple[Draws, Memory]:
+def round_of(model: GRBM, data: Tensor, seed: int = 0) -> tuple[Draws, Curvature]:
     sampler = GlobalMoves(reference(2, 4.0))
     start = sampler.noise(model.freeze(), 256, generator(seed))
-    return draw(model.freeze(), sampler, start, Blocks(seed, 1)).draws, Memory.empty(
+    return draw(model.freeze(), sampler, start, Blocks(seed, 1)).draws, Curvature.empty(
         parameters_to_vector(model.parameters())
     )
 
@@ -299,13 +299,13 @@ def test_a_resumed_round_is_the_same_bit_for_bit(tmp_path: Path):
     saved = checkpoint.newest(tmp_path, fresh)
     assert saved is not None
     checkpoint.restore(fresh, saved)
-    assert fresh.memory is not None
-    assert len(fresh.memory.steps) > 0
+    assert fresh.curvature is not None
+    assert len(fresh.curvature.steps) > 0
     resumed = learned(options, MOVES, fresh)
     for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert torch.equal(whole.persistent, resumed.persistent)
-    assert torch.equal(whole.memory.steps, resumed.memory.steps)
+    assert torch.equal(whole.curvature.steps, resumed.curvature.steps)
 
 
 def test_what_rounds_cannot_do_is_refused():
@@ -332,9 +332,9 @@ def test_the_average_goes_on_over_rounds(monkeypatch):
         assert k > 0 or not torch.equal(state.model.W, average.W)
         for name, p in average.named_parameters():
             torch.testing.assert_close(p.detach(), expected[name])
-    assert state.memory is not None
+    assert state.curvature is not None
     train_step(state, MOVES, data[:100], options)
-    assert state.memory is None  # of rounds that follow one another
+    assert state.curvature is None  # of rounds that follow one another
 
 
 def test_the_average_does_not_lie_between_parameters_that_are_far_apart():

@@ -57,7 +57,7 @@ def test_a_round_that_leads_down_or_out_is_taken_back(how, sampler, monkeypatch)
     monkeypatch.setattr(grbm.learning.training, "climb", broken(4, how))
     state, kept = begun(), {}
     for metrics in fit(state, clusters(200, 0), PCD(sampler, 2, 32), OPTIONS):
-        kept[state.update] = [copy.deepcopy(m.state_dict()) for m in (state.model, state.average)], state.memory
+        kept[state.update] = [copy.deepcopy(m.state_dict()) for m in (state.model, state.average)], state.curvature
         assert metrics.negative.v.isfinite().all()
     assert sorted(kept) == list(range(1, 13)), "learning goes on"
     for after, before in zip(kept[10][0], kept[9][0], strict=True):

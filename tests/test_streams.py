@@ -12,7 +12,7 @@ import pytest
 from grbm import cli, runs
 from grbm.core.streams import Stream, plain, printing
 from grbm.report.html import page
-from grbm.runs.progress import Progress
+from grbm.runs.progress import ProgressBar
 from tests.helpers import TINY, refused
 
 NASTY = "\x1b]0;title\x07\x1b[31m\x9b1m\x7f\u202etxt\r\n"
@@ -85,7 +85,7 @@ def test_a_bar_draws_with_escape_sequences_and_names_beside_it_have_none(monkeyp
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with printing(), Progress() as progress:
+    with printing(), ProgressBar() as progress:
         progress.bar.start()
         progress.protect()
         print("name \x1b[35m")

@@ -184,12 +184,12 @@ def _run(
     """Train, alone or as one of the processes that ``torchrun`` started, and draw."""
     from grbm import runs
     from grbm.core import distributed
-    from grbm.runs.progress import Progress
+    from grbm.runs.progress import ProgressBar
     from grbm.runs.training import train as learn
 
     group, device = distributed.join(config.device)
     try:
-        with Progress(is_leader=group.is_leader) as progress:
+        with ProgressBar(is_leader=group.is_leader) as progress:
             learn(
                 config,
                 folder,

@@ -13,7 +13,7 @@ from grbm.evaluate.ais import known
 from grbm.evaluate.watching import Nats, Watch
 from grbm.learning.guard import Guard
 from grbm.learning.objectives import Adaptation
-from grbm.learning.quasi_newton import Memory
+from grbm.learning.quasi_newton import Curvature
 from grbm.learning.training import StepMetrics, TrainState
 from grbm.model import GRBM
 
@@ -133,7 +133,7 @@ class KeepBest(Callback):
         good = _copied(self.good)
         state.model.load_state_dict(good.model.state_dict())
         state.average, state.persistent, state.adaptation = good.average, good.persistent, good.adaptation
-        state.guard, state.memory, state.drawn = Guard(), good.memory, None
+        state.guard, state.curvature, state.drawn = Guard(), good.curvature, None
         state.optimizer.state.clear()
         for group in state.optimizer.param_groups:
             group["initial_lr"] = group.get("initial_lr", group["lr"]) / 2
@@ -151,7 +151,7 @@ class KeepBest(Callback):
             found["best"] = [update, mean, error, log_z.log_z, log_z.error]
         parts: dict[str, Any] = {"model": good.model.state_dict(), "adaptation": good.adaptation.state_dict}
         parts["average"] = {} if good.average is None else good.average.state_dict()
-        parts["memory"] = {} if good.memory is None else good.memory._asdict()
+        parts["curvature"] = {} if good.curvature is None else good.curvature._asdict()
         parts["chains"] = {} if good.persistent is None else {"v": good.persistent}
         return found | {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.items()}
 
@@ -162,9 +162,9 @@ class KeepBest(Callback):
         good = self.good
         good.model.load_state_dict(part("model"))
         good.adaptation = Adaptation(part("adaptation"))
-        good.memory, good.persistent = None, part("chains").get("v")
-        if memory := part("memory"):
-            good.memory = Memory(**memory)
+        good.curvature, good.persistent = None, part("chains").get("v")
+        if curvature := part("curvature"):
+            good.curvature = Curvature(**curvature)
         if average := part("average"):
             good.average = good.model.like()
             good.average.load_state_dict(average)

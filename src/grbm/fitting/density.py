@@ -16,7 +16,7 @@ from grbm.data.tables import Table
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
-from grbm.fitting.impute import impute as impute_whitened
+from grbm.fitting.impute import impute_columns
 from grbm.model import GRBM
 from grbm.model.reference import Reference
 from grbm.samplers import Annealed, Chains, Gibbs, GlobalMoves, Sampler, sample
@@ -250,7 +250,7 @@ class Fitted:
         else:
             one = Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
             reference = one if jumps is None else jumps.reference
-            found = impute_whitened(self.model, transform, reference, x, noise_var, **steps)
+            found = impute_columns(self.model, transform, reference, x, noise_var, **steps)
         known = ~x.isnan() & (noise_var == 0)
         return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
 

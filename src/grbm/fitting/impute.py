@@ -32,7 +32,7 @@ class _Gain(NamedTuple):
     log_evidence: Tensor  # (n, S), log density of what was measured
 
 
-class _Rows(NamedTuple):
+class _Measured(NamedTuple):
     """Standardised rows y (n, N) with gaps, and what was measured how exactly."""
 
     y: Tensor
@@ -59,7 +59,7 @@ class _Rows(NamedTuple):
 
 
 @torch.no_grad()
-def impute(
+def impute_columns(
     model: GRBM,
     scale: Transform,
     reference: Reference,
@@ -114,10 +114,10 @@ def _rows(
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
     c, y = contrasts.centre.expand(len(A)) @ A, y.nan_to_num()
     if contrasts.units is None:  # chains see what was measured as it is at unit contrast
-        ways, at = [A for _ in scales], [_Rows(known * (c + (y - c) / s), known, noise_var / s**2) for s in scales]
+        ways, at = [A for _ in scales], [_Measured(known * (c + (y - c) / s), known, noise_var / s**2) for s in scales]
     else:  # each contrast has columns of its own: x − c A = (z − c) ways
         ways = [contrasts.stretch(s)[:, None] * A for s in scales]
-        at = [_Rows(known * (y - c + contrasts.centre @ way), known, noise_var) for way in ways]
+        at = [_Measured(known * (y - c + contrasts.centre @ way), known, noise_var) for way in ways]
     D = energy.var.diag()
     seen_ys = torch.stack([r.y for r in at], 1)  # (n, contrasts, N)
     is_noisy = bool((noise_var > 0).any())
@@ -136,7 +136,7 @@ def _rows(
     gains = torch.stack([torch.stack([p.gain for p in own], 1) for own in parts], 1)
     gains = gains.repeat_interleave(n_chains, 0)  # (chains, contrasts that differ, components, N, K)
     under_model = under_model.repeat_interleave(n_chains, 0)
-    rows = [_Rows(*(x.repeat_interleave(n_chains, 0) for x in r)) for r in at]
+    rows = [_Measured(*(x.repeat_interleave(n_chains, 0) for x in r)) for r in at]
     ys, noise_stds = torch.stack([r.y for r in rows], 1), torch.stack([r.noise_var.sqrt() for r in rows], 1)
     every, v_shape = torch.arange(len(edges)), (len(edges), len(energy.mu))
     stretches = contrasts.stretch(scales[:, None])  # (contrasts, K), or 1 for each where all units have contrast
@@ -145,10 +145,10 @@ def _rows(
         """What chains of contrasts k (chains,) at z say of the columns, in the units of what they see."""
         return z @ A if contrasts.units is None else (stretches[k] * z) @ A
 
-    def seen(k: Tensor) -> tuple[_Rows, Tensor, Tensor]:
+    def seen(k: Tensor) -> tuple[_Measured, Tensor, Tensor]:
         """What was measured, as chains of contrasts k (chains,) see it; the noise's deviation; which gains apply."""
         own, noise_std = k.clamp_max(len(groups) - 1), noise_stds[every, k]
-        return _Rows(ys[every, k], rows[0].known, noise_std.square()), noise_std, own
+        return _Measured(ys[every, k], rows[0].known, noise_std.square()), noise_std, own
 
     def propose() -> tuple[Tensor, Tensor]:
         which = (uniform((len(edges), 1), edges, rng) > edges).sum(1).clamp_max(edges.shape[1] - 1)

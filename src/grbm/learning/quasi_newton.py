@@ -62,14 +62,14 @@ class Height(NamedTuple):
     share: float  # effective share of the draws (Kong 1992); 0 where energies are so large that no digits are left
 
 
-class Memory(NamedTuple):
+class Curvature(NamedTuple):
     """The last steps in natural parameters, and how the gradient fell along each: (K, P) float64."""
 
     steps: Tensor
     falls: Tensor
 
     @classmethod
-    def empty(cls, like: Tensor) -> "Memory":
+    def empty(cls, like: Tensor) -> "Curvature":
         """Nothing known of the curvature along parameters ``like`` (P,)."""
         return cls(*(like.new_empty(0, len(like), dtype=torch.float64) for _ in range(2)))
 
@@ -130,17 +130,17 @@ def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, M
     return free_energy, Moments(weights @ v, weights @ v.square(), h, vh)
 
 
-def direction(gradient: Tensor, memory: Memory) -> Tensor:
+def direction(gradient: Tensor, curvature: Curvature) -> Tensor:
     """Where L-BFGS goes: the gradient times an inverse Hessian from the steps remembered, by the two loops (P,)."""
-    if not len(memory.steps):
+    if not len(curvature.steps):
         return FIRST * gradient / max(1.0, float(gradient.norm()))
     uphill, shares = gradient.clone(), []
-    curvature = (memory.steps * memory.falls).sum(1)
-    for s, y, sy in reversed(list(zip(*memory, curvature, strict=True))):
+    products = (curvature.steps * curvature.falls).sum(1)
+    for s, y, sy in reversed(list(zip(*curvature, products, strict=True))):
         shares.append((s @ uphill) / sy)
         uphill -= shares[-1] * y
-    uphill *= curvature[-1] / memory.falls[-1].square().sum()
-    for s, y, sy, share in zip(*memory, curvature, reversed(shares), strict=True):
+    uphill *= products[-1] / curvature.falls[-1].square().sum()
+    for s, y, sy, share in zip(*curvature, products, reversed(shares), strict=True):
         uphill += s * (share - (y @ uphill) / sy)
     return uphill
 
@@ -148,13 +148,13 @@ def direction(gradient: Tensor, memory: Memory) -> Tensor:
 class Climbed(NamedTuple):
     """A round of steps."""
 
-    memory: Memory  # empty where no step could be made
+    curvature: Curvature  # empty where no step could be made
     began: float  # the log-likelihood where it began, in nats per row
     height: Height  # where it ended
 
 
 @torch.no_grad()
-def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: float) -> Climbed:
+def climb(model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_var: float) -> Climbed:
     """Make a round of steps in place, each the longest of 1, ½, ¼, ... that climbs (Armijo) and keeps enough draws.
 
     Parameters
@@ -163,7 +163,7 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
         The machine; its variances stay at ``min_var`` or above.
     rows, draws
         What the log-likelihood is of, and what log Z comes from; rows (n, N).
-    memory : Memory
+    curvature : Curvature
         From earlier rounds: other draws, but nearly the same curvature.
     """
     start, rows = natural.vector(in_double(model.freeze())), rows.double()
@@ -180,7 +180,7 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
     now, n_made = at(here), 0
     began = now.value
     for _ in range(STEPS):
-        uphill = direction(now.gradient, memory)
+        uphill = direction(now.gradient, curvature)
         if not now.gradient @ uphill > 0:
             break
         for k in range(HALVINGS):
@@ -192,11 +192,11 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, memory: Memory, *, min_var: f
             break
         fall = now.gradient - found.gradient
         if step @ fall > 1e-8 * step.norm() * fall.norm():
-            pairs = (torch.cat([a, b[None]])[-REMEMBERED:] for a, b in zip(memory, (step, fall), strict=True))
-            memory = Memory(*pairs)
+            pairs = (torch.cat([a, b[None]])[-REMEMBERED:] for a, b in zip(curvature, (step, fall), strict=True))
+            curvature = Curvature(*pairs)
         here, now, n_made = there, found, n_made + 1
     if not torch.equal(here, start):
         end = machine(here)
         for parameter, value in zip(model.parameters(), (end.W, end.b, end.mu, end.var.log()), strict=True):
             parameter.copy_(value)
-    return Climbed(memory if n_made else Memory.empty(here), began, now)
+    return Climbed(curvature if n_made else Curvature.empty(here), began, now)

@@ -19,7 +19,7 @@ from grbm.core.schedules import cosine
 from grbm.learning.descent import BothPhases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
 from grbm.learning.guard import Guard, looks
 from grbm.learning.objectives import Adaptation, Negative, Objective, as_objective, positive
-from grbm.learning.quasi_newton import LEAST, ROWS, Drawn, Draws, Memory, climb, draw, height
+from grbm.learning.quasi_newton import LEAST, ROWS, Curvature, Drawn, Draws, climb, draw, height
 from grbm.learning.spectral import equalise
 from grbm.model import GRBM, Energy
 from grbm.samplers.engines import native_learning
@@ -43,7 +43,7 @@ class TrainState:
     average: GRBM | None = None  # exponential moving average of the parameters
     adaptation: Adaptation = field(default_factory=Adaptation)  # of the sampler, such as its ladder
     guard: Guard = field(default_factory=Guard)  # the last good parameters
-    memory: Memory | None = None  # of the last rounds of quasi-Newton steps
+    curvature: Curvature | None = None  # of the last rounds of quasi-Newton steps
     drawn: Drawn | None = None  # for the next round, which would draw the same anew
 
     def settle(self) -> None:
@@ -116,7 +116,7 @@ def train_step(
     state.guard.withhold(model)
     descend(model, state.optimizer, factor, options.min_var)
 
-    state.persistent, state.memory, state.drawn = chains.persistent, None, None
+    state.persistent, state.curvature, state.drawn = chains.persistent, None, None
     if looks(state.update, energy):
         state.adaptation.learn(objective, energy, pooled.swap_rate)
     state.update += 1
@@ -142,8 +142,8 @@ def train_round(
     of a reference can tell.
     """
     model, sampler = state.model, state.adaptation.applied(objective).sampler
-    memory = state.memory or Memory.empty(torch.nn.utils.parameters_to_vector(model.parameters()))
-    if state.memory is None and state.average is not None:
+    curvature = state.curvature or Curvature.empty(torch.nn.utils.parameters_to_vector(model.parameters()))
+    if state.curvature is None and state.average is not None:
         model.load_state_dict(state.average.state_dict())
     machines = [machine for machine in (model, state.average) if machine is not None]
     began_with = [copy.deepcopy(machine.state_dict()) for machine in machines]
@@ -157,7 +157,7 @@ def train_round(
         chains = group.all_gather(chains)
     energy = model.freeze()
     drawn = state.drawn or draw(energy, sampler, chains, Blocks(seed, 1, device=device))
-    state.memory, began, reached = climb(model, rows, drawn.draws, memory, min_var=options.min_var)
+    state.curvature, began, reached = climb(model, rows, drawn.draws, curvature, min_var=options.min_var)
     if state.average is not None:
         follow(state.average, model, began, rows, drawn.draws)
     own = group.part(chains.shape[-2])
@@ -171,7 +171,7 @@ def train_round(
     if not math.isfinite(now) or (drawn.is_absolute and now < had - FELL):
         for machine, was in zip(machines, began_with, strict=True):
             machine.load_state_dict(was)
-        state.memory, state.drawn = memory, None
+        state.curvature, state.drawn = curvature, None
     data_h = energy.hidden_logits(rows).sigmoid()
     sums = MomentSum(energy)
     sums.add(drawn.last, energy.hidden_logits(drawn.last).sigmoid())

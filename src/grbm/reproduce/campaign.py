@@ -18,7 +18,7 @@ from grbm import runs
 from grbm.core.errors import DivergenceError, StoppedError, UserError
 from grbm.core.streams import printing
 from grbm.runs.config import RunConfig
-from grbm.runs.progress import Progress
+from grbm.runs.progress import ProgressBar
 from grbm.runs.signals import on_signals
 from grbm.runs.training import train
 
@@ -63,7 +63,7 @@ def train_missing(
     if at_once == 1 and threads is None and deadline is None:
         for run in planned:
             print(run.name, flush=True)
-            with Progress() as progress:
+            with ProgressBar() as progress:
                 try:
                     text = _train(run.config, folder / run.name, on_start=progress.start, on_update=progress.update)
                 except StoppedError as error:

@@ -28,7 +28,7 @@ from grbm.core.files import encode, flush_folder
 from grbm.core.typed import is_kind, read_bytes, read_json
 from grbm.learning.guard import Guard
 from grbm.learning.objectives import Adaptation
-from grbm.learning.quasi_newton import Memory
+from grbm.learning.quasi_newton import Curvature
 from grbm.learning.training import TrainState
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
@@ -102,8 +102,8 @@ def save(
         tensors |= {f"average.{name}": p for name, p in state.average.state_dict().items()}
     if state.guard.last_good is not None:
         tensors |= {f"last_good.{name}": p for name, p in state.guard.last_good.items()}
-    if state.memory is not None:
-        tensors |= {f"curvature.{name}": x for name, x in state.memory._asdict().items()}
+    if state.curvature is not None:
+        tensors |= {f"curvature.{name}": x for name, x in state.curvature._asdict().items()}
     if persistent is not None:
         tensors["persistent"] = persistent
     tensors |= {f"memory.{name}": x for name, x in state.adaptation.state_dict.items()}
@@ -210,7 +210,9 @@ def read_record(path: Path) -> dict[str, Any]:
     if not good:
         raise DamagedError(f"{RECORD} does not match its checksum")
     if not known:
-        raise OtherVersionError(f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}")
+        raise OtherVersionError(
+            f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}"
+        )
     if not typed:
         raise DamagedError(f"{RECORD} is not what was written")
     if not named:
@@ -274,7 +276,7 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             good = index.isdigit() and int(index) < len(parameters)
             good = good and tensor.shape in ((), parameters[int(index)].shape)
         elif kind == "curvature":
-            good = rest in Memory._fields and tensor.shape[1:] == (sum(p.numel() for p in state.model.parameters()),)
+            good = rest in Curvature._fields and tensor.shape[1:] == (sum(p.numel() for p in state.model.parameters()),)
         elif kind == "memory":  # of a ladder, or of several models
             good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
         elif kind == CALLBACK:  # whose own it is to tell
@@ -301,7 +303,7 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
     state.guard = Guard(part("last_good") or None)
     state.adaptation = Adaptation({name: x.cpu() if name == "ladder" else x for name, x in part("memory").items()})
     curvature = part("curvature")
-    state.memory = Memory(**curvature) if curvature else None
+    state.curvature = Curvature(**curvature) if curvature else None
     state.average = None
     if average := part("average"):
         state.average = model.like()

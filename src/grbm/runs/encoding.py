@@ -120,8 +120,7 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
 @torch.no_grad()
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
-    model, contrasts = on_device(run).model, run.model.contrasts
-    assert contrasts is not None
+    model = on_device(run).model
     parts = (model.contrast(z.to(model.W.device)).cpu().numpy() for z in _parts(run, rows))
     _write(path, np.float32, (len(rows), model.contrasts.n), parts)
 

@@ -14,7 +14,7 @@ from grbm.core.streams import Stream, terminal
 PATIENCE = 5.0  # seconds after which a person is told that the data are still being prepared
 
 
-class Progress:
+class ProgressBar:
     """A bar on a terminal, a plain line now and then elsewhere; before them a word where preparing takes its time.
 
     Of processes that share a run ``is_leader`` is the one that speaks.
@@ -32,7 +32,7 @@ class Progress:
         self.waiting = threading.Timer(PATIENCE, print, [said], {"flush": True})
         self.waiting.daemon = True
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         if self.is_leader:
             self.waiting.start()
         return self

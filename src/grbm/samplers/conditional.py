@@ -153,7 +153,7 @@ def impute(
     if observed.ndim != 2 or observed.shape[1] != model.n_visible:
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
     if model.contrasts.n > 1:
-        raise ValueError("Gaps in data of several contrasts are filled by grbm.fitting.impute.impute.")
+        raise ValueError("Gaps in data of several contrasts are filled by grbm.fitting.impute.impute_columns.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
     if n_replicas is None:

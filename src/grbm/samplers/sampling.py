@@ -143,7 +143,7 @@ def sample(
         raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
     contrasts, given = model.contrasts if isinstance(model, GRBM) else UNIT, v0.to(energy.W)
     if contrasts.n > 1 and sampler.conditions:
-        raise ValueError("What was observed has a contrast that is not known: see grbm.fitting.impute.impute.")
+        raise ValueError("What was observed has a contrast that is not known: see grbm.fitting.impute.impute_columns.")
     v0 = contrasts.removed(given, energy.free_energy, rng) if n_chains is None else given
     stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
     if keep_at is not None:

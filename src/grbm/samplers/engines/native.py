@@ -14,16 +14,16 @@ from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
 from grbm.samplers.engines.definition import Engine, Measured, counters
-from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Room, Rows, addresses, constants, lay, padded
+from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Laid, Room, addresses, constants, lay, padded
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
 
 
-def rows_of(moves: Moves, N: int, R: int) -> dict[str, Rows]:
+def rows_of(moves: Moves, N: int, R: int) -> dict[str, Laid]:
     """The tables of the moves, with a row for each step and replica."""
     rows = len(moves.shrink) * R
     tables = {"shrink": moves.shrink, "noise_std": moves.noise_std}
-    return {name: Rows(x, N, padded(N), rows, rows * N // max(1, x.numel())) for name, x in tables.items()}
+    return {name: Laid(x, N, padded(N), rows, rows * N // max(1, x.numel())) for name, x in tables.items()}
 
 
 def starts(energy: Energy, v: Tensor, given: Chains | None = None) -> dict[str, Tensor]:
@@ -182,13 +182,13 @@ class Native(Engine):
         out = {"last_v": memory.empty(R, C, N), "last_h": memory.empty(R, C, M), "last_p": memory.empty(R, C, M)}
         if is_summed:
             out |= sums_for(parts, N, M)
-        tables = lay(rows_of(moves, N, R) | {"plain_b": Rows(energy.b, M, h_row)})
+        tables = lay(rows_of(moves, N, R) | {"plain_b": Laid(energy.b, M, h_row)})
         own = lay({
-            "gaps": Rows(ladder.beta.flatten().diff(), R - 1, R - 1),
-            "base_mean": Rows(base.mean, N, v_row),
-            "base_inverse_var": Rows(base.var, N, v_row, kind=INVERSE),
-            "plain_mu": Rows(energy.mu, N, v_row),
-            "plain_inverse_var": Rows(energy.var, N, v_row, kind=INVERSE),
+            "gaps": Laid(ladder.beta.flatten().diff(), R - 1, R - 1),
+            "base_mean": Laid(base.mean, N, v_row),
+            "base_inverse_var": Laid(base.var, N, v_row, kind=INVERSE),
+            "plain_mu": Laid(energy.mu, N, v_row),
+            "plain_inverse_var": Laid(energy.var, N, v_row, kind=INVERSE),
         })  # fmt: skip
         accepted = torch.empty(parts, R - 1, dtype=torch.int64)
         struct = walk_of(
@@ -246,7 +246,7 @@ class Native(Engine):
         states = {"v": functional.pad(starts(energy, v)["start_v"], (0, v_row - N)).contiguous()}
         room = Room.of({"h": C * h_row, "mean": C * v_row, "log_q": C, "tile": C * PANEL})
         rooms = Room.of({"tables": -(-C // chunk) * 4 * v_row, "logits": C * h_row})
-        of_base = {"base_mean": Rows(base.mean, N, v_row), "base_inverse_var": Rows(base.var, N, v_row, kind=INVERSE)}
+        of_base = {"base_mean": Laid(base.mean, N, v_row), "base_inverse_var": Laid(base.var, N, v_row, kind=INVERSE)}
         bases = lay(of_base)
         own = {"betas": betas.double().contiguous(), "log_weight": torch.empty(C, dtype=torch.float64)}
         struct = walk_of(

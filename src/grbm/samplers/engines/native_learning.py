@@ -16,7 +16,7 @@ from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
 from grbm.samplers.engines.definition import counters
 from grbm.samplers.engines.native import Plan, half_of, rows_of, starts, summed, sums_for
-from grbm.samplers.engines.native_packing import FEW, Packer, Rows, Tables, addresses, padded, parameters, weights
+from grbm.samplers.engines.native_packing import FEW, Laid, Packer, Tables, addresses, padded, parameters, weights
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moments import MomentSum, Pooled
 from grbm.samplers.moves import Moves
@@ -165,7 +165,7 @@ def forget(model: GRBM) -> None:
     _prepared.pop(model, None)
 
 
-def _rows(energy: Energy, moves: Moves) -> dict[str, Rows]:
+def _rows(energy: Energy, moves: Moves) -> dict[str, Laid]:
     """All tables that the walks read."""
     N = energy.n_visible
     rows = parameters(energy, 1, half_of(energy) > 0) | rows_of(moves, N, 1)

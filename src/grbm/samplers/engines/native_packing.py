@@ -33,7 +33,7 @@ class Room(NamedTuple):
         return cls(piece, {name: base + start for name, start in starts.items()})
 
 
-class Rows(NamedTuple):
+class Laid(NamedTuple):
     """Rows of numbers, or of ones without ``x`` (., n): row k of ``rows`` is its row k // ``repeat``, padded."""
 
     x: Tensor | None
@@ -59,7 +59,7 @@ def padded(n: int) -> int:
 class Tables:
     """Rows by name in one piece, which stay where they are while their numbers change."""
 
-    def __init__(self, tables: Mapping[str, Rows]) -> None:
+    def __init__(self, tables: Mapping[str, Laid]) -> None:
         self.room = Room.of({name: t.rows * t.row for name, t in tables.items()})
         for name, t in tables.items():  # C looks at no sizes
             if t.x is not None and (t.repeat < 1 or t.x.numel() != t.n * -(-t.rows // t.repeat)):
@@ -68,7 +68,7 @@ class Tables:
         every = [structs.Table(None, out, t.rows, t.repeat, t.n, t.row, t.kind, t.padding) for out, t in laid]
         self._every = (structs.Table * len(tables))(*every)
 
-    def lay(self, tables: Mapping[str, Rows]) -> None:
+    def lay(self, tables: Mapping[str, Laid]) -> None:
         """Lay the numbers of ``tables``, of the same names and sizes."""
         held = [None if t.x is None else t.x.float().contiguous() for t in tables.values()]
         for table, x in zip(self._every, held, strict=True):
@@ -76,7 +76,7 @@ class Tables:
         call("grbm_lay", self._every, len(held))
 
 
-def lay(tables: Mapping[str, Rows]) -> Room:
+def lay(tables: Mapping[str, Laid]) -> Room:
     """All these rows, in one piece."""
     made = Tables(tables)
     made.lay(tables)
@@ -112,9 +112,9 @@ class Packer:
         call("grbm_pack", self._every)
 
 
-def weights(energy: Energy) -> Rows:
+def weights(energy: Energy) -> Laid:
     """The rows of W as they are: what is read by hidden units where there are FEW visible ones."""
-    return Rows(energy.W, energy.n_hidden, padded(energy.n_hidden), energy.n_visible)
+    return Laid(energy.W, energy.n_hidden, padded(energy.n_hidden), energy.n_visible)
 
 
 def pack(energy: Energy, half: bool) -> Packed:
@@ -135,7 +135,7 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
     return tables[R, half].at | {"up": up.data_ptr(), "down": down.data_ptr()}
 
 
-def parameters(energy: Energy, R: int, half: bool) -> dict[str, Rows]:
+def parameters(energy: Energy, R: int, half: bool) -> dict[str, Laid]:
     """Rows that walks read; with ``half``, at one temperature, operands are (v - mu)/sigma and W/sigma."""
     (N, M), var = energy.W.shape, energy.var
     beta, gain = (energy.beta, energy.gain) if isinstance(energy, TemperedEnergy) else (None, None)
@@ -143,11 +143,11 @@ def parameters(energy: Energy, R: int, half: bool) -> dict[str, Rows]:
     v, h = (N, padded(N), R, repeat), (M, padded(M), R, repeat)
     b = energy.b + (energy.mu / var) @ energy.W if half else energy.b
     return {
-        "real": Rows(None, *v),
-        "inverse": Rows(var, *v, INVERSE_ROOT),
-        "beta": Rows(beta, 1, 1, R, repeat),
-        "b": Rows(b, *h, AS_IT_IS, -87.0),
-        "mu": Rows(energy.mu, *v),
-        "gain": Rows(var, *v, ROOT) if half else Rows(gain, *v),
-        "inverse_var": Rows(var, *v, INVERSE),
+        "real": Laid(None, *v),
+        "inverse": Laid(var, *v, INVERSE_ROOT),
+        "beta": Laid(beta, 1, 1, R, repeat),
+        "b": Laid(b, *h, AS_IT_IS, -87.0),
+        "mu": Laid(energy.mu, *v),
+        "gain": Laid(var, *v, ROOT) if half else Laid(gain, *v),
+        "inverse_var": Laid(var, *v, INVERSE),
     }

@@ -10,6 +10,7 @@ from grbm.data.transforms import Elementwise, Transform, Whitening
 from grbm.model import Base
 from grbm.model.contrasts import UNIT, Contrasts, from_tensors
 from grbm.model.reference import Reference
+from grbm.samplers import GlobalMoves
 
 REFERENCE = ("weights", "means", "factors")
 
@@ -40,6 +41,10 @@ class Frame:
     def is_whitened(self) -> bool:
         """Whether units are directions of the data's own, and no columns."""
         return isinstance(self.transform, Whitening)
+
+    def jumps(self, n_moves: int = 5) -> GlobalMoves | None:
+        """Chains that jump by draws of what describes the data; None without a reference."""
+        return None if self.reference is None else GlobalMoves(self.reference.widened(self.base), n_moves)
 
     @property
     def constant(self) -> list[int]:

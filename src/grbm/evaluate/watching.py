@@ -31,11 +31,6 @@ class Nats(NamedTuple):
     log_z: LogZ
 
 
-def can_watch(sampler: Sampler) -> bool:
-    """Whether the sampler's chains tell log Z: those with a reference or a ladder, which starts at what is known."""
-    return sampler.bridge() is not None
-
-
 class Watch:
     """Looks at the average of the parameters (or themselves) with copies of learning's chains, which it leaves alone.
 
@@ -52,7 +47,7 @@ class Watch:
     """
 
     def __init__(self, sampler: Sampler, rows: Tensor, *, seed: int = 0) -> None:
-        if not can_watch(sampler):
+        if sampler.bridge() is None:
             raise ValueError(f"{type(sampler).__name__} has neither a reference nor a ladder that would give log Z.")
         self.sampler, self.rows, self.seed = sampler, rows, seed
 

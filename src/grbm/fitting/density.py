@@ -19,7 +19,7 @@ from grbm.evaluate.watching import log_z_of
 from grbm.fitting.impute import impute_columns
 from grbm.model import GRBM
 from grbm.model.reference import Reference
-from grbm.samplers import Annealed, Chains, Gibbs, GlobalMoves, Sampler, sample
+from grbm.samplers import Annealed, Chains, Gibbs, Sampler, sample
 from grbm.samplers.conditional import Imputed
 from grbm.samplers.conditional import impute as impute_by_unit
 
@@ -78,11 +78,6 @@ class Fitted:
         """Rows z (n, K) of the machine as rows of the data (n, N), float64, on the CPU."""
         return self.frame.transform.inverse(z.detach().cpu())
 
-    def jumps(self, n_moves: int = 5) -> GlobalMoves | None:
-        """Chains that jump by draws of what describes the data; None without a reference."""
-        q = self.frame.reference
-        return None if q is None else GlobalMoves(q.widened(self.frame.base), n_moves)
-
     @torch.no_grad()
     def log_partition(
         self,
@@ -104,7 +99,7 @@ class Fitted:
             return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
         if exact.is_enumerable(self.model):
             return LogPartition(exact.log_z(self.model), 0.0, "exact", "Exact.", converged=True)
-        jumps = self.jumps()
+        jumps = self.frame.jumps()
         if jumps is not None:
             n_draws, n_states = DRAWS * n_chains, max(1, n_steps // 10)
             found = log_z_of(self.model, jumps, n_states=n_states, n_draws=n_draws, seed=seed)
@@ -174,7 +169,7 @@ class Fitted:
         Chains of whitened data start at annealed hidden units and jump by draws of what describes the data. Others are
         annealed from the frame's base, and their importance weights give far clusters their shares.
         """
-        if (jumps := self.jumps()) is not None:
+        if (jumps := self.frame.jumps()) is not None:
             return self.columns(self.walk(jumps, n, n_steps=-(-n_steps // jumps.n_moves), seed=seed).v)
         path = Annealed(self.frame.base)
         drawn = sample(self.model, path, n_chains=max(n, FEWEST_ANNEALED), n_steps=n_steps, seed=seed)
@@ -238,7 +233,7 @@ class Fitted:
         transform, x = self.frame.transform, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
         steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains, "seed": seed}
-        jumps, base = self.jumps(), self.frame.base
+        jumps, base = self.frame.jumps(), self.frame.base
         if isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
             found = impute_by_unit(

@@ -27,7 +27,7 @@ from grbm.core.randomness import generator
 from grbm.data.frame import Frame
 from grbm.data.splitting import copies
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
-from grbm.evaluate.watching import Nats, Watch
+from grbm.evaluate.watching import Nats
 from grbm.fitting.callbacks import EarlyStopping, KeepBest, Progress, Told
 from grbm.fitting.checks import (
     Array,
@@ -42,7 +42,7 @@ from grbm.fitting.checks import (
 from grbm.fitting.density import Fitted, LogPartition
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
-from grbm.fitting.start import begin, facts_of, frame_of, held_out
+from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
 from grbm.learning.objectives import Adaptation, Objective
 from grbm.learning.training import TrainState, train_step
 from grbm.model import GRBM
@@ -303,7 +303,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         rounds = recipe.train.rounds
         n_updates = recipe.train.n_updates - rounds if self.n_iter is None else self.n_iter * per_pass
         options = replace(recipe.train, n_updates=first + n_updates + rounds)
-        keep = KeepBest(Watch(goal.sampler, scored, seed=seed), options, state) if len(scored) else None
+        watch = watch_of(frame, goal.sampler, scored, seed)
+        keep = None if watch is None else KeepBest(watch, options, state)
         looks: list[Nats] = []
         tell = self._teller(first, rows, frame.transform.log_det, looks)
         told = Told(

@@ -16,11 +16,13 @@ from grbm.data.standardise import base_of, standardise
 from grbm.data.tables import ColumnStatistics, Table, chunks, nothing_varies, spread
 from grbm.data.transforms import Transform
 from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
+from grbm.evaluate.watching import Watch
 from grbm.fitting.recipe import Facts, ModelConfig, Recipe
 from grbm.learning.training import TrainState
 from grbm.model import GRBM
 from grbm.model.contrasts import scaled_gaussians
 from grbm.model.initialise import anchored_, matched_, sparse_
+from grbm.samplers import GlobalMoves, Sampler
 
 FEWEST_HELD_OUT = 10
 FEWEST_ROWS = 20  # that are whitened by default
@@ -143,6 +145,16 @@ def _with_contrast(how: ModelConfig, kept: Tensor) -> Tensor | None:
     if not units.any():
         raise UserError(f"--model.contrast-units {how.contrast_units} is none of the {len(units)} visible units.")
     return units
+
+
+def watch_of(frame: Frame, sampler: Sampler, rows: Tensor, seed: int) -> Watch | None:
+    """What looks at held-out rows (n, K): by jumps where the frame has a reference, else by the sampler's own chains.
+
+    None where there are no rows, or where neither tells log Z.
+    """
+    if not isinstance(sampler, GlobalMoves):
+        sampler = frame.jumps() or sampler
+    return Watch(sampler, rows, seed=seed) if len(rows) and sampler.bridge() is not None else None
 
 
 def begin(

@@ -18,9 +18,9 @@ from grbm.core.streams import plain
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import spread
-from grbm.evaluate.watching import Watch, can_watch
 from grbm.fitting.callbacks import EarlyStopping, KeepBest, Told
 from grbm.fitting.learn import learn, one_gaussian
+from grbm.fitting.start import watch_of
 from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
@@ -231,8 +231,9 @@ def _learn(
 def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) -> KeepBest | None:
     """What looks at the validation rows, where the sampler's chains tell log Z and one process has all of them."""
     options = run.config.train
-    if len(run.validation) and can_watch(run.objective.sampler) and group.world_size == 1:
-        return KeepBest(Watch(run.objective.sampler, run.validation, seed=run.config.seed), options, run.state)
+    watch = watch_of(run.frame, run.objective.sampler, run.validation, run.config.seed)
+    if watch is not None and group.world_size == 1:
+        return KeepBest(watch, options, run.state)
     if options.keep_best or options.patience is not None:
         shared = "several processes share the run"
         why = shared if group.world_size > 1 else "nothing is held out that could be scored"

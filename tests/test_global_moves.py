@@ -30,7 +30,7 @@ from grbm.evaluate import exact, watching
 from grbm.evaluate.ais import known
 from grbm.evaluate.bridging import ratio
 from grbm.evaluate.watching import Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
-from grbm.fitting.callbacks import EarlyStopping, KeepBest, Told
+from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, held_out
@@ -326,7 +326,7 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monk
         recipe = changed(usual, {f"train.{name}": x for name, x in train.items()})
         state, looks, options = begin(recipe, frame, z[from_rows], 0), [], recipe.train
         keep = KeepBest(Watch(goal.sampler, z[scored], seed=0), options, state)
-        told = Told(lambda p: looks.append(p.nats) or stop(p), lambda p: p.nats is not None)
+        told = Call(lambda p: looks.append(p.nats) or stop(p), lambda p: p.nats is not None)
         ended = learn(
             state, z[from_rows], goal, options, keep=keep, callbacks=[told, EarlyStopping(options, patience, tol)]
         )

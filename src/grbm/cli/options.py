@@ -53,7 +53,6 @@ class TrainOptions(RunConfig):
     preset: Annotated[str, Suppress] = ""
     about: Annotated[About | None, Suppress] = None
     command: Annotated[str, Suppress] = ""
-    given: Annotated[tuple[str, ...], Suppress] = ()
     out: Path | None = None
     """Run folder to make; by default runs/PRESET."""
     overwrite: bool = False

@@ -17,14 +17,14 @@ REFERENCE = ("weights", "means", "factors")
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Where a machine lives.
+    """Coordinates of a model, and what is known of the data in them: a Gaussian, a mixture, contrasts.
 
     Parameters
     ----------
     transform : Transform
         From the columns of the data to the units of the machine.
     base : Base
-        One Gaussian with independent units, where tempered paths start; of whitened data it has their covariance.
+        One Gaussian with independent units, where tempered paths start. In whitened units it has the data's covariance.
     reference : Reference, optional
         The mixture of Gaussians that describes whitened data best: chains jump by its draws, and log Z is bridged from
         it.
@@ -49,20 +49,15 @@ class Frame:
     @property
     def constant(self) -> list[int]:
         """Columns that do not vary."""
-        return self._left_out(varies=False)
+        return _numbers(self.transform.constant)
 
     @property
     def collinear(self) -> list[int]:
         """Columns that are linear functions of others."""
-        return self._left_out(varies=True)
-
-    def _left_out(self, *, varies: bool) -> list[int]:
-        follows = (self.transform.loadings != 0).any(0)
-        left_out = ~self.transform.kept & (follows if varies else ~follows)
-        return [int(column) for column in left_out.nonzero()[:, 0]]
+        return _numbers(~self.transform.kept & ~self.transform.constant)
 
     def tensors(self) -> dict[str, Tensor]:
-        """By the names that files have for them."""
+        """Return the tensors by their names in files."""
         found = self.transform.tensors() | {"base_mean": self.base.mean, "base_var": self.base.var}
         if self.reference is not None:
             found |= {f"reference_{name}": getattr(self.reference, name) for name in REFERENCE}
@@ -79,6 +74,11 @@ class Frame:
         base = Base(known["base_mean"], known["base_var"])
         _require(base.mean.shape == base.var.shape == (K,) and bool((base.var > 0).all()), "base")
         return cls(transform, base, _reference(known, K), from_tensors(dict(known), K, "the frame"))
+
+
+def _numbers(columns: Tensor) -> list[int]:
+    """Numbers of the columns (N,) that are true."""
+    return [int(column) for column in columns.nonzero()[:, 0]]
 
 
 NAMES = {"mean", "scale", "columns", "to_z", "to_x", "digits", "base_mean", "base_var"}

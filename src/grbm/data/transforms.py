@@ -10,8 +10,8 @@ from torch import Tensor
 
 from grbm.data.tables import DOUBLE, SINGLE, is_single
 
-DIGITS = 64  # roundings that a row may be away from an exact relation,
-SLACK = 1e-11  # or so much of its numbers' size, since relations are found to 1e-12 of it
+DIGITS = 64  # Tolerance of `breaks`, in roundings of a number.
+SLACK = 1e-11  # Smallest tolerance, as a share of a number's size: relations are found to 1e-12 of it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +30,32 @@ class Transform(ABC):
         return len(self.mean)
 
     @property
+    @abstractmethod
     def n_units(self) -> int:
         """K."""
-        return self.loadings.shape[0]
 
     @property
     @abstractmethod
     def kept(self) -> Tensor:
-        """(N,) bool: the columns that z is made of; a density of x is one of these."""
+        """(N,) bool: the columns that have a density; the others are functions of these."""
 
     @property
     @abstractmethod
     def loadings(self) -> Tensor:
         """(K, N): what a unit adds to each column, in the columns' scales."""
+
+    @property
+    @abstractmethod
+    def constant(self) -> Tensor:
+        """(N,) bool: the columns that no unit changes."""
+
+    def columns_of(self, z: Tensor) -> Tensor:
+        """z @ loadings, (..., K) to (..., N)."""
+        return z @ self.loadings
+
+    def variances(self, var: Tensor) -> Tensor:
+        """Variances (N,) of columns, in their scales, where units have independent ones (K,)."""
+        return var @ self.loadings.square()
 
     @property
     @abstractmethod
@@ -74,7 +87,7 @@ class Transform(ABC):
         return self.exactly(x).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        """By the names that files have for them."""
+        """Return the tensors by their names in files."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _sizes(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,11 +120,22 @@ class Elementwise(Transform):
         return torch.eye(self.n_columns, dtype=torch.float64)[self.columns]
 
     @property
+    def constant(self) -> Tensor:
+        return ~self.kept
+
+    def columns_of(self, z: Tensor) -> Tensor:
+        every = torch.zeros(*z.shape[:-1], self.n_columns, dtype=torch.float64)
+        return every.index_copy(-1, self.columns, z.double())
+
+    def variances(self, var: Tensor) -> Tensor:
+        return self.columns_of(var)
+
+    @property
     def projection(self) -> Tensor | None:
         return None if self.n_units == self.n_columns else self.loadings.T
 
     def tensors(self) -> dict[str, Tensor]:
-        """By the names that files have for them; columns only where some have no unit."""
+        """Return the tensors by their names in files; ``columns`` only where some have no unit."""
         found = super().tensors()
         return found if self.n_units < self.n_columns else {"mean": found["mean"], "scale": found["scale"]}
 
@@ -123,8 +147,7 @@ class Elementwise(Transform):
         return ((x.double() - self.mean) / self.scale)[:, self.columns]
 
     def inverse(self, z: Tensor) -> Tensor:
-        every = torch.zeros(*z.shape[:-1], self.n_columns, dtype=torch.float64)
-        return every.index_copy(-1, self.columns, z.double()) * self.scale + self.mean
+        return self.columns_of(z) * self.scale + self.mean
 
     def breaks(self, x: Tensor) -> Tensor:
         if self.n_units == self.n_columns:
@@ -137,9 +160,8 @@ class Elementwise(Transform):
         return (std / self.scale)[..., self.columns]
 
     def deviations_in_columns(self, std: Tensor) -> Tensor:
-        """And back, (n, K) to (n, N): 0 for what does not vary."""
-        every = torch.zeros(len(std), self.n_columns, dtype=torch.float64)
-        return every.index_copy(1, self.columns, std.double() * self.scale[self.columns])
+        """Deviations (n, K) of units as those of columns (n, N): 0 for what does not vary."""
+        return self.columns_of(std) * self.scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +179,14 @@ class Whitening(Transform):
     @property
     def loadings(self) -> Tensor:
         return self.to_x
+
+    @property
+    def n_units(self) -> int:
+        return self.to_z.shape[1]
+
+    @property
+    def constant(self) -> Tensor:
+        return ~(self.to_x != 0).any(0)
 
     @property
     def projection(self) -> Tensor | None:

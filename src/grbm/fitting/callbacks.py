@@ -1,4 +1,4 @@
-"""What follows learning, update by update: it looks, keeps, takes back, stops. Its state is part of a checkpoint."""
+"""Callbacks of training: keep the best model, stop early, call a function. Their state is saved in checkpoints."""
 
 import copy
 import math
@@ -52,8 +52,8 @@ class Callback:
         """Remember what `state_dict` gave; raise ValueError for what it never gives."""
 
 
-class Told(Callback):
-    """A function that is told of updates; learning stops where it returns true."""
+class Call(Callback):
+    """Call a function after updates; stop training where it returns true."""
 
     def __init__(
         self, function: Callable[[Progress], object], when: Callable[[Progress], bool] = lambda progress: True
@@ -75,11 +75,6 @@ class EarlyStopping(Callback):
         self.options, self.patience, self.tol = options, patience, tol
         self.bar, self.since = -math.inf, 0
 
-    @property
-    def stops(self) -> bool:  # type: ignore[override]
-        """Whether patience has run out."""
-        return self.patience is not None and self.since >= self.patience
-
     def after(self, progress: Progress) -> None:
         if progress.nats is None:
             return
@@ -87,6 +82,7 @@ class EarlyStopping(Callback):
         is_better = mean > self.bar + self.tol
         self.since = 0 if is_better or self.options.before_rounds(progress.update) else self.since + 1
         self.bar = max(self.bar, mean) if math.isfinite(mean) else self.bar
+        self.stops = self.patience is not None and self.since >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
         return {"bar": self.bar if math.isfinite(self.bar) else None, "since": self.since}
@@ -94,6 +90,7 @@ class EarlyStopping(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.bar = -math.inf if state["bar"] is None else float(state["bar"])
         self.since = int(state["since"])
+        self.stops = self.patience is not None and self.since >= self.patience
 
 
 class KeepBest(Callback):
@@ -115,7 +112,7 @@ class KeepBest(Callback):
         self.good, self.halvings = _copied(state), 0
 
     def look(self, state: TrainState) -> Nats | None:
-        """The held-out likelihood, now and then; None where it was not looked at, or so bad that it was taken back."""
+        """Validate when due; None when not due, or when the score was so bad that the updates were undone."""
         if not self.options.is_look(state.update):
             return None
         nats, bar = self.watch.look(state), -math.inf if self.best is None else self.best.mean

@@ -23,10 +23,10 @@ from grbm.samplers import Annealed, Chains, Gibbs, Sampler, sample
 from grbm.samplers.conditional import Imputed
 from grbm.samplers.conditional import impute as impute_by_unit
 
-DRAWS = 20  # of the reference, for each of the chains that AIS would have
-PARTING = 50  # Gibbs steps, in which chains that resampling has copied part again
-CHUNK = 8192  # rows at a time
-FEWEST_ANNEALED = 256  # chains: of fewer, importance weights are not known
+DRAWS = 20  # Draws of the reference for each chain that AIS would have.
+PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
+CHUNK = 8192  # Rows scored at a time.
+FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
 
 
 class LogPartition(NamedTuple):
@@ -51,12 +51,12 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What an estimator and a run folder both hold.
+    """A learned density: scores and samples in the units of the data.
 
     Parameters
     ----------
     frame : Frame
-        Where the machine lives.
+        Coordinates of the model.
     model : GRBM
         Of rows as the frame's transform gives them; computations run on its device.
     """
@@ -117,9 +117,13 @@ class Fitted:
         the same data could not be compared. It is a density of the columns that the frame has kept; −inf where others
         contradict what held for all rows that were learned from.
         """
-        transform = self.frame.transform
-        log_p = self.to(torch.float64).model.log_prob(transform.exactly(x.cpu()).to(self.model.W.device), log_z)
-        return (log_p.cpu() + transform.log_det).masked_fill(transform.breaks(x.cpu()).any(1), -torch.inf)
+        broken = self.frame.transform.breaks(x.cpu()).any(1)
+        return self.to(torch.float64)._log_prob(x, log_z).masked_fill(broken, -torch.inf)
+
+    @torch.no_grad()
+    def _log_prob(self, x: Tensor, log_z: float) -> Tensor:
+        """`log_prob` in the model's dtype, of rows that contradict nothing."""
+        return self.model.log_prob(self.units(x), log_z).cpu() + self.frame.transform.log_det
 
     def log_likelihood(
         self, rows: Table, log_z: float, log_z_error: float = 0.0, *, levels: int | None = None, seed: int = 0
@@ -148,7 +152,7 @@ class Fitted:
             x = x[~transform.breaks(x).any(1)]
             if levels is not None:
                 x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
-            found.append(exactly.log_prob(x, log_z) - unit)
+            found.append(exactly._log_prob(x, log_z) - unit)
         log_p = torch.cat(found) if found else torch.empty(0)
         n = len(log_p)
         if n == 0:

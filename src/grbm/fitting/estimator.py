@@ -28,7 +28,7 @@ from grbm.data.frame import Frame
 from grbm.data.splitting import copies
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
 from grbm.evaluate.watching import Nats
-from grbm.fitting.callbacks import EarlyStopping, KeepBest, Progress, Told
+from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest, Progress
 from grbm.fitting.checks import (
     Array,
     as_numbers,
@@ -307,7 +307,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         keep = None if watch is None else KeepBest(watch, options, state)
         looks: list[Nats] = []
         tell = self._teller(first, rows, frame.transform.log_det, looks)
-        told = Told(
+        told = Call(
             lambda progress: bool(tell(progress)) or (callback is not None and callback(progress)),
             lambda p: p.nats is not None or (keep is None and options.is_look(p.update, 1)),
         )
@@ -316,11 +316,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             learn(state, rows, goal, options, keep=keep, callbacks=[told, early])
             gaussian = None
             if self.n_iter is None:
-                gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed, device=rows.device)
+                gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed)
         updates, model = state.update, state.average or state.model if keep is None else keep.model()
-        if gaussian is not None:
-            self._frame_is(gaussian[0])
-            state, model = gaussian[1], gaussian[1].model
+        if gaussian is not None:  # learning can go on from the start in its frame
+            self._frame_is(gaussian.frame)
+            state, model = begin(recipe, gaussian.frame, gaussian.units(table), seed, rows.device), gaussian.model
             state.update = updates
         log_det = frame.transform.log_det
         self.is_gaussian_ = gaussian is not None
@@ -591,7 +591,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return threads(1 if work < ALONE else None)
 
     def _seed(self, random_state: Any) -> int:
-        """A number for all that is drawn: that which the user gave, or one drawn by what the user gave."""
+        """Seed: the given integer, or one drawn from the given random state."""
         given = self.random_state if random_state is None else random_state
         drawn = int(check_random_state(given).randint(2**31 - 1))
         return int(given) if isinstance(given, Integral) else drawn
@@ -675,12 +675,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """The state as arrays: what learning goes on from, and the model that everything else uses."""
         frame = self._frame()
         self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.state_dict().items()}
-        back = frame.transform.loadings * frame.transform.scale  # (K, n_features)
-        W, mu, var = (torch.tensor(self._best[name]) for name in ("W", "mu", "log_var"))
-        self.components_ = np.ascontiguousarray((W.T @ back).numpy(), dtype=dtype)
+        transform, best = frame.transform, _tensors(self._best)
+        self.components_ = np.ascontiguousarray(
+            (transform.columns_of(best["W"].T) * transform.scale).numpy(), dtype=dtype
+        )
         self.intercept_hidden_ = self._best["b"].astype(dtype)
-        self.intercept_visible_ = frame.transform.inverse(mu[None])[0].numpy().astype(dtype)
-        self.variances_ = (var.exp() @ back.square()).numpy().astype(dtype)
+        self.intercept_visible_ = transform.inverse(best["mu"][None])[0].numpy().astype(dtype)
+        self.variances_ = (transform.variances(best["log_var"].exp()) * transform.scale.square()).numpy().astype(dtype)
         pairs = [x.exp().tolist() for x in (model.contrasts.log_scales, model.contrasts.log_weights)]
         self.contrasts_ = np.array(pairs, dtype=dtype).T.copy()
         average = state.average or state.model

@@ -1,9 +1,8 @@
-"""Learning to the end: updates, looks at held-out rows, the best of what was seen; one policy for all that learns."""
+"""Train until done: updates, validation and callbacks, for the estimator and for runs."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -15,13 +14,15 @@ from grbm.data.frame import Frame
 from grbm.data.tables import ColumnStatistics, Table, spread
 from grbm.evaluate.watching import is_gaussian_enough
 from grbm.fitting.callbacks import Callback, EarlyStopping, KeepBest, Progress
+from grbm.fitting.density import Fitted
 from grbm.fitting.recipe import Recipe
-from grbm.fitting.start import begin, frame_of
+from grbm.fitting.start import frame_of
 from grbm.learning.objectives import Objective
 from grbm.learning.training import TrainState, fit
+from grbm.model import GRBM
 from grbm.model.initialise import gaussian_
 
-SEEN = 4000  # rows learned from that one Gaussian is tried on
+SEEN = 4000  # Maximum number of rows learned from that one Gaussian is scored on.
 
 Ended = Literal["finished", "early", "stopped"]
 
@@ -51,7 +52,8 @@ def learn(
     Raises
     ------
     DivergenceError
-        When numbers leave the finite world, even at 1/64 of the learning rate where ``keep`` takes back.
+        If parameters or gradients become NaN, infinite or too large, even at 1/64 of the learning rate where ``keep``
+        takes back.
     """
     while state.update < options.n_updates and not any(callback.stops for callback in callbacks):
         try:
@@ -78,20 +80,17 @@ def one_gaussian(
     stats: ColumnStatistics,
     *,
     seed: int,
-    device: torch.device | str = "cpu",
     where: str = "X",
-) -> tuple[Frame, TrainState] | None:
-    """One Gaussian of all rows, in a frame of its own, where it is as good as the best that was learned; else None.
+) -> Fitted | None:
+    """Fit one Gaussian to all rows, in a frame of its own, where it is as good as the best model; None elsewhere.
 
-    ``rows`` (n, K) were learned from; ``table`` (n', N) has the held-out ones too, which can improve one Gaussian. The
-    state is where learning would begin there.
+    ``rows`` (n, K) were learned from. ``table`` (n', N) has the held-out ones too, which can improve a Gaussian.
     """
     if keep is None or keep.best is None:
         return None
-    seen = rows[spread(len(rows), SEEN)]
-    if not is_gaussian_enough(frame, keep.model(), keep.best, keep.watch.rows, seen):
+    if not is_gaussian_enough(frame, keep.model(), keep.best, keep.watch.rows, rows[spread(len(rows), SEEN)]):
         return None
     whole = frame_of(recipe, table, stats, seed=seed, where=where)
-    state = begin(recipe, whole, whole.transform(table[spread(len(table), SEEN)]), seed, device)
-    gaussian_(state.model, *(x.to(state.model.W) for x in whole.base))
-    return whole, state
+    model = gaussian_(GRBM(whole.transform.n_units, recipe.model.n_hidden), *whole.base)
+    model.contrasts = whole.contrasts
+    return Fitted(whole, model)

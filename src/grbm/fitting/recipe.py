@@ -270,12 +270,21 @@ def resolve(asked: Mapping[str, Any], facts: Facts) -> Recipe:
 
 
 def changed(recipe: Any, asked: Mapping[str, Any]) -> Any:
-    """``recipe``, or a part of it, with the settings that are asked for by name; those of other names are left out."""
-    own = {name: x for name, x in asked.items() if name in {f.name for f in fields(recipe)}}
-    for part in {name.partition(".")[0] for name in asked if "." in name} & {f.name for f in fields(recipe)}:
-        of_part = {k.partition(".")[2]: x for k, x in asked.items() if k.startswith(f"{part}.")}
-        own[part] = changed(getattr(recipe, part), of_part)
-    return replace(recipe, **own)
+    """Replace the settings of ``recipe``, or of a part of it, that are asked for by name.
+
+    Raises UserError for a name that it does not have.
+    """
+    own: dict[str, Any] = {}
+    of_parts: dict[str, dict[str, Any]] = {}
+    for name, value in asked.items():
+        part, dot, rest = name.partition(".")
+        if part not in {field.name for field in fields(recipe)}:
+            raise UserError(f"There is no setting {name!r}; names are those of config.json, such as train.n_updates.")
+        if dot:
+            of_parts.setdefault(part, {})[rest] = value
+        else:
+            own[name] = value
+    return replace(recipe, **own, **{part: changed(getattr(recipe, part), rest) for part, rest in of_parts.items()})
 
 
 N_STEPS = 5  # of a chain at an update, where a step is one of Gibbs

@@ -1,7 +1,4 @@
-"""Before the first update: what a table is, the frame of its rows, the machine that learning starts from.
-
-One recipe (`grbm.fitting.recipe`) becomes objects here, for the estimator and for runs alike.
-"""
+"""Prepare training: facts of a table, its frame, the initial state; for the estimator and for runs."""
 
 import torch
 from torch import Tensor
@@ -25,8 +22,8 @@ from grbm.model.initialise import anchored_, matched_, sparse_
 from grbm.samplers import GlobalMoves, Sampler
 
 FEWEST_HELD_OUT = 10
-FEWEST_ROWS = 20  # that are whitened by default
-MANY = 20_000  # rows that facts, and coordinates of tables on a disk, are found from
+FEWEST_ROWS = 20  # Fewest rows that are whitened by default.
+MANY = 20_000  # Maximum number of rows for facts, and for whitening a table on a disk.
 ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # rows that hidden units begin at
 
 
@@ -148,9 +145,9 @@ def _with_contrast(how: ModelConfig, kept: Tensor) -> Tensor | None:
 
 
 def watch_of(frame: Frame, sampler: Sampler, rows: Tensor, seed: int) -> Watch | None:
-    """What looks at held-out rows (n, K): by jumps where the frame has a reference, else by the sampler's own chains.
+    """Make a `Watch` of validation rows (n, K): with jumps if the frame has a reference, else with ``sampler``.
 
-    None where there are no rows, or where neither tells log Z.
+    Return None if there are no rows, or log Z cannot be estimated from such chains.
     """
     if not isinstance(sampler, GlobalMoves):
         sampler = frame.jumps() or sampler

@@ -36,7 +36,7 @@ def evaluate(
     with a standard error, the two ends, and a verdict on whether they agree. Simpler models are scored on the same
     held-out rows (`grbm.evaluate.baselines`).
     With ``whole`` it is that of all rows instead of at most 10,000, with standard errors, and images are also scored in
-    bits per dimension (`grbm.evaluate.likelihood`).
+    bits per dimension (`grbm.fitting.density.Fitted.log_likelihood`).
     """
     dataset = dataset or run.load_data()
     model, scale = run.model, run.transform

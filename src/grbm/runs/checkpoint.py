@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import safetensors
 import safetensors.torch
@@ -217,8 +217,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{RECORD} is not what was written")
     if not named:
         raise DamagedError(f"it holds update {record['update']}")
-    checked: dict[str, Any] = record
-    return checked
+    return cast(dict[str, Any], record)
 
 
 def read(path: Path, *, run: str | None = None) -> Checkpoint:

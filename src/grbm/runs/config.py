@@ -1,4 +1,4 @@
-"""The typed, frozen description of a run. Here, and nowhere else, names become objects."""
+"""Typed, frozen configuration of a run."""
 
 import json
 from collections.abc import Iterator
@@ -194,7 +194,7 @@ class RunConfig:
             if isinstance(values, dict) and values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
             if isinstance(values, dict):
-                values.pop("given", None)  # what runs begun before 2026-11-27 were asked for
+                values.pop("given", None)  # a setting that runs had before
             if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
                 raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
             config = restore(cls, values)

@@ -26,7 +26,7 @@ from grbm.runs.folder import CHECKPOINTS, DATA, read_data
 from grbm.runs.paper import with_rows
 from grbm.runs.presets import for_table
 
-SCORED = 10_000  # held-out rows at most, which a look scores
+SCORED = 10_000  # Maximum number of validation rows.
 
 
 class Opened(NamedTuple):
@@ -47,11 +47,6 @@ class Prepared(NamedTuple):
     data: Tensor | Standardised  # the training rows as the model sees them
     state: TrainState
     objective: Objective
-
-    @property
-    def where(self) -> str:
-        """What errors call the data."""
-        return where_of(self.config)
 
 
 def where_of(config: RunConfig) -> str:
@@ -108,20 +103,15 @@ def _check(config: RunConfig) -> None:
         raise UserError("--model.contrast-units is for columns: --dataset.standardise pixel, or scalar.")
 
 
-def whole_frame(config: RunConfig, dataset: Dataset, measured: Measured, learned_from: Tensor | None) -> Frame:
-    """The frame of a run's data."""
-    channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
-    how: dict[str, Any] = {"n_channels": channels, "floor": floor, "seed": config.seed, "where": where_of(config)}
-    return frame_of(config.recipe, dataset.train, measured.train, learned_from, **how)
-
-
 def _frame(
     config: RunConfig, dataset: Dataset, measured: Measured, learned_from: Tensor, folder: Path, *, resume: bool
 ) -> Frame:
     """The frame: of the run where it has one that was learned in, else of the data."""
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
         return read_data(folder).frame  # the fingerprint of the checkpoints guards the data
-    frame = whole_frame(config, dataset, measured, learned_from)
+    channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
+    how: dict[str, Any] = {"n_channels": channels, "floor": floor, "seed": config.seed, "where": where_of(config)}
+    frame = frame_of(config.recipe, dataset.train, measured.train, learned_from, **how)
     if not frame.is_whitened:
         measured.refuse_extreme(frame.transform, where_of(config))
     return frame

@@ -85,6 +85,7 @@ def _faces(n_hidden: int, *, size: int = 32, **settings: Any) -> RunConfig:
     return replace(_images("celeba", n_hidden, **settings), dataset=dataset)
 
 
+LEARNED = ("model", "sampler", "objective", "train")  # parts of a configuration that a recipe has
 USUAL = Facts(n_rows=1000, n_units=10, suits_whitening=True)  # of the table whose settings `PRESETS` shows
 
 
@@ -93,16 +94,18 @@ def for_table(config: RunConfig, facts: Facts, asked: Mapping[str, Any]) -> RunC
 
     Where nothing else is asked for, a run of whitened rows samples as it trains, and others by annealed chains.
     """
-    recipe = resolve(dict(asked) | {"standardise": asked.get("dataset.standardise")}, facts)
-    parts = {part: getattr(recipe, part) for part in ("model", "sampler", "objective", "train")}
+    learned = {name: x for name, x in asked.items() if name.partition(".")[0] in LEARNED}
+    others = {name: x for name, x in asked.items() if name not in learned}
+    recipe = resolve(learned | {"standardise": asked.get("dataset.standardise")}, facts)
+    parts = {part: getattr(recipe, part) for part in LEARNED}
     sampling = SamplingConfig(recipe.sampler, n_steps=100)
     if recipe.sampler.name == "parallel-tempering":
         sampling = SamplingConfig(SamplerConfig("annealed"), n_steps=500)
     if (name := asked.get("sampling.sampler.name", sampling.sampler.name)) != sampling.sampler.name:
         sampling = replace(sampling, sampler=SamplerConfig(name))
-    of_sampling = {k.partition(".")[2]: x for k, x in asked.items() if k.startswith("sampling.")}
     dataset = replace(config.dataset, standardise=recipe.standardise)
-    return replace(config, dataset=dataset, **parts, sampling=changed(sampling, of_sampling))
+    found: RunConfig = changed(replace(config, dataset=dataset, **parts, sampling=sampling), others)
+    return found
 
 
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:

@@ -60,7 +60,6 @@ class Counts(NamedTuple):
     seconds: float
     clipped: int  # updates since the last record whose gradient was clipped
     since: int  # updates since the last record
-    scores: list[float]  # energy distances since the last checkpoint
 
 
 class MetricsLog(Callback):
@@ -69,20 +68,19 @@ class MetricsLog(Callback):
     def __init__(self, run: Prepared, place: Place, group: ProcessGroup, warn: Callable[[str], None]) -> None:
         self.warn: Callable[[str], None] | None = warn  # until it was used
         self.config, self.frame, self.image_shape = run.config, run.frame, run.dataset.image_shape
-        self.place, self.group, self.record = place, group, None
+        self.place, self.group = place, group
+        self.record: Record | None = None  # of the last update, where it has one
         self.seen = run.data[spread(len(run.data), 512)]
         self.test = run.frame.transform(run.dataset.test[:512]).to(run.state.model.W.device)
         self.started, self.clipped, self.since = time.perf_counter(), torch.tensor(0), 0
-        self.scores: list[float] = []
-
-    record: Record | None  # the last update's, where it has one
+        self.scores: list[float] = []  # energy distances since the last checkpoint
 
     def state_dict(self) -> dict[str, Any]:
         seconds = round(time.perf_counter() - self.started, 3)
-        return Counts(seconds, int(self.clipped), self.since, self.scores)._asdict()
+        return Counts(seconds, int(self.clipped), self.since)._asdict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        seconds, clipped, self.since, self.scores = restore(Counts, state)
+        seconds, clipped, self.since = restore(Counts, state)
         self.started, self.clipped = time.perf_counter() - seconds, torch.tensor(clipped)
 
     def after(self, progress: Progress) -> None:

@@ -18,7 +18,7 @@ from grbm.core.streams import plain
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import spread
-from grbm.fitting.callbacks import EarlyStopping, KeepBest, Told
+from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.start import watch_of
 from grbm.model import GRBM
@@ -185,7 +185,7 @@ def _learn(
                 callback.load_state_dict(saved.of_callback(name, state.model.W.device))
         except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
             raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
-    told = Told(lambda progress: on_update(progress.update, log.record))
+    told = Call(lambda progress: on_update(progress.update, log.record))
     callbacks = [Trajectory(run, place, group), early, log, checkpoints, told, interrupt]
     machine = machine_of(state.model, group, checkpoints.notes["engine"])
     if group.is_leader:
@@ -243,14 +243,14 @@ def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) ->
 
 def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
     """Write one Gaussian of all rows as what was learned, where it is as good; whether it is."""
-    frame, seed, state = run.frame, run.config.seed, run.state
-    how: dict[str, Any] = {"seed": seed, "device": state.model.W.device, "where": where_of(run.config)}
+    frame, state = run.frame, run.state
+    how: dict[str, Any] = {"seed": run.config.seed, "where": where_of(run.config)}
     found = one_gaussian(keep, run.config.recipe, frame, run.data, run.dataset.train, run.measured.train, **how)
     if found is None:
         return False
     place.require(state.update)
-    run_folder.save_data(place.folder, frame, run.dataset.image_shape, run.measured.fingerprint, found[0])
-    run_folder.save_model(place.folder, state.model, found[1].model)
+    run_folder.save_data(place.folder, frame, run.dataset.image_shape, run.measured.fingerprint, found.frame)
+    run_folder.save_model(place.folder, state.model, found.model)
     print(
         "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
         "hidden units tell nothing; the last machine is --weights raw).",

@@ -24,7 +24,8 @@ from grbm.samplers import GlobalMoves, Sampler
 FEWEST_HELD_OUT = 10
 FEWEST_ROWS = 20  # Fewest rows that are whitened by default.
 MANY = 20_000  # Maximum number of rows for facts, and for whitening a table on a disk.
-ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # rows that hidden units begin at
+ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # Maximum number of rows for an initial model.
+NUMBERS = 4_000_000  # Maximum numbers in these rows, but for 1,000 rows: wide tables on a disk stay there.
 
 
 def facts_of(table: Table, same: Tensor | None = None) -> Facts:
@@ -160,7 +161,8 @@ def begin(
     """The state of training before the first update, for rows (n, K) as the machine sees them."""
     model, how = GRBM(rows.shape[1], recipe.model.n_hidden, seed=seed), recipe.model
     if how.start != "paper":
-        some = rows[spread(len(rows), ANCHORS[how.start])].cpu()  # tables may be sorted
+        most = min(ANCHORS[how.start], max(1000, NUMBERS // model.n_visible))
+        some = rows[spread(len(rows), most)].cpu()  # tables may be sorted
         some = frame.contrasts.removed(some, frame.base.energy, generator(seed, "contrasts"))
         match how.start:
             case "matched":

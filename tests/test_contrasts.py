@@ -29,7 +29,7 @@ from grbm.data.transforms import Elementwise, Whitening
 from grbm.data.whitening import whiten
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import Nats, gaussian_log_prob, is_gaussian_enough
-from grbm.fitting import impute as measured
+from grbm.fitting.impute import impute_columns
 from grbm.fitting.recipe import Facts, resolve
 from grbm.fitting.start import held_out
 from grbm.interchange.programs import Encoder
@@ -176,7 +176,7 @@ def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var, units)
     axis = [grid.points[:, k].unique() for k in range(2)]
     q = Reference(torch.tensor([0.4, 0.6]), torch.tensor([[0.0, 0.0], [1.0, -1.0]]), torch.eye(2).expand(2, 2, 2) * 1.5)
     scale = Elementwise.of(torch.zeros(2), torch.ones(2))
-    drawn = measured.impute(model, scale, q, y.repeat(40, 1), noise_var, n_steps=200, burn_in=50, n_chains=4)
+    drawn = impute_columns(model, scale, q, y.repeat(40, 1), noise_var, n_steps=200, burn_in=50, n_chains=4)
     every_mean, every_std = (x.view(40, *y.shape) for x in (drawn.mean, drawn.std))
     for row, known, missing in ((0, 0, 1), (1, 1, 0), (2, 0, 1), (3, 1, 0)):
         if noise_var == 0:
@@ -207,7 +207,7 @@ def test_columns_that_follow_from_others_say_nothing_of_the_contrast():
     y = torch.tensor([[0.0, math.nan, 0.0, 0.0]]).double()
     line = torch.linspace(-40, 40, 20_001).double()
     weight = exact.log_prob(model, torch.stack([torch.zeros_like(line), line], 1)).softmax(0)
-    drawn = measured.impute(model, scale, q, y.repeat(40, 1)).mean[:, 1]
+    drawn = impute_columns(model, scale, q, y.repeat(40, 1)).mean[:, 1]
     assert_standard(mean_z(drawn, float(weight @ line)))
 
 

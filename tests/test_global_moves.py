@@ -363,9 +363,9 @@ def test_one_gaussian_is_kept_where_nothing_is_better():
     goal, state = objective(recipe, frame), begin(recipe, frame, z, 0)
     keep = KeepBest(Watch(goal.sampler, z[:100]), recipe.train, state)
     learn(state, z, goal, recipe.train, keep=keep)
-    whole, begun = one_gaussian(keep, recipe, frame, z, rows, measure(rows), seed=0)
-    at = whole.transform(rows)
-    log_p = begun.model.log_prob(at, exact.log_z(begun.model)).double()
+    gaussian = one_gaussian(keep, recipe, frame, z, rows, measure(rows), seed=0)
+    at, whole = gaussian.units(rows), gaussian.frame
+    log_p = gaussian.model.log_prob(at, exact.log_z(gaussian.model)).double()
     torch.testing.assert_close(log_p.detach(), gaussian_log_prob(whole, at), atol=1e-4, rtol=0)
     assert float(gaussian_(GRBM(2, 3), torch.zeros(2), torch.ones(2)).W.abs().max()) == 0
 

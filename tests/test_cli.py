@@ -255,6 +255,7 @@ def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
     refused(["train", "digits", "--sampler.name", "annealed", *out], capsys, "annealed")
     refused(["train", "digits", "--train.clip-norm", -1, *out], capsys, "--train.clip-norm")
     refused(["train", "digits", "--train.variance-rate", -1, *out], capsys, "--train.variance-rate")
+    refused(["train", "digits", "--train.rounds", -1, *out], capsys, "--train.rounds")
     refused(["train", "digits", "--train.spectral-norm", 0, *out], capsys, "--train.spectral-norm must be above 0")
     adam = ["--train.spectral-norm", 1, "--train.optimizer", "adam"]
     refused(["train", "digits", *adam, *out], capsys, "--train.spectral-norm goes with the optimizer sgd")

@@ -283,6 +283,15 @@ def test_the_best_look_is_the_one_that_is_kept(monkeypatch):
     assert torch.equal(again.model().b, keep.model().b)
 
 
+def test_a_machine_of_which_nothing_can_be_computed_is_taken_back(monkeypatch):
+    """Weights so large that annealing has no matrix to factor, as after a step at a rate of 50."""
+    rbm = GaussianBernoulliRBM(8, learning_rate=50.0, n_iter=20, random_state=0)
+    heard, x = [], clusters(120, 0).numpy()
+    rbm.fit(x, callback=lambda progress: heard.append(progress.state.optimizer.param_groups[0]["initial_lr"]))
+    assert heard[-1] < 50.0
+    assert np.isfinite(rbm.score(x))
+
+
 @pytest.mark.whole
 def test_online_log_z_follows_the_exact_one_while_learning():
     """Along training, rounds among it: 28 of 30 validations within 3 errors of quadrature, all within their bound."""

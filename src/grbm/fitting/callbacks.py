@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from grbm.core.options import FitOptions
@@ -115,7 +116,13 @@ class KeepBest(Callback):
         """Validate when due; None when not due, or when the score was so bad that the updates were undone."""
         if not self.options.is_look(state.update):
             return None
-        nats, bar = self.watch.look(state), -math.inf if self.best is None else self.best.mean
+        try:
+            nats = self.watch.look(state)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # Hidden units that are annealed have no energy of so large weights.
+            if self.take_back(state):
+                return None
+            raise
+        bar = -math.inf if self.best is None else self.best.mean
         if not nats.mean > bar - FELL - 5 * nats.error and self.take_back(state):
             return None
         if math.isfinite(nats.mean) and nats.mean >= bar:

@@ -154,7 +154,7 @@ class RunConfig:
                 "--train.spectral-norm goes with the optimizer sgd: adam would rescale every entry of W anew. "
                 "Add --train.spectral-norm None."
             )
-        for name in ("train.variance_rate", "train.tol"):
+        for name in ("train.rounds", "train.variance_rate", "train.tol"):
             if not settings[name] >= 0:
                 raise UserError(f"{_flag(name)} must be at least 0, got {settings[name]}.")
         keeps = self.checkpoint.trajectory > 0 or self.sampler.name == "trajectory-tempering"

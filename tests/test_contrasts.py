@@ -240,6 +240,9 @@ def test_files_units_and_encoders_know_the_contrasts(tmp_path, units):
     expected = exact.log_prob(model, v) - math.log(1.5)
     torch.testing.assert_close(exact.log_prob(moved, x), expected)
     torch.testing.assert_close(Encoder(model)(v.float()), model(v).detach().float(), atol=1e-5, rtol=1e-4)
+    turn = torch.linalg.qr(torch.randn(model.n_visible, model.n_visible, generator=generator(5)).double()).Q
+    whitened = Encoder(model, torch.zeros(model.n_visible), torch.ones(model.n_visible), turn)
+    torch.testing.assert_close(whitened((v.double() @ turn.T).float()), model(v).detach().float(), atol=1e-5, rtol=1e-4)
     known = dict(model.state_dict())
     with pytest.raises(UserError, match="contrasts"):
         GRBM.from_parameters(known | {"contrast_centre": torch.zeros(5)})

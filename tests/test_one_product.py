@@ -56,6 +56,17 @@ def test_the_estimator_and_the_command_line_are_one(tmp_path, name):
 
 
 @pytest.mark.usefixtures("short")
+def test_one_gaussian_of_columns_is_kept_too(tmp_path):
+    """Its frame has the same numbers as that of the rows learned from, and both are written."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=(300, 3)))
+    asked = {"dataset.standardise": "pixel", "train.validation": 0.1, "train.keep_best": True}
+    train(replace(PRESETS["array"].config, data=tmp_path / "x.npy"), tmp_path / "run", asked=asked)
+    run = runs.read(tmp_path / "run")
+    assert not run.model.W.any()
+    assert runs.read(tmp_path / "run", "raw").model.W.any()
+
+
+@pytest.mark.usefixtures("short")
 @pytest.mark.filterwarnings("ignore")
 def test_rows_held_out_by_a_run_are_the_only_difference(tmp_path):
     x = TABLES["whitened"]

@@ -113,7 +113,8 @@ def mixing(options: MixingOptions) -> None:
     for name, least in mixing.FEWEST.items():
         require(f"--{name.removeprefix('n_').replace('_', '-')}", counts[name], least)
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
-    own = run.config.sampling.sampler
+    sampling = run.config.sampling.sampler
+    own = run.config.sampler if sampling.name == "annealed" else sampling  # an annealed path is no chain
     named = own if options.sampler in (None, own.name) else SamplerConfig(options.sampler)  # type: ignore[arg-type]
     model = on_device(run).model
     sampler = tuned_sampler(run, named, model)

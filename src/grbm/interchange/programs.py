@@ -41,10 +41,10 @@ class Encoder(nn.Module):
         }
         for name, tensor in parts.items():
             self.register_buffer(name, tensor.detach().float().cpu().contiguous())
-        self.machine, self.to_z = None, None
-        if model.contrasts.n > 1:
-            self.machine = copy.deepcopy(model).float().cpu().requires_grad_(False)
-            self.to_z = None if to_z is None else nn.Buffer(to_z.detach().float().cpu())
+        several = model.contrasts.n > 1
+        self.machine = copy.deepcopy(model).float().cpu().requires_grad_(False) if several else None
+        self.to_z: Tensor | None
+        self.register_buffer("to_z", to_z.detach().float().cpu() if several and to_z is not None else None)
 
     def forward(self, x: Tensor) -> Tensor:
         z = (x - self.mean) / self.scale

@@ -187,7 +187,7 @@ def save_data(
 
     And the frame of what is ``kept``, where it is another: that of one Gaussian of all rows.
     """
-    tensors = frame.tensors() | {f"{KEPT}{name}": x for name, x in (kept.tensors() if kept else {}).items()}
+    tensors = frame.tensors() | {f"{KEPT}{name}": x.clone() for name, x in (kept.tensors() if kept else {}).items()}
     if image_shape is not None:
         tensors["image_shape"] = torch.tensor(image_shape)
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})

@@ -281,6 +281,10 @@ def test_the_best_look_is_the_one_that_is_kept(monkeypatch):
     again.load_state_dict(keep.state_dict())
     assert (again.best.mean, again.best.update, again.halvings) == (3, 2, 1)
     assert torch.equal(again.model().b, keep.model().b)
+    wrong = {"best": ["a"] * 5, "chains.v": torch.zeros(4, 9), "model.b": torch.full((3,), math.nan)}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match="the best"):
+            again.load_state_dict(keep.state_dict() | {name: value})
 
 
 def test_a_machine_of_which_nothing_can_be_computed_is_taken_back(monkeypatch):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grbm.core.options import FitOptions
+from grbm.core.typed import is_kind
 from grbm.evaluate.ais import known
 from grbm.evaluate.watching import Nats, Watch
 from grbm.learning.guard import Guard
@@ -163,10 +164,16 @@ class KeepBest(Callback):
         def part(kind: str) -> dict[str, Tensor]:
             return {k.partition(".")[2]: x for k, x in state.items() if k.startswith(f"{kind}.")}
 
-        good = self.good
+        good, chains = self.good, part("chains").get("v")
+        if not all(x.isfinite().all() for x in state.values() if isinstance(x, Tensor)):
+            raise ValueError("the best state holds NaN or infinite numbers")
+        if chains is not None and chains.shape[-1] != good.model.n_visible:
+            raise ValueError("the best state has chains of another model")
+        if state["best"] is not None and not is_kind(list[float], state["best"]):
+            raise ValueError(f"the best score is {state['best']!r}")
         good.model.load_state_dict(part("model"))
         good.adaptation = Adaptation(part("adaptation"))
-        good.curvature, good.persistent = None, part("chains").get("v")
+        good.curvature, good.persistent = None, chains
         if curvature := part("curvature"):
             good.curvature = Curvature(**curvature)
         if average := part("average"):

@@ -81,6 +81,8 @@ class MetricsLog(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         seconds, clipped, self.since = restore(Counts, state)
+        if self.since < 0:
+            raise ValueError(f"since is {self.since}")
         self.started, self.clipped = time.perf_counter() - seconds, torch.tensor(clipped)
 
     def after(self, progress: Progress) -> None:

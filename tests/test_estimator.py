@@ -144,6 +144,14 @@ def test_gaps_are_filled_and_noise_is_taken_away(fitted):
             fitted.denoise(X, wrong)
 
 
+def test_partial_fit_begins_with_any_rows():
+    """A single one, and some in which nothing varies."""
+    X = clusters(40, 0)
+    for first in (X[:1], np.ones((5, 3))):
+        rbm = GaussianBernoulliRBM(4, n_replicas=1, random_state=0).partial_fit(first).partial_fit(X)
+        assert np.isfinite(rbm.components_).all()
+
+
 def test_partial_fit_is_training_step_by_step():
     """The average after four calls is that of one state driven by `train_step`, bit for bit."""
     X = clusters(512, 0)

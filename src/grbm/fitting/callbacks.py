@@ -176,6 +176,7 @@ class KeepBest(Callback):
         good.curvature, good.persistent = None, chains
         if curvature := part("curvature"):
             good.curvature = Curvature(**curvature)
+        good.average = None
         if average := part("average"):
             good.average = good.model.like()
             good.average.load_state_dict(average)
@@ -187,4 +188,11 @@ class KeepBest(Callback):
 
 def _copied(state: TrainState) -> TrainState:
     """A state that later updates leave alone."""
-    return replace(state, model=copy.deepcopy(state.model), average=copy.deepcopy(state.average), guard=Guard())
+    adaptation = Adaptation(dict(state.adaptation.state_dict))
+    return replace(
+        state,
+        model=copy.deepcopy(state.model),
+        average=copy.deepcopy(state.average),
+        guard=Guard(),
+        adaptation=adaptation,
+    )

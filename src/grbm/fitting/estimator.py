@@ -345,7 +345,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         table = torch.tensor(X)
         if first:
             self._learned_with = self._seed(None)
-            self._facts = list(facts_of(table))
+            self._facts = list(Facts(len(X), X.shape[1], suits_whitening=False))  # the first rows may not vary
         recipe = self._recipe("none" if first else None)
         state = self._begin(table, recipe, whole=False) if first else self._resume(X)
         self._rebase()

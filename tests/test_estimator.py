@@ -144,6 +144,13 @@ def test_gaps_are_filled_and_noise_is_taken_away(fitted):
             fitted.denoise(X, wrong)
 
 
+def test_what_is_asked_for_later_does_not_break_what_was_learned():
+    rbm = GaussianBernoulliRBM(4, whiten=False, n_iter=1, n_replicas=1, random_state=0).fit(clusters(40, 0))
+    assert rbm.set_params(n_contrasts=3).sample(2).shape == (2, 3)
+    with pytest.raises(ValueError, match="n_contrasts=3"):
+        rbm.fit(clusters(40, 0))
+
+
 def test_partial_fit_begins_with_any_rows():
     """A single one, and some in which nothing varies."""
     X = clusters(40, 0)

@@ -278,6 +278,7 @@ def test_the_best_look_is_the_one_that_is_kept(monkeypatch):
     assert (keep.model().b == 2).all()
     assert state.optimizer.param_groups[0]["initial_lr"] == 0.05
     again = KeepBest(keep.watch, keep.options, TrainState(GRBM(2, 3), state.optimizer))
+    assert again.good.adaptation is not state.adaptation, "which goes on adapting"
     again.good.average = GRBM(2, 3)  # of the update that is resumed from
     again.load_state_dict(keep.state_dict())
     assert again.good.average is None

@@ -1,6 +1,7 @@
 """`GaussianBernoulliRBM().fit(x)` and `grbm train array --data x.npy` learn the same weights and report the same
 nats."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -64,6 +65,19 @@ def test_one_gaussian_of_columns_is_kept_too(tmp_path):
     run = runs.read(tmp_path / "run")
     assert not run.model.W.any()
     assert runs.read(tmp_path / "run", "raw").model.W.any()
+    (tmp_path / "run" / "status.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+
+    def leave(update, record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run.config, tmp_path / "run", resume=True, on_update=leave)
+    left = runs.read(tmp_path / "run")
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+    assert left.frame.tensors().keys() == run.frame.tensors().keys()
+    assert all(torch.equal(x, run.frame.tensors()[k]) for k, x in left.frame.tensors().items())
 
 
 @pytest.mark.usefixtures("short")

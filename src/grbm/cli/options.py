@@ -27,7 +27,7 @@ Figures = Annotated[bool, arg(help="Draw the figures after training.")]
 
 @dataclass(frozen=True)
 class Moved:
-    """Where the data of a run are now."""
+    """Options that say where the data of a run are."""
 
     data_dir: Path | None = None
     """Folder of image data, if it moved since training."""
@@ -37,7 +37,7 @@ class Moved:
     """Name of the array in a .npz archive, or of the column in a Hugging Face data set; by default as in training."""
 
     def of(self, config: RunConfig) -> RunConfig:
-        """The configuration of a run whose data are here."""
+        """Return the configuration with the paths and the key that are given."""
         dataset = replace(config.dataset, key=self.key or config.dataset.key)
         data_dir, data = self.data_dir or config.data_dir, self.data or config.data
         return replace(config, data_dir=data_dir, data=data, dataset=dataset)

@@ -1,1 +1,1 @@
-"""What everything stands on: errors, options, random numbers, files, devices, memory, processes."""
+"""Basic modules: errors, options, random numbers, files, devices, memory, processes."""

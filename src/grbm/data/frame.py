@@ -1,4 +1,4 @@
-"""The frame of a machine: the coordinates it lives in, and what is known of the data there before any learning."""
+"""`Frame`: coordinates of a model, with the Gaussian, mixture and contrasts that describe the data in them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Frame:
 
     @property
     def is_whitened(self) -> bool:
-        """Whether units are directions of the data's own, and no columns."""
+        """True if units are linear combinations of columns, False if each unit is a column."""
         return isinstance(self.transform, Whitening)
 
     def jumps(self, n_moves: int = 5) -> GlobalMoves | None:
@@ -65,7 +65,10 @@ class Frame:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Frame":
-        """What `tensors` gave; raises ValueError where it is not whole. Other names are left alone."""
+        """Build a frame from the result of `tensors`; raise ValueError if a tensor is missing or damaged.
+
+        Other names are ignored.
+        """
         known = {name: x for name, x in tensors.items() if name in NAMES or name.startswith("contrast_")}
         if any(not x.is_floating_point() or not x.isfinite().all() for k, x in known.items() if k != "columns"):
             raise ValueError("a frame holds finite numbers")

@@ -211,6 +211,6 @@ class Whitening(Transform):
 
 
 def _digits(x: Tensor) -> Tensor:
-    """What numbers of each column of x (n, N) are rounded to, as a share of their size: (N,)."""
+    """Relative rounding error (N,) of the numbers in each column of x (n, N)."""
     digits = torch.from_numpy(np.where(is_single(x.numpy()), SINGLE, DOUBLE))
     return digits.fill_(SINGLE) if x.dtype == torch.float32 else digits

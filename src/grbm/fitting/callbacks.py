@@ -19,12 +19,12 @@ from grbm.learning.quasi_newton import Curvature
 from grbm.learning.training import StepMetrics, TrainState
 from grbm.model import GRBM
 
-HALVINGS = 6  # of the learning rate, before learning gives up
-FELL = 1.0  # nats below the best, beyond errors, at which updates are taken back
+HALVINGS = 6  # Maximum number of times that the learning rate is halved.
+FELL = 1.0  # Fall of the validation score, in nats beyond its error, after which updates are undone.
 
 
 class Progress(NamedTuple):
-    """What a callback is told after an update."""
+    """State of training after an update, as callbacks receive it."""
 
     update: int
     n_updates: int
@@ -35,23 +35,22 @@ class Progress(NamedTuple):
 
 
 class Callback:
-    """A callback is told of every update, and ends learning by ``stops``.
+    """Base class of callbacks: `after` is called after every update, and training ends once ``stops`` is true.
 
-    What it has to remember for a resumed run to do the same is in `state_dict`: numbers and texts, as JSON has them,
-    and tensors.
+    The state that a resumed run needs is in `state_dict`: numbers and strings, as in JSON, and tensors.
     """
 
     stops = False
 
     def after(self, progress: Progress) -> None:
-        """Take note of an update."""
+        """Process an update."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the callback remembers."""
+        """Return the state of the callback for a checkpoint."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember what `state_dict` gave; raise ValueError for what it never gives."""
+        """Restore a state from `state_dict`; raise ValueError if it is damaged."""
 
 
 class Call(Callback):
@@ -68,9 +67,9 @@ class Call(Callback):
 
 
 class EarlyStopping(Callback):
-    """Stop after ``patience`` looks in a row without a held-out likelihood better by ``tol`` nats than any before.
+    """Stop after ``patience`` consecutive validations without an improvement of more than ``tol`` nats.
 
-    Where rounds follow, only they are cut short, since they find what stochastic gradients do not.
+    If quasi-Newton rounds follow, only these are shortened: they find optima that stochastic gradients miss.
     """
 
     def __init__(self, options: FitOptions, patience: int | None, tol: float = 0.0) -> None:
@@ -96,16 +95,16 @@ class EarlyStopping(Callback):
 
 
 class KeepBest(Callback):
-    """The state of learning that was best on held-out rows, to which it goes back where it has fallen far below.
+    """Keep the state of training with the best validation score, and return to it when the score falls far below.
 
-    It then goes on at half the learning rate, so often as `HALVINGS` says.
+    Training then continues at half the learning rate, at most `HALVINGS` times.
 
     Attributes
     ----------
     best : Nats, optional
-        The look with the highest mean.
+        The best validation score.
     good : TrainState
-        What was learned then.
+        State of training at that score.
     """
 
     def __init__(self, watch: Watch, options: FitOptions, state: TrainState) -> None:
@@ -131,7 +130,7 @@ class KeepBest(Callback):
         return nats
 
     def take_back(self, state: TrainState) -> bool:
-        """Put ``state`` where it was best, at half the learning rate; False where that was done too often."""
+        """Reset ``state`` to the best one and halve the learning rate; return False after `HALVINGS` times."""
         if self.halvings == HALVINGS:
             return False
         self.halvings += 1
@@ -187,7 +186,7 @@ class KeepBest(Callback):
 
 
 def _copied(state: TrainState) -> TrainState:
-    """A state that later updates leave alone."""
+    """Copy a state, so that later updates do not change it."""
     adaptation = Adaptation(dict(state.adaptation.state_dict))
     return replace(
         state,

@@ -1,4 +1,4 @@
-"""A learned density: a machine and the frame it lives in. Scores, samples, gaps and codes, in the data's own units."""
+"""`Fitted`: a trained model with its frame. Scores, samples, imputation and codes in the units of the data."""
 
 import copy
 import math
@@ -157,7 +157,7 @@ class Fitted:
         n = len(log_p)
         if n == 0:
             return Score(-math.inf, 0.0, 0, len(rows))
-        error = float(log_p.std(correction=0)) / math.sqrt(n)
+        error = float(log_p.std()) / math.sqrt(n) if n > 1 else 0.0
         return Score(float(log_p.mean()), math.hypot(error, log_z_error), n, len(rows) - n)
 
     @torch.no_grad()

@@ -58,7 +58,7 @@ ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller 
 
 @contextmanager
 def _explained(*, scaled: bool, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """What to do where learning diverges, in the estimator's own words, after ``undo``."""
+    """Call ``undo`` if training diverges, and raise the error again with advice on the estimator's parameters."""
     try:
         yield
     except DivergenceError as error:
@@ -525,7 +525,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     # What is asked for, and what follows from it.
 
     def _usual(self, standardise: str | None = None) -> Recipe:
-        """How to learn for as long as the table asks: what the user said, and the rest by the table."""
+        """Recipe from the user's parameters and the table, with the default number of rounds."""
         fitted = self.__sklearn_is_fitted__()
         if standardise is None and fitted:
             standardise = self._standardise
@@ -545,10 +545,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             "train.rounds": self.n_rounds,
         }
         recipe = resolve(asked, Facts(*self._facts))
-        if recipe.standardise != "whiten" and self.n_contrasts not in ("auto", 1):
-            raise ValueError(
-                f"n_contrasts={self.n_contrasts} needs whitened rows: whiten=True, and fit, not partial_fit."
-            )
         jumps = recipe.sampler.name == "global-moves"
         said: dict[str, Any] = {"sampler.n_moves" if jumps else "objective.n_steps": self.n_steps}
         if recipe.standardise == "whiten":
@@ -557,7 +553,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return found
 
     def _recipe(self, standardise: str | None = None) -> Recipe:
-        """How to learn; no rounds follow passes whose number the user gave, unless asked for too."""
+        """Recipe of `fit`: if the user gives ``n_iter`` but not ``n_rounds``, there are no rounds."""
         usual = self._usual(standardise)
         if self.n_iter is None or self.n_rounds is not None:
             return usual
@@ -566,7 +562,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     @property
     def _standardise(self) -> str:
-        """What rows are standardised by, as recipes say it."""
+        """Standardisation of the fitted frame, by its name in recipes."""
         frame = self._frame()
         if frame.is_whitened:
             return "whiten"
@@ -574,15 +570,15 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return "none" if (transform.mean == 0).all() and (transform.scale == 1).all() else "pixel"
 
     def _objective(self, recipe: Recipe) -> Objective:
-        """What chains do at an update."""
+        """Training objective of a recipe, with its sampler."""
         return recipe.objective.build(recipe.sampler.build(self._frame()), recipe.train.batch_size)
 
     def _device(self, recipe: Recipe) -> torch.device:
-        """Where the machine learns and is used."""
+        """Device of training and evaluation."""
         return pick_device(self.device, recipe.work(self._frame().transform.n_units))
 
     def _threads(self) -> AbstractContextManager[None]:
-        """Those asked for; else one where steps are so short that threads would mostly wait for one another."""
+        """Context with ``n_jobs`` threads; by default one thread if steps are too short to share."""
         if self.n_jobs is not None:
             return threads(effective_n_jobs(self.n_jobs))
         recipe = self._recipe()
@@ -601,7 +597,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _begin(
         self, table: torch.Tensor, recipe: Recipe, learned_from: torch.Tensor | None = None, *, whole: bool = True
     ) -> TrainState:
-        """The frame of a table, which becomes the machine's, and the state of training before the first update."""
+        """Find and store the frame of a table; return the state of training before the first update."""
+        if recipe.standardise != "whiten" and self.n_contrasts not in ("auto", 1):
+            raise ValueError(
+                f"n_contrasts={self.n_contrasts} needs whitened rows: whiten=True, and fit, not partial_fit."
+            )
         seen = table if learned_from is None else table[learned_from]
         if recipe.standardise == "none":
             check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
@@ -617,11 +617,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.constant_, self.collinear_ = frame.constant, frame.collinear
 
     def _frame(self) -> Frame:
-        """Where the machine lives."""
+        """Frame of the fitted model."""
         return Frame.from_tensors(_tensors(self._frame_))
 
     def _rebase(self) -> None:
-        """Let tempered paths start at the mean and variance of all rows seen, near 1 for few; not of whitened ones."""
+        """Set the base of tempered paths to the mean and variance of all rows so far, if rows are not whitened.
+
+        The variance is shrunk towards 1 as if by ten rows.
+        """
         frame, (n, mean, var) = self._frame(), self._seen
         transform = frame.transform
         if frame.is_whitened:
@@ -640,7 +643,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return replace(fitted, model=fitted.model.to(self._device(self._recipe())))
 
     def _resume(self, X: Array) -> TrainState:
-        """The state of training that the arrays stand for, to go on from with rows X."""
+        """State of training from the stored arrays, to continue with rows X."""
         if self.n_components not in ("auto", len(self.components_)):
             raise ValueError(
                 f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
@@ -665,14 +668,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return state
 
     def _see(self, X: Array) -> None:
-        """Take the rows of X into the number, mean and variance of all rows that learning has seen."""
+        """Update the number, mean and variance of all training rows with X."""
         n, mean, var = self._seen
         here, total = X.mean(0, dtype=np.float64), n + len(X)
         spread = n * var + len(X) * X.var(0, dtype=np.float64) + n * len(X) / total * np.square(here - mean)
         self._seen = [total, mean + len(X) / total * (here - mean), spread / total]
 
     def _keep(self, state: TrainState, dtype: Any, model: GRBM) -> None:
-        """The state as arrays: what learning goes on from, and the model that everything else uses."""
+        """Store the state of training and the fitted model as arrays."""
         frame = self._frame()
         self._best = {name: p.detach().cpu().double().numpy().copy() for name, p in model.state_dict().items()}
         transform, best = frame.transform, _tensors(self._best)
@@ -730,7 +733,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return found
 
     def _teller(self, first: int, rows: torch.Tensor, log_det: float, looks: list[Nats]) -> Callable[[Progress], None]:
-        """Note the looks, and print ten lines of progress at most where ``verbose`` asks for them."""
+        """Make a function that collects validations, and prints at most ten lines of progress if ``verbose``."""
         start, told = time.perf_counter(), [0]
 
         def tell(progress: Progress) -> None:

@@ -1,7 +1,6 @@
-"""How a machine is learned, as data: settings by name, and those that a table asks for where nothing is said.
+"""Settings of training, and `resolve`, which chooses defaults from facts of a table for estimator and runs.
 
-`resolve` is the one place where a table's facts choose settings, for the estimator and the command line alike. Nothing
-here loads PyTorch before something is built.
+PyTorch is imported only when an object is built.
 """
 
 import math
@@ -171,7 +170,8 @@ class TrainConfig(FitOptions):
     """At the start; falls to 0 by a cosine."""
     adam_beta1: float = 0.9
     validation: float = 0.0
-    """Share of the training rows that is not learned from but scored along the way, in nats per row."""
+    """Share of the training rows used for validation, in nats per row. Updates after which the score has fallen far
+    below the best are undone, and training continues at half the learning rate."""
     keep_best: bool = False
     """Keep the model that scored best on those rows, one Gaussian among them, in place of the last."""
     patience: int | None = None
@@ -203,7 +203,7 @@ class TrainConfig(FitOptions):
 
 
 class Facts(NamedTuple):
-    """What a table is, as far as settings follow from it."""
+    """Facts of a table from which default settings follow."""
 
     n_rows: int  # to learn from, copies counted once
     n_units: int  # columns that vary and are no linear functions of others
@@ -212,7 +212,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what is learned from a table, with nothing left open."""
+    """Complete settings of training on a table."""
 
     standardise: Mode
     model: ModelConfig
@@ -221,9 +221,9 @@ class Recipe:
     train: TrainConfig
 
     def work(self, n_visible: int) -> int:
-        """Of an update, by which `grbm.core.devices.pick_device` chooses: weights x chains x steps.
+        """Work of an update, weights x chains x steps, by which `grbm.core.devices.pick_device` chooses.
 
-        None by global moves, which go hidden unit by hidden unit: there is no kernel for them.
+        It is 0 for global moves, which have no GPU kernels.
         """
         if self.sampler.name == "global-moves":
             return 0
@@ -236,11 +236,11 @@ class Recipe:
         return n_visible * self.model.n_hidden * n_chains * self.objective.n_steps
 
 
-FEWEST_FOR_ROUNDS = 256  # rows: of fewer, rounds learn the noise
-WIDEST_FOR_ROUNDS = 40  # units: with more, a round takes seconds
-ROUNDS = 60  # of quasi-Newton steps, after which hardly a table gains more
-UPDATES = {"whiten": 1500, "by column": 2000}  # by stochastic gradients
-N_HIDDEN = 256  # hidden units of a table that is not whitened, and most that "as the table asks" comes to
+FEWEST_FOR_ROUNDS = 256  # Minimum number of rows for rounds, which overfit fewer.
+WIDEST_FOR_ROUNDS = 40  # Maximum number of visible units for rounds, which take seconds each with more.
+ROUNDS = 60  # Default number of rounds of quasi-Newton steps.
+UPDATES = {"whiten": 1500, "by column": 2000}  # Default numbers of updates by stochastic gradients.
+N_HIDDEN = 256  # Default number of hidden units without whitening, and maximum default with it.
 
 
 def resolve(asked: Mapping[str, Any], facts: Facts) -> Recipe:
@@ -287,13 +287,13 @@ def changed(recipe: Any, asked: Mapping[str, Any]) -> Any:
     return replace(recipe, **own, **{part: changed(getattr(recipe, part), rest) for part, rest in of_parts.items()})
 
 
-N_STEPS = 5  # of a chain at an update, where a step is one of Gibbs
+N_STEPS = 5  # Default number of Gibbs steps of a chain in an update.
 
 
 def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
-    """Of a table in whitened coordinates: as many hidden units as rows can teach, more of them in the plane.
+    """Default recipe of a whitened table: the number of hidden units grows with that of rows.
 
-    Where more are asked for than these and 40 a unit, the others begin weak.
+    Hidden units beyond this number, and beyond 40 for each visible unit, start with weak weights.
     """
     n = facts.n_rows
     narrow = min(200, n // 10) if facts.n_units <= 2 else 0
@@ -322,7 +322,7 @@ def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
 
 
 def _by_column(facts: Facts, n_hidden: int | None, mode: Mode) -> Recipe:
-    """Of a table whose units are its columns: tempered chains, hidden units that all together vary as the rows do."""
+    """Default recipe of a table that is not whitened: parallel tempering, weights scaled to the variance of rows."""
     chosen = n_hidden or N_HIDDEN
     length = min(0.3, 1.5 * math.sqrt(facts.n_units / chosen))
     return Recipe(

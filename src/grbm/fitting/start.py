@@ -29,9 +29,18 @@ NUMBERS = 4_000_000  # Maximum numbers in these rows, but for 1,000 rows: wide t
 
 
 def facts_of(table: Table, same: Tensor | None = None) -> Facts:
-    """What the settings of a table (n, N) follow from; its copies are equal in ``same`` (`grbm.data.splitting`).
+    """Compute the facts of a table (n, N).
 
-    Raises UserError where nothing varies.
+    Parameters
+    ----------
+    table : Table
+    same : Tensor, optional
+        (n,), equal for copies of a row (`grbm.data.splitting`), which count once.
+
+    Raises
+    ------
+    UserError
+        If every column is constant.
     """
     n, n_columns = table.shape
     n_rows = n if same is None else len(first_of_each(same))

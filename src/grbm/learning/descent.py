@@ -10,7 +10,7 @@ from torch.optim import optimizer as everywhere
 from grbm.core.distributed import ProcessGroup
 from grbm.core.randomness import Blocks
 from grbm.learning.guard import is_deferred
-from grbm.learning.objectives import Negative, Objective
+from grbm.learning.objectives import Contrastive, Negative, Objective
 from grbm.learning.sgd import PlainSGD
 from grbm.model import GRBM, Energy
 from grbm.samplers import MoveSampler
@@ -77,12 +77,14 @@ def phases_at_once(
     *,
     centred: bool,
 ) -> BothPhases | None:
-    """What `positive`, ``objective.negative``, `pool` and `set_gradients` would find, in one call where it can be had.
+    """Compute both phases and the gradient in one native call; return None if it cannot.
 
-    It is the same numbers, bit for bit.
+    The numbers equal those of `positive`, ``objective.negative``, `pool` and `set_gradients`, bit for bit.
     """
     sampler = objective.sampler
-    if not objective.is_plain or not isinstance(sampler, MoveSampler):
+    if not isinstance(objective, Contrastive) or type(objective).negative is not Contrastive.negative:
+        return None  # the native call knows no other negative phase
+    if not isinstance(sampler, MoveSampler):
         return None
     plain = persistent is None or persistent.ndim == 2  # not replicas
     if not plain or group.world_size > 1 or _has_own(model) or not native_learning.serves(energy.W, model.W):

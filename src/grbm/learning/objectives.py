@@ -36,7 +36,7 @@ class Negative(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where the chains of a negative phase start, and which of their states count."""
+    """Start of the chains of a negative phase, and the number of states that count."""
 
     v: Tensor  # ([R,] C, N)
     n_steps: int
@@ -55,24 +55,19 @@ class Objective(ABC):
     probabilities: bool  # hidden units enter the moments by their probabilities (Alg. 4), not by draws (Alg. 3)
     n_chains: int | None = None  # chains of the negative phase; None: as many as rows in a batch
     persists: ClassVar[bool] = False  # chains go on from update to update, so that rounds may follow
-    is_plain: ClassVar[bool] = False  # chains from `start` are all of the negative phase: an engine may run it
 
     @abstractmethod
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
         """The negative phase of an update on the batch ``v_data``, where ``persistent`` is what the last one kept."""
 
-    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
-        """Where the chains of an update on the batch ``v_data`` start: of a plain objective alone."""
-        raise NotImplementedError
-
     @property
     def data_probabilities(self) -> bool:
-        """Whether hidden units enter the moments at the data by their probabilities."""
+        """True if hidden units enter the moments at the data by their probabilities."""
         return self.probabilities
 
     @property
     def adapts(self) -> bool:
-        """Whether it can be given another sampler: as a dataclass with such a field."""
+        """True if the sampler can be replaced: the objective is a dataclass with a field ``sampler``."""
         return is_dataclass(self) and any(f.name == "sampler" and f.init for f in fields(self))
 
     def with_sampler(self, sampler: Sampler) -> Self:
@@ -109,13 +104,9 @@ def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -
 
 
 class Contrastive(Objective):
-    """What CD, PCD and modified CD have in common: `start` says where chains start, and all else is the same."""
+    """Base class of CD, PCD and modified CD, which differ in the start of their chains (`start`)."""
 
     data_draws: bool
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.is_plain = cls.negative is Contrastive.negative
 
     @property
     def data_probabilities(self) -> bool:
@@ -123,7 +114,7 @@ class Contrastive(Objective):
 
     @abstractmethod
     def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
-        """Where the chains of an update on the batch ``v_data`` start."""
+        """Start of the chains in an update on the batch ``v_data``."""
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
         """The negative phase of an update on the batch ``v_data``, where ``persistent`` is what the last one kept."""
@@ -233,7 +224,7 @@ class PCD(Contrastive):
 
 
 class Adaptation:
-    """How the sampler of an objective has adapted so far: what `Sampler.adapted` made of it, update by update.
+    """Adapted sampler of an objective, updated by `Sampler.adapted` after each update.
 
     An objective of one's own that is no dataclass with a field ``sampler`` keeps its sampler as it is.
 

@@ -1,6 +1,5 @@
 """`grbm evaluate`: the numbers that a run's data allow."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,19 +57,14 @@ def evaluate(
             if len(rows) == 0:
                 continue
             some = rows[:10_000]
-            has_density = ~scale.breaks(some).any(1)
-            scores[f"without_density_{name}"] = len(some) - int(has_density.sum())
-            if not has_density.any():
+            score = run.fitted.log_likelihood(some, log_z, known.error)
+            scores[f"without_density_{name}"] = score.n_without
+            if score.n_rows == 0:
                 continue
-            z = scale(some[has_density])
-            mean = model.reconstruction(z)
-            log_p = run.fitted.log_prob(some[has_density], log_z)
-            free_energy = -log_p - log_z - log_scale
-            scores[f"free_energy_{name}"] = float(free_energy.mean())
-            scores[f"log_likelihood_{name}"] = float(log_p.mean())
-            error = float(free_energy.std() / len(z) ** 0.5) if len(z) > 1 else 0.0
-            scores[f"log_likelihood_{name}_error"] = math.hypot(error, scores["log_z_error"])
-            scores[f"reconstruction_{name}"] = float((z - mean).square().mean())
+            z = scale(some[~scale.breaks(some).any(1)])
+            scores[f"free_energy_{name}"] = -score.mean - log_z - log_scale
+            scores[f"log_likelihood_{name}"], scores[f"log_likelihood_{name}_error"] = score.mean, score.error
+            scores[f"reconstruction_{name}"] = float((z - model.reconstruction(z)).square().mean())
             if whole:
                 scores |= _whole(run, dataset, rows, name, log_z, scores["log_z_error"], seed)
         scores["free_energy_samples"] = float(model.free_energy(scale(generated)).double().mean())

@@ -33,6 +33,7 @@ from grbm.learning.training import TrainState
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
 FORMAT = 2
+RATES = ("lr", "initial_lr")  # numbers in an optimizer's group that training multiplies
 CALLBACK = "callback"
 
 
@@ -60,7 +61,7 @@ class Checkpoint(NamedTuple):
     record: dict[str, Any]
 
     def of_callback(self, name: str, device: torch.device) -> dict[str, Any]:
-        """What the callback called ``name`` remembered; raises KeyError where it is not among them."""
+        """Return the saved state of the callback ``name``; raise KeyError if there is none."""
         prefix = f"{CALLBACK}.{name}."
         tensors = {k.removeprefix(prefix): x.to(device) for k, x in self.tensors.items() if k.startswith(prefix)}
         return self.record["callbacks"][name] | tensors
@@ -278,12 +279,17 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             good = rest in Curvature._fields and tensor.shape[1:] == (sum(p.numel() for p in state.model.parameters()),)
         elif kind == "memory":  # of a ladder, or of several models
             good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
+            good = good and bool(tensor.isfinite().all()) and (rest != "ladder" or bool((tensor.diff() > 0).all()))
         elif kind == CALLBACK:  # whose own it is to tell
             good = True
         else:
-            good = name == "persistent" and tensor.shape[-1] == state.model.n_visible
+            good = name == "persistent" and tensor.ndim in (2, 3) and tensor.shape[-1] == state.model.n_visible
+            good = good and tensor.dtype == model["W"].dtype
         if not good:
             raise DamagedError(f"{name} of shape {tuple(tensor.shape)} does not fit this run's model")
+    rates = [x for group in checkpoint.record["optimizer"]["groups"] for k, x in group.items() if k in RATES]
+    if not all(is_kind(float, rate) for rate in rates):
+        raise DamagedError("its learning rates are not numbers")
     for kind in {name.partition(".")[0] for name in checkpoint.tensors} & {"model", "average", "last_good"} | {"model"}:
         if missing := [name for name in model if f"{kind}.{name}" not in checkpoint.tensors]:
             raise DamagedError(f"{kind}.{missing[0]} is missing")

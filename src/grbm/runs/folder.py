@@ -84,7 +84,7 @@ class Run(NamedTuple):
 
     @property
     def frame(self) -> Frame:
-        """Where the machine lives."""
+        """Frame of the fitted model."""
         return self.fitted.frame
 
     @property
@@ -297,7 +297,7 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
 
 
 class Data(NamedTuple):
-    """What `save_data` wrote, but for the fingerprint."""
+    """Content of ``data.safetensors`` without the fingerprint."""
 
     frame: Frame
     kept: Frame
@@ -305,7 +305,7 @@ class Data(NamedTuple):
 
 
 def read_data(folder: Path) -> Data:
-    """What `save_data` wrote; raises UserError where it is missing or damaged."""
+    """Read ``data.safetensors``; raise UserError if it is missing or damaged."""
     data = read_tensors(folder / DATA)
     shape = data.pop("image_shape", None)
     data.pop(FINGERPRINT, None)
@@ -322,6 +322,15 @@ def read_data(folder: Path) -> Data:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.") from error
     channels, height, width = shape.tolist()
     return found._replace(image_shape=(channels, height, width))
+
+
+def kept_frame(folder: Path) -> Frame | None:
+    """Read the frame of one Gaussian that a run keeps; None without one, or if the file is damaged."""
+    try:
+        data = read_data(folder)
+    except UserError:
+        return None
+    return None if data.kept is data.frame else data.kept
 
 
 def read_metrics(folder: Path, warn: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:

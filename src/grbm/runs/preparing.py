@@ -50,7 +50,7 @@ class Prepared(NamedTuple):
 
 
 def where_of(config: RunConfig) -> str:
-    """What errors call the data of a run."""
+    """Name of the data of a run in messages."""
     return str(config.data or config.dataset.name)
 
 

@@ -1,4 +1,4 @@
-"""What a run in progress logs and saves, as callbacks of learning, and when."""
+"""Callbacks of a run: log metrics, save checkpoints and models along training, stop after signals."""
 
 import copy
 import math
@@ -39,7 +39,7 @@ def broadest(var: Tensor, data_var: Tensor) -> tuple[int, float]:
 
 
 class Place:
-    """A run's folder while it is trained: what was locked, and must stay where it is."""
+    """Folder of a run in training, which must not be moved or replaced."""
 
     def __init__(self, folder: Path, log: Log | None) -> None:
         self.folder, self.log, self.identity = folder, log, claiming.identity(folder)
@@ -55,7 +55,7 @@ class Place:
 
 
 class Counts(NamedTuple):
-    """What a log remembers, so that a resumed run logs as one never interrupted."""
+    """State of `MetricsLog` in a checkpoint."""
 
     seconds: float
     clipped: int  # updates since the last record whose gradient was clipped
@@ -63,7 +63,7 @@ class Counts(NamedTuple):
 
 
 class MetricsLog(Callback):
-    """Lines of metrics.jsonl, pictures of the chains, and a remark on units that the machine gives up."""
+    """Write metrics.jsonl and pictures of the chains; warn once about a visible unit with excessive variance."""
 
     def __init__(self, run: Prepared, place: Place, group: ProcessGroup, warn: Callable[[str], None]) -> None:
         self.warn: Callable[[str], None] | None = warn  # until it was used
@@ -141,7 +141,7 @@ class MetricsLog(Callback):
 
 
 class Trajectory(Callback):
-    """Models along training: another wherever chains of now and those of the last one kept would rarely swap."""
+    """Save models along training: a new one when its chains would rarely swap with those of the last one."""
 
     def __init__(self, run: Prepared, place: Place, group: ProcessGroup) -> None:
         config = run.config
@@ -168,7 +168,7 @@ class Trajectory(Callback):
 
 
 class Checkpoints(Callback):
-    """Checkpoints by the clock and by count, each with what all callbacks remember."""
+    """Save checkpoints, with the states of callbacks, after given times and numbers of updates."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Checkpoints(Callback):
         self.saved_in = self.saved_at - began
 
     def last_saved(self) -> str:
-        """What a user can go on from."""
+        """Sentence that names the last checkpoint, for errors."""
         if self.saved_update == 0:
             return "there is no checkpoint yet: free some space and train again with --overwrite."
         return (
@@ -226,7 +226,7 @@ class Checkpoints(Callback):
 
 
 class Interrupt(Callback):
-    """Stop after this update where a signal has asked for it, in all processes of a run."""
+    """Stop all processes of a run after an update if a signal asks for it."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
@@ -236,7 +236,7 @@ class Interrupt(Callback):
 
 
 def machine_of(model: GRBM, group: ProcessGroup, engine: str) -> str:
-    """What a run is trained on."""
+    """Description of device, threads, processes and software."""
     device, size = model.W.device, group.world_size
     cuda = device.type == "cuda"
     what = torch.cuda.get_device_name(device) if cuda else f"CPU, {_counted(torch.get_num_threads(), 'thread')}"
@@ -249,7 +249,7 @@ def _counted(n: int, what: str) -> str:
 
 
 def _nats(nats: Nats | None, log_det: float) -> Record:
-    """What a look at the validation rows says, in the data's units; nothing where there was none."""
+    """Entries of a record for a validation, in the units of the data; None without one."""
     if nats is None:
         return {"nats_validation": None, "nats_error": None, "log_z": None, "log_z_error": None}
     found = {"nats_validation": nats.mean + log_det, "nats_error": nats.error}

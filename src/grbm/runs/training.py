@@ -138,7 +138,7 @@ def _describe_pictures(run: Prepared, warn: Callable[[str], None]) -> None:
 def _newest(
     run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]
 ) -> checkpoint.Checkpoint | None:
-    """The newest good checkpoint, with the state put where it has it; raises UserError if the data are others."""
+    """Restore the newest good checkpoint and return it; raise UserError if it belongs to other data."""
     name = _name_of(run.config)
     found = group.on_leader(lambda: checkpoint.newest(folder / CHECKPOINTS, run.state, run=name, warn=warn))
     saved: checkpoint.Checkpoint | None = group.broadcast(found)
@@ -197,7 +197,7 @@ def _learn(
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def finish(status: Status, model: GRBM | None) -> None:
-        """The weights, and how training ended; all processes leave together."""
+        """Save weights and status; all processes return together."""
         if group.is_leader:
             place.require(state.update)
             run_folder.save_model(folder, state.model, model)
@@ -229,7 +229,7 @@ def _learn(
 
 
 def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) -> KeepBest | None:
-    """What looks at the validation rows, where the sampler's chains tell log Z and one process has all of them."""
+    """Make the `KeepBest` of a run; None if log Z cannot be estimated, or several processes share the rows."""
     options = run.config.train
     watch = watch_of(run.frame, run.objective.sampler, run.validation, run.config.seed)
     if watch is not None and group.world_size == 1:
@@ -242,7 +242,7 @@ def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) ->
 
 
 def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
-    """Write one Gaussian of all rows as what was learned, where it is as good; whether it is."""
+    """Save a Gaussian of all rows in place of the model if it scores as well; return whether it does."""
     frame, state = run.frame, run.state
     how: dict[str, Any] = {"seed": run.config.seed, "where": where_of(run.config)}
     found = one_gaussian(keep, run.config.recipe, frame, run.data, run.dataset.train, run.measured.train, **how)
@@ -262,7 +262,8 @@ def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
 def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
-    run_folder.save_data(folder, run.frame, run.dataset.image_shape, run.measured.fingerprint)
+    kept = run_folder.kept_frame(folder)  # of weights that stay until there are others
+    run_folder.save_data(folder, run.frame, run.dataset.image_shape, run.measured.fingerprint, kept)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update, warn)
 
@@ -280,7 +281,7 @@ def _with(config: RunConfig, **changed: Any) -> RunConfig:
 
 
 def _is_finished(folder: Path, config: RunConfig, begun: RunConfig) -> bool:
-    """Whether there is nothing left to resume.
+    """True if a run is finished and complete.
 
     Raises UserError for a run that has diverged, or was begun with other settings; the key of its data may be another
     now.

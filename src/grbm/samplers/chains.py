@@ -100,7 +100,7 @@ class Sampler(Protocol):
 
     @property
     def conditions(self) -> bool:
-        """Whether it holds visible units to what was observed of them."""
+        """True if the sampler conditions visible units on measurements."""
         return False
 
     @property
@@ -149,7 +149,7 @@ class Sampler(Protocol):
         return None
 
     def overshoot(self, energy: Energy) -> Tensor | None:
-        """How long a step is for each visible unit (N,): above 2 chains diverge. None where no step can be too long."""
+        """Step size relative to the variance of each visible unit (N,): chains diverge above 2. None without steps."""
         return None
 
     def rescaled(self, share: float) -> Self:

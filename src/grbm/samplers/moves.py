@@ -33,7 +33,7 @@ class Moves(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether draws of h drive them and nothing rejects them."""
+        """True if moves use drawn h and are never rejected."""
         return self.adjust_from is None and not self.mean_field
 
     def part(self, first: int, last: int) -> "Moves":

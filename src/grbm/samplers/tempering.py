@@ -84,7 +84,7 @@ class ParallelTempering(Sampler):
         return torch.linspace(0, 1, self.n_replicas, dtype=torch.float64) ** self.power
 
     def _energies(self, energy: Energy) -> TemperedEnergy:
-        """Those of all replicas, where that at β = 1 is ``energy``."""
+        """Energies of all replicas, of which the last is ``energy``."""
         return energy.temper(self.betas(), base_for(self.base, energy))
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an engine does, and its definition in PyTorch."""
+"""The verbs of an engine, and their definition in PyTorch."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ Measured = tuple[
 
 
 class Engine:
-    """What runs walks: in plain PyTorch, for every device and dtype. Faster engines override what they can do.
+    """Run walks in plain PyTorch, for every device and dtype. Faster engines override some of the methods.
 
     What is defined step by step elsewhere gives None where an engine cannot do it in one call. No engine but this one
     is given a `torch.Generator`: only `grbm.core.randomness.Blocks` and `grbm.core.randomness.Philox` have numbers for

@@ -88,7 +88,7 @@ def descend(followers: Iterable[tuple[Tensor, float, float]], clip: float) -> No
 
 
 class Learned(NamedTuple):
-    """What an update's phases leave to learning, with the gradient in the model."""
+    """Result of both phases of an update; the gradient is in the model."""
 
     v: Tensor  # the chains' last visible units (C, N)
     sums: MomentSum  # under the chains
@@ -97,7 +97,7 @@ class Learned(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """What stays from update to update: structs, and the memory that they point to."""
+    """Structs that are reused from update to update, and the memory that they point to."""
 
     plans: tuple[Plan, Plan]  # at the data and of the chains: the walks in ``phases``
     kept: dict[str, Tensor]  # what the chains' walk writes and nobody asks for afterwards, but the acceptance by step

@@ -34,6 +34,7 @@ class Opened(NamedTuple):
 
     config: RunConfig
     dataset: Dataset
+    measured: Measured
 
 
 class Prepared(NamedTuple):
@@ -64,16 +65,17 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if dataset.pictures is not None:  # other pictures of this run will be scaled as these are
         white = config.dataset.white or dataset.pictures.white
         config = replace(config, dataset=replace(config.dataset, white=white))
+    where = where_of(config)  # numbers that no statistics can be had of are refused first
+    measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
     if asked is not None:
         config = for_table(config, facts_of(dataset.train, dataset.same), asked)
-    return Opened(config, dataset)
+    return Opened(config, dataset, measured)
 
 
 def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | None, *, resume: bool) -> Prepared:
     """Frame, machine and objective of a run; raises UserError for what cannot be built or shared."""
-    config, dataset = opened
+    config, dataset, measured = opened
     group.on_leader(lambda: _check(config))
-    measured = group.on_leader(lambda: statistics(dataset, where_of(config))) or statistics(dataset, where_of(config))
     learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same)
     found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, resume=resume))
     frame: Frame = group.broadcast(found)

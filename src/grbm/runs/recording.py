@@ -26,7 +26,6 @@ from grbm.runs import folder as run_folder
 from grbm.runs.folder import CHECKPOINTS
 from grbm.runs.logs import Log, Record
 from grbm.runs.preparing import Prepared
-from grbm.samplers.engines import engine_name
 from grbm.samplers.trajectory import swap_rate
 
 BROAD = 4.0  # times the data's variance: a unit so broad has been given up by the model
@@ -176,12 +175,13 @@ class Checkpoints(Callback):
         place: Place,
         group: ProcessGroup,
         name: str,
+        engine: str,
         log: MetricsLog,
         others: Mapping[str, Callback],
     ) -> None:
         self.config, self.place, self.group, self.name = run.config, place, group, name
         self.log, self.remembering = log, {"log": log, **others}
-        self.notes = {"data": run.measured.fingerprint, "engine": engine_name(run.state.model.W.device)}
+        self.notes = {"data": run.measured.fingerprint, "engine": engine}
         self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
 
     def after(self, progress: Progress) -> None:

@@ -171,6 +171,7 @@ def _learn(
 ) -> None:
     """Update after update, until all are made, a signal asks for a stop, or the numbers leave the finite world."""
     state, options, folder = run.state, run.config.train, place.folder
+    engine = engine_name(state.model.W.device)  # native code is compiled before the clock runs
     keep = _keeping(run, group, warn)
     log, early, interrupt = (
         MetricsLog(run, place, group, warn),
@@ -178,7 +179,7 @@ def _learn(
         Interrupt(group),
     )
     remembering = {"early": early} | ({} if keep is None else {"best": keep})
-    checkpoints = Checkpoints(run, place, group, _name_of(run.config), log, remembering)
+    checkpoints = Checkpoints(run, place, group, _name_of(run.config), engine, log, remembering)
     if saved is not None:
         try:
             for name, callback in checkpoints.remembering.items():
@@ -187,7 +188,7 @@ def _learn(
             raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
     told = Call(lambda progress: on_update(progress.update, log.record))
     callbacks = [Trajectory(run, place, group), early, log, checkpoints, told, interrupt]
-    machine = machine_of(state.model, group, checkpoints.notes["engine"])
+    machine = machine_of(state.model, group, engine)
     if group.is_leader:
         on_start(run.data, state.model, state.update, options.n_updates)
 

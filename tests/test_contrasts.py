@@ -565,6 +565,8 @@ def test_more_hidden_units_in_the_plane_alone():
     assert [n_hidden(2000, n) for n in (1, 2, 3)] == [200, 200, 128]
     assert n_hidden(300, 2) == 75
     assert n_hidden(2000, 2, 17) == 17
+    lengths = [resolve({}, Facts(15, n, suits_whitening=False)).model.anchor_length for n in (4, 100)]
+    assert lengths == [0.1875, 0.3], "of weights that all together vary as the columns do"
 
 
 def skewed(n: int) -> torch.Tensor:

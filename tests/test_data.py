@@ -169,3 +169,13 @@ def test_data_without_variation_are_refused(tmp_path):
     config = RunConfig(DatasetConfig("array"), data=tmp_path / "x.npy")
     with pytest.raises(UserError, match="constant"):
         statistics(config.load_data(), "x")
+
+
+def test_a_pixel_that_is_hardly_ever_lit_is_not_blown_up():
+    """Its scale is bounded by a share of the deviation of all pixels, whose variances are 0.5, 1 and nearly 0."""
+    x = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0**0.5, 0.0]]).double().repeat(50, 1) * 2**0.5
+    x[0, 2] = 1e-3
+    bounded = standardise(x, "pixel", floor=0.1)
+    overall = float(x.var(0, correction=0).mean().sqrt())
+    assert bounded.scale.tolist() == pytest.approx([0.5**0.5, 1.0, 0.1 * overall])
+    assert bounded.n_units == 3

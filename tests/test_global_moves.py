@@ -30,7 +30,7 @@ from grbm.evaluate import exact, watching
 from grbm.evaluate.ais import known
 from grbm.evaluate.bridging import ratio
 from grbm.evaluate.watching import Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
-from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest
+from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest, Progress
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, held_out
@@ -288,6 +288,29 @@ def test_the_best_look_is_the_one_that_is_kept(monkeypatch):
     for name, value in wrong.items():
         with pytest.raises(ValueError, match="the best"):
             again.load_state_dict(keep.state_dict() | {name: value})
+
+
+def test_at_least_ten_rows_are_held_out_of_forty_or_more():
+    found = {n: len(held_out(n, 0.1, 0)[1]) for n in (39, 40, 99, 600)}
+    assert found == {39: 0, 40: 10, 99: 10, 600: 60}
+    assert len(held_out(600, 0.0, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("rounds", "stops_at"), [(0, 5), (96, None)])
+def test_patience_runs_out_after_validations_without_a_gain(rounds, stops_at):
+    """A gain is more than ``tol`` above all scores before; before rounds no validation counts."""
+    options, state = FitOptions(100, rounds=rounds), TrainState(GRBM(2, 3), None)
+    early, stopped = EarlyStopping(options, patience=2, tol=0.5), None
+    for update, mean in enumerate((1.0, 1.4, 2.0, math.nan, 2.1, 2.2), 1):
+        nats = Nats(update, mean, 0.1, known(0.0))
+        if update < 5 or not rounds:
+            early.after(Progress(update, 100, nats, None, state, None))
+        early.after(Progress(update, 100, None, None, state, None))
+        stopped = stopped or (update if early.stops else None)
+    assert stopped == stops_at
+    again = EarlyStopping(options, patience=2, tol=0.5)
+    again.load_state_dict(early.state_dict())
+    assert (again.bar, again.since, again.stops) == (early.bar, early.since, early.stops)
 
 
 def test_a_machine_of_which_nothing_can_be_computed_is_taken_back(monkeypatch):

@@ -72,6 +72,8 @@ def test_whitening_is_a_change_of_coordinates_of_known_determinant():
         z = found.transform.exactly(torch.tensor(x))
         jacobian = found.transform.to_z.double() / found.transform.scale[:, None]
         assert found.transform.log_det == pytest.approx(float(jacobian.slogdet().logabsdet))
+        A, var = found.transform.loadings, torch.linspace(0.5, 2, found.transform.n_units).double()
+        torch.testing.assert_close(found.transform.variances(var), (A.T @ var.diag() @ A).diagonal())
         correlation = np.corrcoef(z.T.numpy())
         assert np.abs(correlation - np.eye(4)).max() < 0.06  # shrinkage leaves a little
         covariance = np.cov(x.T, bias=True)

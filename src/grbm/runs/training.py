@@ -169,15 +169,12 @@ def _learn(
     on_update: Callable[[int, Record | None], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Update after update, until all are made, a signal asks for a stop, or the numbers leave the finite world."""
+    """Train until all updates are made, a callback or a signal stops training, or it diverges."""
     state, options, folder = run.state, run.config.train, place.folder
     engine = engine_name(state.model.W.device)  # native code is compiled before the clock runs
     keep = _keeping(run, group, warn)
-    log, early, interrupt = (
-        MetricsLog(run, place, group, warn),
-        EarlyStopping(options, options.patience, options.tol),
-        Interrupt(group),
-    )
+    log = MetricsLog(run, place, group, warn)
+    early = EarlyStopping(options, options.patience, options.tol)
     remembering = {"early": early} | ({} if keep is None else {"best": keep})
     checkpoints = Checkpoints(run, place, group, _name_of(run.config), engine, log, remembering)
     if saved is not None:
@@ -187,7 +184,7 @@ def _learn(
         except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
             raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
     told = Call(lambda progress: on_update(progress.update, log.record))
-    callbacks = [Trajectory(run, place, group), early, log, checkpoints, told, interrupt]
+    callbacks = [Trajectory(run, place, group), early, log, checkpoints, told, Interrupt(group)]
     machine = machine_of(state.model, group, engine)
     if group.is_leader:
         on_start(run.data, state.model, state.update, options.n_updates)
@@ -208,12 +205,11 @@ def _learn(
     try:
         with on_signals(stop) as asked:
             how: dict[str, Any] = {"precision": run.config.precision, "group": group}
-            learn(state, run.data, run.objective, options, keep=keep, callbacks=callbacks, **how)
-            if interrupt.stops and not early.stops:
-                checkpoints.save(state)
+            ended = learn(state, run.data, run.objective, options, keep=keep, callbacks=callbacks, **how)
+            checkpoints.save(state)
+            if ended == "stopped":
                 finish(Status("interrupted", state.update, machine), state.average)
                 raise StoppedError(asked[0] if asked else 0, folder, state.update)
-            checkpoints.save(state)
             if not (options.keep_best and _keep_gaussian(run, keep, place)):
                 best = keep.model() if options.keep_best and keep is not None and keep.best is not None else None
                 finish(Status("finished", state.update, machine), best or state.average)

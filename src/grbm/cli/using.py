@@ -140,6 +140,11 @@ def export(options: ExportOptions) -> None:
     if path.is_dir() and path.suffix in (".onnx", ".pt2"):
         raise UserError(f"{path} is a folder; give the name of a file.")
     scale = run.transform
+    if run.model.censoring.n and path.suffix in (".onnx", ".pt2"):
+        raise UserError(
+            "Codes of censored columns are means over chains, which no exported program runs: write them with "
+            f"grbm encode {options.run}."
+        )
     encoder = Encoder(run.model, scale.mean, scale.scale, scale.projection)
     if path.suffix == ".onnx":
         sizes = {"grbm.n_visible": str(run.model.n_visible), "grbm.n_hidden": str(run.model.n_hidden)}

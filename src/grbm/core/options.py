@@ -41,6 +41,11 @@ class FitOptions:
     """Keep the incomplete last batch of an epoch. A Langevin temperature that equals ``batch_size``, as in the
     published program, is this batch's size while it lasts: its steps are longer, and of very few rows too long."""
 
+    latent_rounds: int = 10
+    """Of censored units: draws of their latent values, and of h, at every update."""
+    latent_depth: float | None = None
+    """Of censored units: how far beyond a limit latent values may lie in learning, in units of the model. What is
+    learned is then a lower bound of the likelihood, and latent values do not drift off. None = any distance."""
     contrast_scales: bool = False
     """Learn the scales of a machine's contrasts too (`grbm.model.contrasts`), and not their weights alone."""
 

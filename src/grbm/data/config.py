@@ -1,8 +1,11 @@
 """What a data set is called, how its rows are made, and where they lie."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from grbm.core.errors import UserError
 
 Mode = Literal["none", "pixel", "channel", "scalar", "whiten"]
 PLANE = ("isotropic", "anisotropic")  # mixtures whose density is known
@@ -19,6 +22,9 @@ class DatasetConfig:
     """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all.
     whiten: learn in coordinates in which the data and their clusters are uncorrelated; for tables of up to some
     hundred columns, of any units, collinear and constant ones too."""
+    censor: str = "none"
+    """Limits at which values stop, as pixels at black: such a value says that the latent one lies at it or beyond. auto
+    finds them; LOW,HIGH sets them for all columns, as 0, or 0,1. Not with whiten."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1
@@ -44,3 +50,15 @@ class Source(NamedTuple):
     folder: Path = Path("data")  # of MNIST, Fashion-MNIST and CelebA
     path: Path | None = None  # of the user's own array or pictures
     memory: int = 256  # megabytes, in float32
+
+
+def read_limits(censor: str) -> tuple[float, float]:
+    """Read "LOW,HIGH"; an empty one is infinite. Raises UserError."""
+    try:
+        low, high = (float(end) if end.strip() else None for end in censor.split(","))
+    except ValueError as error:
+        raise UserError(f"Limits are none, auto or LOW,HIGH, such as 0, or 0,1; got {censor!r}.") from error
+    found = -math.inf if low is None else low, math.inf if high is None else high
+    if not found[0] < found[1]:
+        raise UserError(f"The lower limit must be below the higher one, got {censor!r}.")
+    return found

@@ -1,4 +1,4 @@
-"""`Frame`: coordinates of a model, with the Gaussian, mixture and contrasts that describe the data in them."""
+"""`Frame`: coordinates of a model, with limits of the columns, and Gaussian, mixture and contrasts of the units."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from grbm.data.transforms import Elementwise, Transform, Whitening
-from grbm.model import Base
-from grbm.model.contrasts import UNIT, Contrasts, from_tensors
+from grbm.model import Base, censoring, contrasts
+from grbm.model.censoring import UNCENSORED, Censoring, Interval
+from grbm.model.contrasts import UNIT, Contrasts
 from grbm.model.reference import Reference
 from grbm.samplers import GlobalMoves
 
@@ -30,12 +31,37 @@ class Frame:
         it.
     contrasts : Contrasts
         The scales at which a machine begins; base and reference are of unit contrast.
+    censoring : Censoring
+        Limits of the columns (N,), which then have units of their own.
     """
 
     transform: Transform
     base: Base
     reference: Reference | None = None
     contrasts: Contrasts = UNIT
+    censoring: Censoring = UNCENSORED
+
+    @property
+    def limits(self) -> Censoring:
+        """Limits of the units (K,)."""
+        return self.censoring.mapped(lambda limit: self.transform.exactly(limit[None])[0])
+
+    def intervals(self, x: Tensor, width: float = 0.0) -> Interval:
+        """Where the latent values of rows x (n, N) lie, in units (n, K), float64 (`Censoring.interval`)."""
+        ends = self.censoring.interval(x.double(), width)
+        return Interval(*(self.transform.exactly(end) for end in ends))
+
+    def columns(self, z: Tensor) -> Tensor:
+        """Rows z (n, K) of units as rows (n, N) of the data, float64: at a limit what lies beyond it, and no rounding.
+
+        A unit that is at its limit in float32 gives exactly the limit.
+        """
+        x = self.transform.inverse(z)
+        if self.censoring is UNCENSORED:
+            return x
+        at = self.limits.to(torch.zeros(1)).interval(z.float())
+        low, high = (self.transform.columns_of(end.isinf().double()) > 0 for end in at)
+        return torch.where(low, self.censoring.low, torch.where(high, self.censoring.high, x))
 
     @property
     def is_whitened(self) -> bool:
@@ -61,7 +87,7 @@ class Frame:
         found = self.transform.tensors() | {"base_mean": self.base.mean, "base_var": self.base.var}
         if self.reference is not None:
             found |= {f"reference_{name}": getattr(self.reference, name) for name in REFERENCE}
-        return found | self.contrasts.tensors()
+        return found | self.contrasts.tensors() | self.censoring.tensors()
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Frame":
@@ -69,6 +95,11 @@ class Frame:
 
         Other names are ignored.
         """
+        limits = (
+            censoring.from_tensors(dict(tensors), len(tensors["mean"]), "the frame")
+            if "mean" in tensors
+            else UNCENSORED
+        )
         known = {name: x for name, x in tensors.items() if name in NAMES or name.startswith("contrast_")}
         if any(not x.is_floating_point() or not x.isfinite().all() for k, x in known.items() if k != "columns"):
             raise ValueError("a frame holds finite numbers")
@@ -76,7 +107,8 @@ class Frame:
         K = transform.n_units
         base = Base(known["base_mean"], known["base_var"])
         _require(base.mean.shape == base.var.shape == (K,) and bool((base.var > 0).all()), "base")
-        return cls(transform, base, _reference(known, K), from_tensors(dict(known), K, "the frame"))
+        _require(limits is UNCENSORED or isinstance(transform, Elementwise), "limits")
+        return cls(transform, base, _reference(known, K), contrasts.from_tensors(dict(known), K, "the frame"), limits)
 
 
 def _numbers(columns: Tensor) -> list[int]:

@@ -21,6 +21,7 @@ from grbm.core.randomness import Blocks, seed_of
 from grbm.evaluate import exact
 from grbm.learning.bennett import bennett
 from grbm.model import GRBM, Base, Energy
+from grbm.model.censoring import UNCENSORED
 from grbm.model.contrasts import UNIT
 from grbm.samplers import Gibbs, run_chains
 from grbm.samplers.annealing import importance
@@ -190,7 +191,7 @@ def log_z(
     lower += start
     if energy.n_hidden <= exact.MAX_HIDDEN:
         machine = copy.deepcopy(model)
-        machine.contrasts = UNIT  # which have no part in log Z
+        machine.contrasts, machine.censoring = UNIT, UNCENSORED  # which have no part in log Z
         v = exact.sample(machine, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
     elif data is not None:
         rows = torch.arange(n_chains, device=device) * len(data) // n_chains

@@ -10,9 +10,12 @@ from torch import Tensor
 
 from grbm.core.randomness import generator, normal
 from grbm.model import GRBM, Energy
+from grbm.model.censoring import UNCENSORED, Interval
 from grbm.samplers.moments import Moments, gradient
+from grbm.samplers.truncated import log_mass
 
 MAX_HIDDEN = 20
+LARGEST_BLOCK = 1 << 21  # numbers held at once for intervals
 
 
 def _energy(model: GRBM) -> Energy:
@@ -57,9 +60,30 @@ def log_z(model: GRBM) -> float:
 
 @torch.no_grad()
 def log_prob(model: GRBM, v: Tensor) -> Tensor:
-    """log p(v) in nats, per sample: (..., N) -> (...), float64, by enumeration."""
+    """log p(v) in nats, per sample: (..., N) -> (...), float64, by enumeration.
+
+    Of a censored machine v are measurements, and it is the density of those inside their limits times the probability
+    of the others.
+    """
+    if model.censoring is not UNCENSORED:
+        return log_prob_within(model, model.censoring.interval(v))
     minus_free_energy: Tensor = -copy.deepcopy(model).double().free_energy(v.double())
     return minus_free_energy - log_z(model)
+
+
+@torch.no_grad()
+def log_prob_within(model: GRBM, within: Interval) -> Tensor:
+    """log of the probability of intervals of v, and of the density where v is known: (n,) float64, by enumeration.
+
+    Given h visible units are independent, so that each state of h gives a product.
+    """
+    energy, joint, total = _energy(model), [], []
+    std, ends = energy.var.sqrt(), Interval(within.low.double()[:, None], within.high.double()[:, None])
+    for h in _hidden_states(model.n_hidden, energy.W, max(1, LARGEST_BLOCK // within.low.numel())):
+        log_weight = _log_weights(energy, h)
+        joint.append((log_weight + log_mass(energy.visible_mean(h), std, ends).sum(-1)).logsumexp(1))
+        total.append(log_weight.logsumexp(0))
+    return torch.stack(joint).logsumexp(0) - torch.stack(total).logsumexp(0)
 
 
 @torch.no_grad()
@@ -90,7 +114,7 @@ def sample(model: GRBM, n_samples: int, *, seed: int = 0) -> tuple[Tensor, Tenso
     h = torch.cat(states)[index]
     mean = energy.visible_mean(h)
     v = mean + energy.var.sqrt() * normal(mean.shape, mean, rng)
-    return model.contrasts.to(v).applied(v, rng), h
+    return model.censoring.to(v).recorded(model.contrasts.to(v).applied(v, rng)), h
 
 
 class GaussianMixture(NamedTuple):

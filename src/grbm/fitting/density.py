@@ -12,20 +12,26 @@ from torch import Tensor
 from grbm.core.options import Precision
 from grbm.core.randomness import Blocks, generator, seed_of
 from grbm.data.frame import Frame
-from grbm.data.tables import Table
+from grbm.data.tables import Table, spread
 from grbm.data.transforms import Elementwise
-from grbm.evaluate import ais, exact
+from grbm.evaluate import ais, censored, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.fitting.impute import impute_columns
 from grbm.model import GRBM
+from grbm.model.censoring import UNCENSORED, Interval
 from grbm.model.reference import Reference
-from grbm.samplers import Annealed, Chains, Gibbs, Sampler, sample
-from grbm.samplers.conditional import Imputed
+from grbm.samplers import Annealed, Chains, Gibbs, ParallelTempering, Sampler, sample, walk
+from grbm.samplers.conditional import Conditional, Imputed
 from grbm.samplers.conditional import impute as impute_by_unit
 
 DRAWS = 20  # Draws of the reference for each chain that AIS would have.
 PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
 CHUNK = 8192  # Rows scored at a time.
+ENUMERATED = 10  # Most hidden units of which rows of censored columns are enumerated.
+LARGEST_SUM = 50_000_000  # Numbers that a mean over enumerated rows takes, beyond the fewest rows.
+ANNEALED = 500, 16  # Temperatures, and chains, for each row of censored columns.
+MOST_ANNEALED = 200  # Maximum number of such rows, evenly spaced, that a mean is taken of.
+CODED = 50, 10  # Steps of chains for codes of censored rows, and how many of the first do not count.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
 
 
@@ -47,6 +53,7 @@ class Score(NamedTuple):
     error: float
     n_rows: int
     n_without: int = 0  # rows left out: they have no density, since they break what held for all rows learned from
+    n_unsure: int = 0  # rows whose estimate rests on few annealed chains, and may be nats too low
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +83,7 @@ class Fitted:
 
     def columns(self, z: Tensor) -> Tensor:
         """Rows z (n, K) of the machine as rows of the data (n, N), float64, on the CPU."""
-        return self.frame.transform.inverse(z.detach().cpu())
+        return self.frame.columns(z.detach().cpu())
 
     @torch.no_grad()
     def log_partition(
@@ -116,6 +123,9 @@ class Fitted:
         The machine knows z, so log p(x) = −F(z) − log Z + log |dz/dx|: without the last term, two standardisations of
         the same data could not be compared. It is a density of the columns that the frame has kept; −inf where others
         contradict what held for all rows that were learned from.
+
+        Of censored columns a value at a limit has a probability in place of a density. Above 10 hidden units that is
+        estimated (`grbm.evaluate.censored`), from below on average.
         """
         broken = self.frame.transform.breaks(x.cpu()).any(1)
         return self.to(torch.float64)._log_prob(x, log_z).masked_fill(broken, -torch.inf)
@@ -123,7 +133,26 @@ class Fitted:
     @torch.no_grad()
     def _log_prob(self, x: Tensor, log_z: float) -> Tensor:
         """`log_prob` in the model's dtype, of rows that contradict nothing."""
+        if self.frame.censoring is not UNCENSORED:
+            return self._log_prob_within(self.frame.intervals(x.cpu()), log_z).log_p
         return self.model.log_prob(self.units(x), log_z).cpu() + self.frame.transform.log_det
+
+    def _log_prob_within(self, within: Interval, log_z: float, seed: int = 0) -> censored.Annealed:
+        """log p of rows that are intervals of units (n, K), a density of columns where they are known: exact if it can.
+
+        It takes `ANNEALED` temperatures and chains where hidden states are too many to enumerate.
+        """
+        transform = self.frame.transform
+        assert isinstance(transform, Elementwise)
+        log_scale = (~within.is_open).double() @ transform.scale[transform.columns].log()
+        if self.model.n_hidden <= ENUMERATED:
+            log_p = exact.log_prob_within(self.model, within).cpu()
+            found = censored.Annealed(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
+        else:
+            n_steps, n_chains = ANNEALED
+            how: dict[str, Any] = {"base": self.frame.base, "n_steps": n_steps, "n_chains": n_chains, "seed": seed}
+            found = censored.log_prob(self.model, within, log_z, **how)
+        return found._replace(log_p=found.log_p - log_scale)
 
     def log_likelihood(
         self, rows: Table, log_z: float, log_z_error: float = 0.0, *, levels: int | None = None, seed: int = 0
@@ -140,10 +169,12 @@ class Fitted:
             For numbers k/(levels − 1), k = 0..levels − 1, such as pixels: dequantise. A density can be arbitrarily high
             at single points, so each k becomes k + u, u uniform in [0, 1), and what is returned is the density of k +
             u. Its mean is at most the log-probability of the integers themselves (Theis, van den Oord & Bethge 2016),
-            in nats; `bits_per_dimension` turns it round.
+            in nats; `bits_per_dimension` turns it round. Of censored columns it is that probability itself.
         seed : int
             Of u.
         """
+        if self.frame.censoring is not UNCENSORED:
+            return self._log_likelihood_within(rows, log_z, log_z_error, levels, seed)
         exactly, transform = self.to(torch.float64), self.frame.transform
         unit = 0.0 if levels is None else int(transform.kept.sum()) * math.log(levels - 1)
         rng, found = generator(seed, "dequantisation"), []
@@ -161,10 +192,40 @@ class Fitted:
         return Score(float(log_p.mean()), math.hypot(error, log_z_error), n, len(rows) - n)
 
     @torch.no_grad()
+    def _log_likelihood_within(
+        self, rows: Table, log_z: float, log_z_error: float, levels: int | None, seed: int
+    ) -> Score:
+        """`log_likelihood` of censored columns: of `MOST_ANNEALED` rows, or more where few states are enumerated."""
+        most = MOST_ANNEALED
+        if self.model.n_hidden <= ENUMERATED:
+            most = max(most, LARGEST_SUM // (self.model.n_visible << self.model.n_hidden))
+        x = rows[spread(len(rows), most)].double()
+        x = x[~self.frame.transform.breaks(x).any(1)]
+        n = len(x)
+        if n == 0:
+            return Score(-math.inf, 0.0, 0, len(rows))
+        width = 0.0 if levels is None else 1 / (levels - 1)
+        found = self._log_prob_within(self.frame.intervals(x, width), log_z, seed)
+        error = float(found.log_p.std()) / math.sqrt(n) if n > 1 else 0.0
+        n_unsure = int((found.n_effective < censored.FEWEST).sum())
+        return Score(float(found.log_p.mean()), math.hypot(error, log_z_error), n, min(most, len(rows)) - n, n_unsure)
+
+    @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
-        """Hidden probabilities p(h = 1 | v) of rows x (n, N): (n, M), on the CPU."""
-        codes: Tensor = self.model(self.units(x))
-        return codes.cpu()
+        """Hidden probabilities p(h = 1 | x) of rows x (n, N): (n, M), on the CPU.
+
+        Of censored columns they are means over `CODED` states of chains, of the latent values beyond the limits.
+        """
+        if self.frame.censoring is UNCENSORED:
+            codes: Tensor = self.model(self.units(x))
+            return codes.cpu()
+        found, (n_steps, burn_in), energy = [], CODED, self.model.freeze()
+        for first in range(0, len(x), CHUNK // n_steps):
+            part = x[first : first + CHUNK // n_steps]
+            given = Conditional.of(Interval(*(end.to(energy.W) for end in self.frame.intervals(part.cpu()))))
+            chains = sample(energy, given, v0=self.units(part), n_steps=n_steps, burn_in=burn_in, keep_every=1)
+            found.append(chains.h_prob.mean(0).cpu())
+        return torch.cat(found) if found else torch.empty(0, energy.n_hidden)
 
     @torch.no_grad()
     def sample(self, n: int, *, n_steps: int = 500, seed: int = 1) -> Tensor:
@@ -238,7 +299,11 @@ class Fitted:
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
         steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains, "seed": seed}
         jumps, base = self.frame.jumps(), self.frame.base
-        if isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
+        if self.frame.censoring is not UNCENSORED:
+            if (noise_var > 0).any():
+                raise ValueError("noise goes with columns that are not censored.")
+            found = self._impute_within(x, n_replicas or 1, **steps)
+        elif isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
             found = impute_by_unit(
                 self.model, self.units(x), noise_var=noise, n_replicas=n_replicas, base=base, **steps
@@ -252,6 +317,30 @@ class Fitted:
             found = impute_columns(self.model, transform, reference, x, noise_var, **steps)
         known = ~x.isnan() & (noise_var == 0)
         return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
+
+    def _impute_within(
+        self, x: Tensor, n_replicas: int, *, n_steps: int, burn_in: int, n_chains: int, seed: int
+    ) -> Imputed:
+        """`impute` of censored columns, from what chains would be measured as: at a limit where they lie beyond."""
+        energy, total, squares = self.model.freeze(), torch.zeros_like(x), torch.zeros_like(x)
+        known = self.frame.intervals(x)
+        missing = known.low.isnan()
+        within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
+        size = max(1, CHUNK // n_chains)
+        for first in range(0, len(x), size):
+            part = slice(first, first + size)
+            each = Interval(*(end[part].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
+            given = Conditional.of(each)
+            sampler = given if n_replicas == 1 else ParallelTempering(self.frame.base, n_replicas, sampler=given)
+            rng = Blocks(seed_of(seed, "impute", first), 1, device=energy.W.device)
+            v = sampler.noise(energy, len(each.low), rng)
+            for t, chains, _ in walk(energy, sampler, sampler.start(energy, v, rng), n_steps, rng):
+                if t >= burn_in:
+                    drawn = self.columns(chains.v).view(-1, n_chains, x.shape[1])
+                    total[part] += drawn.mean(1)
+                    squares[part] += drawn.square().mean(1)
+        mean = total / (n_steps - burn_in)
+        return Imputed(mean, (squares / (n_steps - burn_in) - mean.square()).clamp_min(0).sqrt())
 
 
 def bits_per_dimension(score: Score, n_visible: int) -> Score:

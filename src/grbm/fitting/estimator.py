@@ -106,6 +106,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     n_contrasts : int or "auto", default="auto"
         Scales at which the machine stands, for heavy tails and outliers (`grbm.model.contrasts`); "auto" is 12 where X
         asks for some, else 1. Only where X is whitened.
+    censor : {"none", "auto"} or tuple of two numbers, default="none"
+        Limits at which features stop, such as zeros of rainfall or a detection limit: a value there says that the
+        latent one lies at it or beyond (`grbm.model.censoring`). "auto" finds features of which many values equal the
+        lowest or highest; ``(low, high)``, either of which may be None, are limits of all. Not with whitening.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.
@@ -190,6 +194,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         "n_replicas": [Interval(Integral, 1, None, closed="left"), None],
         "whiten": ["boolean", StrOptions({"auto"})],
         "n_contrasts": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "censor": [StrOptions({"none", "auto"}), tuple],
         "restart": [Interval(Real, 0, 1, closed="both")],
         "min_variance": [Interval(Real, 0, None, closed="neither"), None],
         "early_stopping": ["boolean"],
@@ -229,6 +234,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         n_replicas: int | None = None,
         whiten: bool | Literal["auto"] = "auto",
         n_contrasts: int | Literal["auto"] = "auto",
+        censor: str | tuple[float | None, float | None] = "none",
         restart: float = 0.0,
         min_variance: float | None = None,
         early_stopping: bool = False,
@@ -251,6 +257,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.n_replicas = n_replicas
         self.whiten = whiten
         self.n_contrasts = n_contrasts
+        self.censor = censor
         self.restart = restart
         self.min_variance = min_variance
         self.early_stopping = early_stopping
@@ -533,6 +540,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             standardise = "whiten" if self.whiten else "none"
         asked: dict[str, Any] = {
             "standardise": standardise,
+            "censor": self.censor if isinstance(self.censor, str) else _limits(self.censor),
             "model.n_hidden": len(self.components_) if fitted else _unless_auto(self.n_components),
             "model.contrasts": _unless_auto(self.n_contrasts),
             "sampler.name": "gibbs" if self.n_replicas == 1 else None,
@@ -700,7 +708,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._memory = {name: x.cpu().numpy() for name, x in state.adaptation.state_dict.items()}
         v = chains[-1] if chains.ndim == 3 else chains
         shown = average.at_any_contrast(v, generator(state.seed, "shown", device=v.device))
-        self.v_samples_ = self._array(frame.transform.inverse(shown.detach().cpu()), dtype)
+        self.v_samples_ = self._array(frame.columns(shown.detach().cpu()), dtype)
         self.n_updates_ = state.update
         self._log_z, self._log_z_settings = None, []
 
@@ -749,6 +757,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
 def _unless_auto(number: Any) -> int | None:
     return None if number == "auto" else int(number)
+
+
+def _limits(censor: tuple[Any, ...]) -> str:
+    """A pair of limits, as `grbm.data.limits.limits_of` reads it."""
+    if len(censor) != 2:
+        raise ValueError(f"censor must be (low, high), either of which may be None, got {censor!r}.")
+    return ",".join("" if end is None else repr(float(end)) for end in censor)
 
 
 def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:

@@ -56,6 +56,8 @@ class ModelConfig:
     """Scales that the machine is seen at (`grbm.model.contrasts`); None: as many as whitened data ask for."""
     contrast_units: str | None = None
     """Columns that have contrast, FIRST:LAST as a slice in Python; None: all. For data that are not whitened."""
+    start_var: float = 1.0
+    """paper: initial variance of all visible units, in the units of the model."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,7 @@ class Recipe:
     sampler: SamplerConfig
     objective: ObjectiveConfig
     train: TrainConfig
+    censor: str = "none"
 
     def work(self, n_visible: int) -> int:
         """Work of an update, weights x chains x steps, by which `grbm.core.devices.pick_device` chooses.
@@ -254,7 +257,10 @@ def resolve(asked: Mapping[str, Any], facts: Facts) -> Recipe:
         Of the rows to learn from.
     """
     asked = {name: x for name, x in asked.items() if x is not None}
-    mode: Mode = asked.get("standardise") or ("whiten" if facts.suits_whitening else "pixel")
+    is_censored = asked.get("censor", "none") != "none"
+    mode: Mode = asked.get("standardise") or ("whiten" if facts.suits_whitening and not is_censored else "pixel")
+    if is_censored and mode == "whiten":
+        raise UserError("Limits go with columns that are not whitened: --dataset.standardise pixel (whiten=False).")
     n_hidden = asked.get("model.n_hidden")
     usual = _whitened(facts, n_hidden) if mode == "whiten" else _by_column(facts, n_hidden, mode)
     tempered: SamplerName | None = "parallel-tempering" if asked.get("sampler.n_replicas", 1) > 1 else None

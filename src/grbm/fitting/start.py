@@ -1,5 +1,7 @@
 """Prepare training: facts of a table, its frame, the initial state; for the estimator and for runs."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ from grbm.core.options import sees_clusters
 from grbm.core.randomness import generator
 from grbm.core.rows import Rows
 from grbm.data.frame import Frame
+from grbm.data.limits import limits_of
 from grbm.data.splitting import first_of_each, split
 from grbm.data.standardise import base_of, standardise
 from grbm.data.tables import ColumnStatistics, Table, chunks, nothing_varies, spread
@@ -111,8 +114,9 @@ def frame_of(
     if not transform.n_units:
         raise nothing_varies(len(table))
     base = base_of(transform, stats)
+    limits = limits_of(table, stats, recipe.censor, same_unit=floor > 0, where=where)
     if how.contrasts in (None, 1):
-        return Frame(transform, base)
+        return Frame(transform, base, censoring=limits)
     units = _with_contrast(how, transform.kept)
     squares = (transform(table[spread(len(table), MANY)]) - base.mean).square() / base.var
     contrasts = scaled_gaussians(
@@ -169,7 +173,9 @@ def begin(
 ) -> TrainState:
     """The state of training before the first update, for rows (n, K) as the machine sees them."""
     model, how = GRBM(rows.shape[1], recipe.model.n_hidden, seed=seed), recipe.model
-    if how.start != "paper":
+    if how.start == "paper":
+        model.log_var.data.fill_(math.log(how.start_var))
+    else:
         most = min(ANCHORS[how.start], max(1000, NUMBERS // model.n_visible))
         some = rows[spread(len(rows), most)].cpu()  # tables may be sorted
         some = frame.contrasts.removed(some, frame.base.energy, generator(seed, "contrasts"))
@@ -180,6 +186,6 @@ def begin(
                 sparse_(model, some, seed=seed)
             case "anchored":
                 anchored_(model, some, var=how.anchor_var, length=how.anchor_length, seed=seed)
-    model.contrasts = frame.contrasts
+    model.contrasts, model.censoring = frame.contrasts, frame.limits
     model.to(device)
     return TrainState(model, recipe.train.build(model), seed=seed)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.options import FitOptions, Precision
-from grbm.core.randomness import Blocks, generator, seed_of
+from grbm.core.randomness import Blocks, Rng, generator, seed_of
 from grbm.core.rows import Rows, rows_of
 from grbm.core.schedules import cosine
 from grbm.learning.descent import BothPhases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
@@ -22,6 +22,9 @@ from grbm.learning.objectives import Adaptation, Negative, Objective, as_objecti
 from grbm.learning.quasi_newton import LEAST, ROWS, Curvature, Drawn, Draws, climb, draw, height
 from grbm.learning.spectral import equalise
 from grbm.model import GRBM, Energy
+from grbm.model.censoring import UNCENSORED
+from grbm.samplers import run_chains
+from grbm.samplers.conditional import Conditional
 from grbm.samplers.engines import native_learning
 from grbm.samplers.moments import MomentSum
 from grbm.samplers.path import in_double
@@ -103,7 +106,7 @@ def train_step(
     n_blocks = options.n_blocks(len(v_data) * group.world_size, adapted.n_chains)
     rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
-    v_data = model.at_unit_contrast(v_data, rng)
+    v_data = latent_rows(model, energy, model.at_unit_contrast(v_data, rng), options, rng)
     chains, pooled, grad_norm = phases(
         model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred
     )
@@ -123,6 +126,16 @@ def train_step(
     if options.average_decay is not None:
         _update_average(state, options.average_decay)
     return StepMetrics(grad_norm, pooled.mean_h, pooled.accept_rate, pooled.swap_rate, chains)
+
+
+def latent_rows(model: GRBM, energy: Energy, x: Tensor, options: FitOptions, rng: Rng) -> Tensor:
+    """Rows x (n, N) with what lies at a limit drawn from the model: itself where no unit is censored."""
+    if model.censoring is UNCENSORED:
+        return x
+    within = model.censoring.interval(x)
+    if options.latent_depth is not None:
+        within = within.within(options.latent_depth)
+    return run_chains(energy, Conditional.of(within), x, options.latent_rounds, rng).chains.v
 
 
 @torch.no_grad()
@@ -150,6 +163,7 @@ def train_round(
     seed, device = seed_of(state.seed, "round", state.update), model.W.device
     rows = data[torch.randperm(len(data), generator=generator(seed, "rows"))[:ROWS].to(_device_of(data))]
     rows = model.at_unit_contrast(rows, generator(seed, "contrasts", device=rows.device))
+    rows = latent_rows(model, model.freeze(), rows, options, generator(seed, "latent", device=rows.device))
     chains = state.persistent
     if chains is None:
         chains = sampler.noise(model.freeze(), objective.n_chains or len(rows), generator(seed))

@@ -18,7 +18,9 @@ from grbm.core.errors import UserError
 from grbm.core.files import read_tensors, write_tensors, write_text
 from grbm.core.options import Precision
 from grbm.core.randomness import Rng, generator
-from grbm.model.contrasts import NAMES, UNIT, Contrasts, from_tensors
+from grbm.model import censoring, contrasts
+from grbm.model.censoring import UNCENSORED, Censoring
+from grbm.model.contrasts import UNIT, Contrasts
 from grbm.model.energy import Energy, Sized
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # in a folder
@@ -84,19 +86,34 @@ class GRBM(Sized, nn.Module):
 
         The density is then that at a contrast that is not known; what `freeze` gives is the machine at unit contrast.
         """
-        known = [self._buffers.get(name) for name in NAMES]
+        known = [self._buffers.get(name) for name in contrasts.NAMES]
         return UNIT if known[0] is None else Contrasts(*known)  # type: ignore[arg-type]
 
     @contrasts.setter
-    def contrasts(self, contrasts: Contrasts) -> None:
-        tensors = contrasts.tensors()
-        for name in NAMES:
+    def contrasts(self, given: Contrasts) -> None:
+        self._keep(contrasts.NAMES, given.tensors())
+
+    @property
+    def censoring(self) -> Censoring:
+        """The limits at which measurements of visible units stop (`grbm.model.censoring`); `UNCENSORED` without any.
+
+        The energy, and what `freeze` gives, are of the latent values.
+        """
+        low, high = (self._buffers.get(name) for name in censoring.NAMES)
+        return UNCENSORED if low is None or high is None else Censoring(low, high)
+
+    @censoring.setter
+    def censoring(self, given: Censoring) -> None:
+        self._keep(censoring.NAMES, given.tensors())
+
+    def _keep(self, names: tuple[str, ...], tensors: dict[str, Tensor]) -> None:
+        for name in names:
             self.register_buffer(name, tensors[name].detach().to(self.W.data).clone() if name in tensors else None)
 
     def like(self) -> "GRBM":
-        """A machine of the same sizes, contrasts, dtype and device, with the paper's start for its parameters."""
+        """A machine of the same sizes, contrasts, limits, dtype and device, with the paper's start."""
         model = GRBM(self.n_visible, self.n_hidden, device=self.W.device, dtype=self.W.dtype)
-        model.contrasts = self.contrasts
+        model.contrasts, model.censoring = self.contrasts, self.censoring
         return model
 
     @classmethod
@@ -112,7 +129,8 @@ class GRBM(Sized, nn.Module):
         if W.ndim != 2 or 0 in W.shape or W.dtype not in (torch.float32, torch.float64):
             raise UserError(f"{source} holds W of shape {tuple(W.shape)} and type {W.dtype}; it must be a real (N, M).")
         model = cls(*W.shape, dtype=W.dtype)
-        model.contrasts = from_tensors(parameters, len(W), source)
+        model.contrasts = contrasts.from_tensors(parameters, len(W), source)
+        model.censoring = censoring.from_tensors(parameters, len(W), source)
         for name in names:
             expected, given = model.get_parameter(name).shape, parameters[name]
             if given.numel() != expected.numel():
@@ -178,6 +196,7 @@ class GRBM(Sized, nn.Module):
         moved = {"W": scale[:, None] * W, "b": b - W.T @ (mean / (scale * log_var.exp()))}
         moved |= {"mu": mean + scale * mu, "log_var": log_var + 2 * scale.log()}
         moved |= self.contrasts.to(W).mapped(lambda centre: mean + scale * centre).tensors()
+        moved |= self.censoring.to(W).mapped(lambda limit: mean + scale * limit).tensors()
         parameters = {name: x.to(self.W.dtype) for name, x in moved.items()}
         return self.from_parameters(parameters, "The rescaled machine").to(self.W.device)
 
@@ -274,8 +293,8 @@ class GRBM(Sized, nn.Module):
 
     @torch.no_grad()
     def at_any_contrast(self, v: Tensor, rng: Rng) -> Tensor:
-        """States (..., C, N) of chains, which have unit contrast, as draws of the model: at contrasts of their own."""
-        return self.contrasts.applied(v, rng)
+        """States (..., C, N) of chains as draws of the model: at contrasts of their own, and within the limits."""
+        return self.censoring.recorded(self.contrasts.applied(v, rng))
 
     def _live(self) -> Energy:
         return Energy(self.W, self.b, self.mu, self.var)

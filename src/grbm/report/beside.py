@@ -67,10 +67,11 @@ def plane_grid(model: GRBM, mixture: Mixture | None) -> exact.Grid | None:
 def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> list[Comparison]:
     """The model against each simpler one, on the held-out rows.
 
-    None where those are fewer than ten, or where the model has not left out constant and collinear columns.
+    None where those are fewer than ten, where columns are censored, or where the model has not left out constant and
+    collinear ones.
     """
     n, width = len(dataset.test), run.transform.n_columns
-    if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST:
+    if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST or run.model.censoring.n:
         return []
     test = dataset.test[spread(n, MOST)]
     test = test[~run.transform.breaks(test).any(1)]

@@ -33,7 +33,8 @@ def evaluate(
     The log-likelihood is exact where n_hidden <= 20 or n_visible <= 2. Elsewhere log Z comes from chains: bridged from
     the mixture that describes whitened data (`grbm.evaluate.bridging`), or annealed both ways (`grbm.evaluate.ais`),
     with a standard error, the two ends, and a verdict on whether they agree. Simpler models are scored on the same
-    held-out rows (`grbm.evaluate.baselines`).
+    held-out rows (`grbm.evaluate.baselines`). Of censored columns values at a limit have probabilities; rows have no
+    free energy of their own, and simpler models no limits to be compared by.
     With ``whole`` it is that of all rows instead of at most 10,000, with standard errors, and images are also scored in
     bits per dimension (`grbm.fitting.density.Fitted.log_likelihood`).
     """
@@ -62,12 +63,18 @@ def evaluate(
             if score.n_rows == 0:
                 continue
             z = scale(some[~scale.breaks(some).any(1)])
-            scores[f"free_energy_{name}"] = -score.mean - log_z - log_scale
             scores[f"log_likelihood_{name}"], scores[f"log_likelihood_{name}_error"] = score.mean, score.error
+            if model.censoring.n:
+                scores[f"scored_{name}"], scores[f"unsure_{name}"] = score.n_rows, score.n_unsure
+            else:
+                scores[f"free_energy_{name}"] = -score.mean - log_z - log_scale
             scores[f"reconstruction_{name}"] = float((z - model.reconstruction(z)).square().mean())
             if whole:
                 scores |= _whole(run, dataset, rows, name, log_z, scores["log_z_error"], seed)
-        scores["free_energy_samples"] = float(model.free_energy(scale(generated)).double().mean())
+        if model.censoring.n:
+            scores["censored"] = model.censoring.n
+        else:
+            scores["free_energy_samples"] = float(model.free_energy(scale(generated)).double().mean())
     if dataset.mixture is not None and grid is not None and run.config.dataset.standardise == "none":
         density = density_score(model, dataset.mixture, grid)
         drawn = sample_score(generated, dataset.mixture)
@@ -98,6 +105,8 @@ def score_rows(
     known = log_z_of_run(run, own or Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
     score = on_device(run).log_likelihood(rows, known.log_z, known.error)
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}
+    if run.model.censoring.n:
+        found |= {"censored": run.model.censoring.n, "unsure": score.n_unsure}
     found |= {"log_likelihood": score.mean if score.n_rows else None, "log_likelihood_error": score.error}
     found |= {"log_z": known.log_z, "log_z_error": known.error, "log_z_method": known.method}
     return found | ({} if known.found is None else {"log_z_converged": known.found.converged})

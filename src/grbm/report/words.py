@@ -44,13 +44,15 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
             ("free_energy", "free energy, nats per sample"),
             ("reconstruction", "reconstruction error, mean square"),
         )
+        if f"{name}_train" in scores
     ]
     if scores.get("log_z_converged") is False:
         yield "  log Z has NOT converged: these log-likelihoods are not to be used. Raise --ais-steps or --ais-chains."
     yield f"  {'':<35}{'training':>18}{'held out':>18}"
     yield from (f"  {label:<35}{train:>18}{test:>18}" for label, train, test in rows)
-    label = f"free energy of {scores['samples']:,} samples from noise"
-    yield f"  {label:<41}{shown('free_energy_samples'):>12}"
+    if "free_energy_samples" in scores:
+        label = f"free energy of {scores['samples']:,} samples from noise"
+        yield f"  {label:<41}{shown('free_energy_samples'):>12}"
     if "kl_data_model" in scores:
         masses, shares = (" ".join(f"{x:.3f}" for x in scores[name]) for name in ("mode_mass", "mode_share"))
         yield f"  {'KL(data || model), nats':<41}{scores['kl_data_model']:>12.4f}"
@@ -62,8 +64,23 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
     if "log_z_verdict" in scores:
         yield textwrap.fill(scores["log_z_verdict"], 100, initial_indent="  ", subsequent_indent="  ")
     yield from without_density(scores)
+    yield from at_limits(scores)
     yield from beside(scores)
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
+
+
+def at_limits(scores: dict[str, Any]) -> Iterator[str]:
+    """What likelihoods of censored columns are of, and how sure they are."""
+    if "censored" not in scores:
+        return
+    text = f"{scores['censored']:,} columns are censored: a value inside the limits has a density, one at a limit the "
+    text += "probability of lying there or beyond."
+    if n := max(scores.get(f"scored_{name}", 0) for name in ("train", "test")):
+        text += f" Scored are at most {n:,} rows of each part, evenly spaced."
+    unsure = sum(scores.get(name, 0) for name in ("unsure", "unsure_train", "unsure_test"))
+    if unsure:
+        text += f" The annealed weights of {unsure:,} rows rest on fewer than 3 chains: their mean may be nats too low."
+    yield textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ")
 
 
 def without_density(scores: dict[str, Any]) -> Iterator[str]:
@@ -86,6 +103,7 @@ def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     yield f"Log-likelihood of the {scores['rows']:,} rows of {scores['rows_of']}: {shown} nats per sample"
     yield f"  (log Z {scores['log_z']:.3f} ± {scores['log_z_error']:.2g}, {scores['log_z_method']})."
     yield from without_density(scores)
+    yield from at_limits(scores)
     yield "These rows are not the data of the run. Nothing was written to the run."
 
 
@@ -105,10 +123,9 @@ def beside(scores: dict[str, Any]) -> Iterator[str]:
 
 def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
     """The log-likelihoods among ``scores`` (of `grbm.report.scores`) as a small table, and what they mean."""
-    bits = "bits_per_dimension_train" in scores
-    yield "\nLog-likelihood, nats per sample" + (
-        "; dequantised, nats per sample and bits per dimension:" if bits else ":"
-    )
+    bits, censored = "bits_per_dimension_train" in scores, "censored" in scores
+    what = "of grey levels" if censored else "dequantised"
+    yield "\nLog-likelihood, nats per sample" + (f"; {what}, nats per sample and bits per dimension:" if bits else ":")
     for name, label in (("train", "training"), ("test", "held out")):
         if f"rows_{name}" not in scores:
             continue
@@ -121,7 +138,11 @@ def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         yield scores["log_z_verdict"] + doubt
     text = "Errors are standard errors, of the rows and of log Z together. The log-determinant of the standardisation "
     text += "is in it: log p(x) = -F(z) - log Z - sum log scale."
-    if bits:
+    if censored:
+        text = "Errors are standard errors, of the rows and of log Z together. A grey level has the probability of all "
+        text += "values that are rounded to it, those beyond black and white among them: bits per dimension are those "
+        text += "that the pixels themselves cost, with no noise added."
+    elif bits:
         text += (
             " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has uniform "
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from grbm.core.errors import UserError, unreadable
 from grbm.core.options import Precision
 from grbm.core.typed import read_json, restore
-from grbm.data.config import DatasetConfig, Source
+from grbm.data.config import DatasetConfig, Source, read_limits
 from grbm.fitting.recipe import ModelConfig, ObjectiveConfig, Recipe, SamplerConfig, TrainConfig
 
 if TYPE_CHECKING:  # what a configuration is, can be asked without loading what it builds
@@ -20,6 +20,7 @@ LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
 ABOVE_0 = (  # or None, where that is allowed
     *("model.n_hidden", "model.n_at_work", "model.contrasts", "model.anchor_var", "model.anchor_length"),
+    *("model.start_var", "train.latent_depth"),
     *("dataset.n_points", "dataset.crop", "dataset.size", "dataset.white", "objective.n_steps", "objective.n_chains"),
     *("train.n_updates", "train.batch_size", "train.learning_rate", "train.min_var", "train.blocks", "train.patience"),
     *("train.clip_norm", "train.spectral_norm", "checkpoint.minutes", "checkpoint.updates", "checkpoint.keep"),
@@ -116,7 +117,8 @@ class RunConfig:
     @property
     def recipe(self) -> Recipe:
         """All that decides what is learned from rows."""
-        return Recipe(self.dataset.standardise, self.model, self.sampler, self.objective, self.train)
+        parts = self.model, self.sampler, self.objective, self.train
+        return Recipe(self.dataset.standardise, *parts, self.dataset.censor)
 
     def load_data(self) -> "Dataset":
         """The data set; raises UserError where it is missing or malformed."""
@@ -142,6 +144,8 @@ class RunConfig:
         for name, number in shares.items():
             if not 0 <= number < 1:
                 raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
+        if self.dataset.censor not in ("none", "auto"):
+            read_limits(self.dataset.censor)
         if (self.dataset.size or 0) > LARGEST_SIDE:
             raise UserError(f"--dataset.size must be at most {LARGEST_SIDE:,}, got {self.dataset.size:,}.")
         for name, value in settings.items():

@@ -75,7 +75,7 @@ def row_numbers(run: Run, what: str) -> np.ndarray | None:
 
 
 def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
-    """The rows as the model sees them, some thousands at a time; raises UserError for what is not finite."""
+    """The rows, some thousands at a time; raises UserError for what is not finite, also as the model sees it."""
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
         z = run.transform(x)
@@ -90,7 +90,7 @@ def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
                     f"The number in {place}, column {column}, is NaN; fill gaps with: grbm impute {run.folder} FILE"
                 )
             raise UserError(f"The number in {place}, column {column}, is infinite; remove the row.")
-        yield z
+        yield x
 
 
 @torch.no_grad()
@@ -99,10 +99,9 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
 
     Raises UserError where a row holds numbers that are not finite.
     """
-    model = on_device(run).model
-    rng = generator(seed, "codes")
-    for z in _parts(run, rows):
-        probabilities = model(z.to(model.W.device)).cpu()
+    here, rng = on_device(run), generator(seed, "codes")
+    for x in _parts(run, rows):
+        probabilities = here.encode(x)
         if bits:
             yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
         else:
@@ -120,9 +119,9 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
 @torch.no_grad()
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
-    model = on_device(run).model
-    parts = (model.contrast(z.to(model.W.device)).cpu().numpy() for z in _parts(run, rows))
-    _write(path, np.float32, (len(rows), model.contrasts.n), parts)
+    here = on_device(run)
+    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in _parts(run, rows))
+    _write(path, np.float32, (len(rows), here.model.contrasts.n), parts)
 
 
 def _write(path: Path, dtype: type[np.generic], shape: tuple[int, int], parts: Iterator[np.ndarray]) -> None:

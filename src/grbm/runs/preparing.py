@@ -92,9 +92,16 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
 
 
 def _check(config: RunConfig) -> None:
-    """Raise UserError where something is asked that no run can mean, or of contrasts that the machine will not have."""
+    """Raise UserError for what no run can mean, or of limits or contrasts that do not go with the rest."""
     config.check()
     n_contrasts = config.model.contrasts
+    if config.dataset.censor != "none":
+        if config.dataset.standardise == "whiten":
+            raise UserError("--dataset.censor goes with columns that are units: --dataset.standardise pixel.")
+        if n_contrasts != 1:
+            raise UserError("--dataset.censor goes with one contrast: --model.contrasts 1.")
+        if config.train.validation:
+            raise UserError("--dataset.censor has no validation scores: --train.validation 0.")
     if config.train.contrast_scales and n_contrasts == 1:
         raise UserError("--train.contrast-scales goes with several contrasts: --model.contrasts 8.")
     if config.model.contrast_units is None:

@@ -96,7 +96,8 @@ def for_table(config: RunConfig, facts: Facts, asked: Mapping[str, Any]) -> RunC
     """
     learned = {name: x for name, x in asked.items() if name.partition(".")[0] in LEARNED}
     others = {name: x for name, x in asked.items() if name not in learned}
-    recipe = resolve(learned | {"standardise": asked.get("dataset.standardise")}, facts)
+    of_data = {name: asked.get(f"dataset.{name}") for name in ("standardise", "censor")}
+    recipe = resolve(learned | of_data, facts)
     parts = {part: getattr(recipe, part) for part in LEARNED}
     sampling = SamplingConfig(recipe.sampler, n_steps=100)
     if recipe.sampler.name == "parallel-tempering":

@@ -48,6 +48,8 @@ class ProgressBar:
         size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
         if model.contrasts.n > 1:
             size += f", at {model.contrasts.n} contrasts"
+        if model.censoring.n:
+            size += f", {model.censoring.n} of them censored"
         print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))
         self.started, self.first = time.perf_counter(), update
         self.task = self.bar.add_task("", total=self.n_updates, completed=update, note="")

@@ -2,20 +2,23 @@
 
 A measurement y_i = v_i + noise of variance s_i² (0: exact, ∞: missing) changes the conditional of v alone:
 v_i | h, y ~ N(m_i + g_i (y_i − m_i), (1 − g_i) σ_i²) with m = μ + W h and g_i = σ_i²/(σ_i² + s_i²), while h | v stays
-as it is. Block Gibbs between the two leaves p(v, h | y) unchanged: nothing to tune, nothing to reject.
+as it is. Where v is only known to lie in an interval, as beyond a limit, this normal is truncated to it. Block Gibbs
+between the two leaves p(v, h | y) unchanged: nothing to tune, nothing to reject.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from grbm.core.randomness import Blocks, Rng, normal, seed_of
+from grbm.core.randomness import Blocks, Rng, normal, seed_of, uniform
 from grbm.model import GRBM, Base, Energy
+from grbm.model.censoring import Interval
 from grbm.samplers import Chains, ParallelTempering, Sampler, Step, StepInfo, walk
 from grbm.samplers.chains import Walk, Walked
 from grbm.samplers.engines import engine_for
+from grbm.samplers.truncated import truncated_normal
 from grbm.samplers.updates import hidden_update
 
 CHUNK = 8192  # chains at a time
@@ -34,16 +37,24 @@ class Conditional(Sampler):
         y (C, N) in the model's units; NaN where nothing was measured.
     noise_var : Tensor or float
         s², broadcast against ``observed``: the variance of the measurements' errors. 0 keeps v at y.
+    within : Interval, optional
+        Where v lies, (C, N) each, infinite ends where nothing is known.
     """
 
     observed: Tensor
     noise_var: Tensor | float = 0.0
+    within: Interval | None = None
     exact = True  # it leaves p(v, h | y) unchanged
     conditions = True
 
     def __post_init__(self) -> None:
         if not (torch.as_tensor(self.noise_var) >= 0).all():
             raise ValueError("noise_var is a variance and must not be negative.")
+
+    @classmethod
+    def of(cls, within: Interval) -> Self:
+        """Under measurements that are intervals: known where both ends are equal."""
+        return cls(torch.where(within.is_open, torch.nan, within.low), within=within)
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """From N(0, I) where nothing was measured, else from the measurement."""
@@ -63,7 +74,7 @@ class Conditional(Sampler):
         given = self.given_hidden(energy)
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            v = torch.addcmul(given.mean(energy, chains.h), given.std, normal(chains.v.shape, chains.v, rng))
+            v = given.draw(energy, chains, rng)
             return Chains(v, *hidden_update(energy.hidden_logits(v), rng=rng)), StepInfo()
 
         return step
@@ -84,7 +95,8 @@ class Conditional(Sampler):
         unknown = y.isnan() | noise_var.isinf()
         g = torch.where(unknown, 0.0, energy.var / (energy.var + noise_var))
         var = torch.where(unknown, energy.var, g * noise_var)  # (1 − g) σ², without a difference
-        return GivenHidden(y.nan_to_num(), g, var.sqrt())
+        within = None if self.within is None else Interval(*(end.to(energy.W) for end in self.within))
+        return GivenHidden(y.nan_to_num(), g, var.sqrt(), within)
 
 
 class GivenHidden(NamedTuple):
@@ -93,10 +105,18 @@ class GivenHidden(NamedTuple):
     y: Tensor  # 0 where nothing was measured
     g: Tensor
     std: Tensor  # 0 where v is known
+    within: Interval | None = None  # to which it is truncated
 
     def mean(self, energy: Energy, h: Tensor) -> Tensor:
         """For h ([R,] C, M)."""
         return torch.lerp(energy.visible_mean(h), self.y, self.g)
+
+    def draw(self, energy: Energy, chains: Chains, rng: Rng) -> Tensor:
+        """v ~ p(v | h, y)."""
+        v, mean = chains.v, self.mean(energy, chains.h)
+        if self.within is None:
+            return torch.addcmul(mean, self.std, normal(v.shape, v, rng))
+        return torch.where(self.std > 0, truncated_normal(mean, self.std, self.within, uniform(v.shape, v, rng)), mean)
 
 
 class Imputed(NamedTuple):

@@ -5,9 +5,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.core.randomness import Rng, normal
+from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Base, Energy, softplus
+from grbm.model.censoring import Interval
 from grbm.samplers.engines import engine_for
+from grbm.samplers.truncated import truncated_normal
 from grbm.samplers.updates import hidden_update, visible_update
 
 
@@ -46,18 +48,36 @@ class Followed(NamedTuple):
     v: Tensor  # (C, N)
 
 
-def follow(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False) -> Followed:
+def follow(
+    energy: Energy,
+    base: Base,
+    betas: Tensor,
+    v: Tensor,
+    rng: Rng,
+    *,
+    back: bool = False,
+    within: Interval | None = None,
+) -> Followed:
     """Chains v (C, N) along E_β = (1 − β) E_0 + β E_1, a Gibbs step at each of ``betas`` (K + 1,) but the first.
 
     Forth: v is from the base, and before the step at β_k the weight grows by F_{β_{k−1}}(v) − F_{β_k}(v). Back: v is
     from the model, the same path in reverse, and the same terms are taken after each step. A step draws h ~ p(h | v),
-    then v ~ p(v | h); its logits serve the weight too.
+    then v ~ p(v | h); its logits serve the weight too. With ``within`` (C, N) the path is that of v in these intervals.
     """
-    found = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, back=back)
-    return definition(energy, base, betas, v, rng, back=back) if found is None else Followed(*found)
+    found = None if within else engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, back=back)
+    return Followed(*found) if found else definition(energy, base, betas, v, rng, back=back, within=within)
 
 
-def definition(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False) -> Followed:
+def definition(
+    energy: Energy,
+    base: Base,
+    betas: Tensor,
+    v: Tensor,
+    rng: Rng,
+    *,
+    back: bool = False,
+    within: Interval | None = None,
+) -> Followed:
     """`follow` in plain PyTorch, for every device and dtype."""
     exactly, ladder = in_double(energy), betas.tolist()
     state = PathState(exactly, base, v)
@@ -67,8 +87,11 @@ def definition(energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *
             log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
         here = energy.temper(betas[k], base)
         h, _ = hidden_update((ladder[k] * state.logits).to(v), rng=rng)
-        noise = normal(v.shape, v, rng)
-        v = visible_update(v, here.visible_mean(h), torch.zeros_like(here.var), here.var.sqrt(), noise)
+        mean, std = here.visible_mean(h), here.var.sqrt()
+        if within is None:
+            v = visible_update(v, mean, torch.zeros_like(std), std, normal(v.shape, v, rng))
+        else:
+            v = truncated_normal(mean, std, within, uniform(v.shape, v, rng))
         state = PathState(exactly, base, v)
         if back:
             log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])

@@ -9,6 +9,7 @@ from torch import Tensor
 from grbm.core.options import Precision
 from grbm.core.randomness import Blocks, Rng, seed_of
 from grbm.model import GRBM, Energy
+from grbm.model.censoring import UNCENSORED
 from grbm.model.contrasts import UNIT
 from grbm.samplers.chains import Chains, Sampler, Walk, Walked, gather, walk
 from grbm.samplers.engines import engine_for
@@ -94,7 +95,8 @@ def sample(
     ----------
     model, sampler
         What to sample and how, e.g. ``sample(model, Gibbs(), n_chains=64)``. A model of several contrasts loses that of
-        ``v0`` by a draw, and what is returned has contrasts of its own; an `Energy` stays at unit contrast.
+        ``v0`` by a draw, and what is returned has contrasts of its own; of a censored model measurements are returned.
+        An `Energy` stays at unit contrast, with latent values.
     n_steps : int
         Steps of every chain; 0 returns the start.
     n_chains : int, optional
@@ -141,7 +143,8 @@ def sample(
         v0 = noise(sampler, energy, n_chains, rng)
     elif v0.shape[-1] != energy.n_visible:
         raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
-    contrasts, given = model.contrasts if isinstance(model, GRBM) else UNIT, v0.to(energy.W)
+    contrasts, censoring = (model.contrasts, model.censoring) if isinstance(model, GRBM) else (UNIT, UNCENSORED)
+    given = v0.to(energy.W)
     if contrasts.n > 1 and sampler.conditions:
         raise ValueError("What was observed has a contrast that is not known: see grbm.fitting.impute.impute_columns.")
     v0 = contrasts.removed(given, energy.free_energy, rng) if n_chains is None else given
@@ -160,7 +163,7 @@ def sample(
             v = given
         else:
             v = contrasts.applied(v, Blocks(seed_of(seed, "contrasts", stop), 1, device=v.device))
-        kept.append(chains._replace(v=v))
+        kept.append(chains._replace(v=censoring.recorded(v)))
     whole = keep_every or keep_at is not None
     return Chains(*(torch.stack(x) for x in list(zip(*kept, strict=True))[:3])) if whole else kept[0]
 

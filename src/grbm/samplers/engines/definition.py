@@ -5,12 +5,11 @@ from torch import Tensor
 
 from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Base, Energy, TemperedEnergy
+from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
 from grbm.samplers.moves import Moves, move_step
 
-Measured = tuple[
-    Tensor, Tensor, Tensor
-]  # y, g and the deviation of v, each (C, N): see `grbm.samplers.conditional.GivenHidden`
+Measured = tuple[Tensor, Tensor, Tensor, Interval | None]  # `grbm.samplers.conditional.GivenHidden`
 
 
 class Engine:
@@ -39,7 +38,7 @@ class Engine:
         self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
     ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
         """Make a walk of `grbm.samplers.conditional.Conditional`: v given h has mean m + g (y − m) and a deviation of
-        its own.
+        its own, and may be truncated to intervals.
 
         With a burn-in that mean and its square are summed over steps, by chain: (C, N) float64 each.
         """

@@ -225,14 +225,20 @@ class Native(Engine):
             "log_q": memory.empty(C),
             "tile": memory.empty(C, PANEL),
         }
-        own = dict(zip(("given", "share", "std"), map(rows, measured), strict=True))
+        half = half_of(energy)
+        if half:
+            tensors["halves"] = memory.empty(-(-C // chunk), (chunk + 1) * (v_row + h_row) // 2)
+        *parts, within = measured
+        own = dict(zip(("given", "share", "std"), map(rows, parts), strict=True))
+        if within is not None:
+            own |= {"low": rows(within.low), "high": rows(within.high)}
         own |= {"noise": memory.empty(C, v_row), "zero": memory.empty(chunk, v_row).zero_()}
         own["one"] = memory.empty(v_row).fill_(1)
         if walk.burn_in is not None:
             own |= {name: torch.zeros(C, v_row, dtype=torch.float64) for name in ("total", "squares")}
         struct = walk_of(
-            C, N, M, n_steps, chunk, draw_start=given is None, **constants(energy, 1, False), **addresses(tensors),
-            **counters(rng, C, (given is None) + 2 * n_steps),
+            C, N, M, n_steps, chunk, draw_start=given is None, half=half, **constants(energy, 1, half > 0),
+            **addresses(tensors), **counters(rng, C, (given is None) + 2 * n_steps),
         )  # fmt: skip
         call("grbm_walk_given", structs.Given(struct, walk.burn_in or 0, **addresses(own)))
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))

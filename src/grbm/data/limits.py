@@ -1,0 +1,73 @@
+"""Limits at which the columns of a table stop: given, or found where many values equal the lowest or highest."""
+
+import math
+
+import numpy as np
+import torch
+
+from grbm.core.errors import UserError
+from grbm.data.config import read_limits
+from grbm.data.tables import ColumnStatistics, Table, spread
+from grbm.model.censoring import UNCENSORED, Censoring
+
+MANY = 20_000  # Maximum number of rows that limits are looked for in.
+PIXELS = 0.01  # Least share of all values of pictures at an end, where it is a limit.
+SHARE, TIMES = 0.05, 3  # Least share of a column's values at an end, and how many times the most frequent value inside.
+FEWEST_INSIDE = 10  # Fewest different values inside: columns of a few values have none that are limits.
+
+
+def limits_of(table: Table, stats: ColumnStatistics, censor: str, *, same_unit: bool, where: str = "X") -> Censoring:
+    """Return the limits of the columns of a table (n, N).
+
+    Parameters
+    ----------
+    table : Table
+    stats : ColumnStatistics
+        Of all its rows.
+    censor : str
+        "none"; "auto", to find them; or "LOW,HIGH" for all columns, either of which may be empty.
+    same_unit : bool
+        True for columns of one unit, such as pixels: their limits are those of all values together.
+    where : str
+        Name of the table in errors.
+
+    Raises
+    ------
+    UserError
+        For a text that is none of these, and for values beyond given limits.
+    """
+    if censor == "none":
+        return UNCENSORED
+    if censor != "auto":
+        least, most = read_limits(censor)
+        for column in (stats.low < least).logical_or(stats.high > most).nonzero()[:1, 0].tolist():
+            raise UserError(
+                f"{where}, column {column}, has values from {float(stats.low[column]):g} to "
+                f"{float(stats.high[column]):g}, beyond the limits {censor}; give limits that all values keep, or none."
+            )
+        return Censoring(torch.full_like(stats.low, least), torch.full_like(stats.high, most))
+    some = table[spread(len(table), MANY)].double()
+    if same_unit:
+        ends = stats.low.min(), stats.high.max()
+        found = [float(end) if float((some == end).double().mean()) >= PIXELS else math.inf for end in ends]
+        low, high = torch.full_like(stats.low, found[0]), torch.full_like(stats.high, found[1])
+    else:
+        columns = [_ends(x) for x in some.T.numpy()]
+        low, high = (torch.tensor([column[k] for column in columns], dtype=torch.float64) for k in (0, 1))
+    low = torch.where(low.isinf(), -torch.inf, low)
+    return UNCENSORED if bool((low.isinf() & high.isinf()).all()) else Censoring(low, high)
+
+
+def _ends(x: np.ndarray) -> tuple[float, float]:
+    """The limits of a column x (n,), inf where it has none."""
+    values, counts = np.unique(x, return_counts=True)
+    if len(values) < FEWEST_INSIDE + 2:
+        return math.inf, math.inf
+    least = max(SHARE * len(x), TIMES * counts[1:-1].max())
+    return (values[0] if counts[0] >= least else math.inf), (values[-1] if counts[-1] >= least else math.inf)
+
+
+def share_at(table: Table, censoring: Censoring) -> tuple[float, float]:
+    """Shares of the values of a table (n, N), some of its rows, that lie at the lower and at the higher limit."""
+    some = table[spread(len(table), MANY)].double()
+    return float((some <= censoring.low).double().mean()), float((some >= censoring.high).double().mean())

@@ -1,0 +1,456 @@
+"""Censored units against exact answers: truncated draws, likelihoods, chains, gradients, runs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import grbm
+from grbm import GRBM, Base, Conditional, FitOptions, GaussianBernoulliRBM, Gibbs, TrainState, sample
+from grbm.cli.main import main
+from grbm.core.errors import UserError
+from grbm.core.randomness import Philox, generator
+from grbm.data.frame import Frame
+from grbm.data.limits import limits_of
+from grbm.data.tables import measure
+from grbm.data.transforms import Elementwise
+from grbm.evaluate import censored, exact
+from grbm.fitting.density import Fitted
+from grbm.learning.training import latent_rows
+from grbm.model.censoring import UNCENSORED, Censoring, Interval
+from grbm.model.initialise import gaussian_
+from grbm.samplers.engines import compiled
+from grbm.samplers.sampling import reference, run_chains
+from grbm.samplers.truncated import log_mass, log_ndtri, truncated_normal
+from tests.helpers import assert_standard, random_model, z_scores
+
+INF = math.inf
+
+
+def censored_model(n_visible: int, n_hidden: int, seed: int) -> GRBM:
+    """A random model whose units have a lower limit, a higher one, both, or none, in turn."""
+    model = random_model(n_visible, n_hidden, seed)
+    v, _ = exact.sample(model, 2000, seed=seed)
+    low, high = v.quantile(0.3, dim=0), v.quantile(0.8, dim=0)
+    kinds = torch.arange(n_visible) % 4
+    low, high = low.masked_fill((kinds == 1) | (kinds == 3), -INF), high.masked_fill((kinds == 0) | (kinds == 3), INF)
+    model.censoring = Censoring(low, high)
+    return model
+
+
+# Truncated normals.
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(-INF, -0.4), (-2.0, 1.5), (0.3, INF), (5.0, INF), (-INF, -40.0), (-60.0, -50.0), (1.0, 1.001), (-INF, INF)],
+)
+def test_truncated_draws_follow_the_distribution_function(low, high):
+    """At given uniform numbers Φ of a draw has gone that share of the way between the ends of the interval."""
+    u = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+    mean, std = torch.full_like(u, 0.2), torch.full_like(u, 0.7)
+    v = truncated_normal(mean, std, Interval(torch.full_like(u, low), torch.full_like(u, high)), u)
+    assert (v > low).all()
+    assert (v < high).all()
+    a, b = (low - 0.2) / 0.7, (high - 0.2) / 0.7
+    z = ((v - 0.2) / 0.7).numpy()
+    if a + b > 0:  # in the lighter tail, where no digits are lost
+        reached = np.exp(stats.norm.logsf(z) - stats.norm.logsf(a)) - np.exp(stats.norm.logsf(b) - stats.norm.logsf(a))
+        share = 1 - reached / -np.expm1(stats.norm.logsf(b) - stats.norm.logsf(a))
+        np.testing.assert_allclose(1 - share, u, atol=1e-6)  # from the far end
+    else:
+        log_b = stats.norm.logcdf(b)
+        share = -np.expm1(stats.norm.logcdf(z) - log_b) / -np.expm1(stats.norm.logcdf(a) - log_b)
+        np.testing.assert_allclose(1 - share, u, atol=1e-6)
+
+
+def test_tails_are_inverted_and_weighed_to_float64():
+    log_p = -torch.logspace(-2, 7, 200, dtype=torch.float64)
+    torch.testing.assert_close(torch.special.log_ndtr(log_ndtri(log_p)), log_p, rtol=1e-11, atol=1e-13)
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    for low, high in ((-INF, -300.0), (300.0, INF), (-1.0, 2.0), (20.0, 20.1), (-0.001, 0.001)):
+        found = float(log_mass(zero, one, Interval(zero + low, zero + high)))
+        flip = low + high > 0
+        a, b = (-high, -low) if flip else (low, high)
+        log_b = stats.norm.logcdf(b)
+        assert found == pytest.approx(log_b + np.log(-np.expm1(stats.norm.logcdf(a) - log_b)), rel=1e-9)
+    assert float(log_mass(zero + 1, one * 2, Interval(zero, zero))) == pytest.approx(stats.norm.logpdf(0, 1, 2))
+
+
+def test_native_draws_are_those_of_the_definition():
+    if compiled.library() is None:
+        pytest.skip("no C compiler here")
+    for n_visible, n_hidden, n_chains, depth in ((3, 5, 70, None), (100, 33, 65, 1.5), (784, 40, 20, None)):
+        model = GRBM(n_visible, n_hidden, seed=1)
+        rng = generator(n_visible, "limits")
+        with torch.no_grad():
+            model.log_var.uniform_(-2, 0.5, generator=rng)
+        x = torch.randn(n_chains, n_visible, generator=rng).clamp(-0.4, 0.9)
+        x[:, 0] *= 40  # far beyond
+        within = Censoring(torch.full((n_visible,), -0.4), torch.full((n_visible,), 0.9)).interval(x)
+        within = within if depth is None else within.within(depth)
+        sampler, start = Conditional.of(within), x.clamp(-0.4, 0.9)
+        found = run_chains(model.freeze(), sampler, start, 1, Philox(5)).chains.v
+        expected = reference(model.freeze(), sampler, start, 1, Philox(5)).chains.v
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+        assert (found >= within.low).all()
+        assert (found <= within.high).all()
+        assert torch.equal(found[~within.is_open], x[~within.is_open])
+
+
+# Likelihoods.
+
+
+def _quadrature(model: GRBM, within: Interval) -> float:
+    """log ∫ p(v) dv over the open intervals of one row (N,), by Gauss-Legendre rules on pieces of each."""
+    latent = GRBM(model.n_visible, model.n_hidden, dtype=torch.float64)
+    latent.load_state_dict(model.state_dict(), strict=False)
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    points, log_weights = [], []
+    for low, high in zip(*(end.tolist() for end in within), strict=True):
+        if low == high:
+            points.append(torch.tensor([low], dtype=torch.float64))
+            log_weights.append(torch.zeros(1, dtype=torch.float64))
+            continue
+        edges = np.linspace(max(low, -15.0), min(high, 15.0), 13)
+        half, middle = np.diff(edges)[:, None] / 2, (edges[1:] + edges[:-1])[:, None] / 2
+        points.append(torch.from_numpy((middle + half * nodes).ravel()))
+        log_weights.append(torch.from_numpy((half * weights).ravel()).log())
+    v = torch.cartesian_prod(*points).view(-1, model.n_visible)
+    log_weight = torch.cartesian_prod(*log_weights).view(-1, model.n_visible).sum(1)
+    return float((exact.log_prob(latent, v) + log_weight).logsumexp(0))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_likelihood_equals_quadrature(seed):
+    """Rows with values inside and at limits, of one- and two-sided units."""
+    model = censored_model(4, 1 + seed % 10, seed)
+    x, _ = exact.sample(model, 60, seed=seed)
+    within = model.censoring.interval(x)
+    n_open = within.is_open.sum(1)
+    few = ((n_open > 0) & (n_open <= 2)).nonzero()[:3, 0]
+    assert len(few) == 3
+    for row in few.tolist():
+        found = float(exact.log_prob(model, x[row : row + 1]))
+        assert found == pytest.approx(_quadrature(model, Interval(within.low[row], within.high[row])), abs=1e-6)
+
+
+def test_probabilities_of_grey_levels_sum_to_one():
+    model = random_model(2, 5, 3)
+    model.censoring = Censoring(torch.zeros(2).double(), torch.ones(2).double())
+    levels = torch.arange(5, dtype=torch.float64) / 4
+    grid = torch.cartesian_prod(levels, levels)
+    log_p = exact.log_prob_within(model, model.censoring.interval(grid, width=0.25))
+    assert float(log_p.exp().sum()) == pytest.approx(1.0, abs=1e-12)
+    mass = exact.log_prob(model, torch.tensor([[0.0, 1.0]], dtype=torch.float64))  # a corner, of both units
+    v, _ = exact.sample(model, 200_000, seed=1)
+    share = float(((v[:, 0] == 0) & (v[:, 1] == 1)).double().mean())
+    assert abs(share - float(mass.exp())) < 4 * math.sqrt(share / 200_000)
+
+
+def test_annealed_likelihood_is_that_of_enumeration():
+    model = censored_model(6, 7, 5)
+    x, _ = exact.sample(model, 80, seed=2)
+    base = Base(torch.zeros(6).double(), 2 * torch.ones(6).double())
+    within, log_z = model.censoring.interval(x), exact.log_z(model)
+    found = censored.log_prob(model, within, log_z, base=base, n_steps=200, n_chains=64)
+    is_sure = found.error < 1e-6  # where all values are inside, chains are where v is, and have one weight
+    torch.testing.assert_close(found.log_p[is_sure], exact.log_prob(model, x)[is_sure], atol=1e-6, rtol=0)
+    z = ((found.log_p - exact.log_prob(model, x)) / found.error)[~is_sure]
+    assert len(z) > 50
+    assert z.abs().max() < 4.5
+    assert 0.7 < float(z.std()) < 1.3
+    assert abs(float(z.mean())) < 4 / math.sqrt(len(z))
+
+
+# Chains and gradients.
+
+
+@pytest.mark.parametrize("n_steps", [1, 5])
+@pytest.mark.parametrize(("N", "M", "seed"), [(2, 4, 1), (3, 6, 2)])
+def test_latent_values_do_not_drift(N, M, seed, n_steps):
+    """(v, h) drawn exactly, measured, and drawn anew beyond the limits: every moment of (v, h) stays the model's."""
+    model = censored_model(N, M, seed)
+    latent = GRBM(N, M, dtype=torch.float64)
+    latent.load_state_dict(model.state_dict(), strict=False)
+    v, _ = exact.sample(latent, 40_000, seed=seed)
+    x = model.censoring.recorded(v)
+    given = Conditional.of(model.censoring.interval(x))
+    chains = sample(latent, given, v0=v, n_steps=n_steps, seed=seed)
+    assert torch.equal(model.censoring.recorded(chains.v), x)
+    assert not torch.equal(chains.v, v)
+    assert_standard(z_scores(chains.v, chains.h, exact.moments(latent)), n=4 * 40)
+
+
+def test_positive_phase_has_the_gradient_of_the_likelihood():
+    """Fisher's identity: moments at latent values of measurements, less the model's, are the gradient of log p(x)."""
+    model = censored_model(3, 3, 4)
+    x = exact.sample(model, 5, seed=3)[0]
+    within = model.censoring.interval(x)
+
+    def log_p(b: torch.Tensor) -> torch.Tensor:
+        energy = model.freeze()
+        h = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 3)
+        mean = energy.visible_mean(h)
+        log_weight = h @ b + 0.5 * ((mean.square() - energy.mu.square()) / energy.var).sum(-1)
+        ends = Interval(within.low[:, None], within.high[:, None])
+        joint = log_weight + log_mass(mean, energy.var.sqrt(), ends).sum(-1)
+        return (joint.logsumexp(1) - log_weight.logsumexp(0)).sum()
+
+    b = model.b.detach().clone().requires_grad_()
+    (expected,) = torch.autograd.grad(log_p(b), b)
+    n = 20_000
+    rows = x.repeat_interleave(n, 0)
+    options = FitOptions(latent_rounds=30)
+    v = latent_rows(model, model.freeze(), rows, options, generator(0, "latent"))
+    h = model(v).detach().view(5, n, 3)
+    found = h.mean(1).sum(0) - 5 * exact.moments(model).h
+    error = (h.var(1) / n).sum(0).sqrt()
+    assert ((found - expected).abs() < 4.5 * error).all()
+
+
+def test_a_depth_keeps_latent_values_near_and_a_plain_model_draws_nothing():
+    model = censored_model(4, 3, 1)
+    x = exact.sample(model, 500, seed=1)[0]
+    v = latent_rows(model, model.freeze(), x, FitOptions(latent_rounds=3, latent_depth=0.1), generator(0, "near"))
+    assert ((v - x).abs() <= 0.1 + 1e-12).all()
+    assert not torch.equal(v, x)
+    model.censoring = UNCENSORED
+    rng = generator(0, "nothing")
+    before = rng.get_state()
+    assert latent_rows(model, model.freeze(), x, FitOptions(), rng) is x
+    assert torch.equal(before, rng.get_state())
+
+
+# Learning.
+
+
+def test_what_is_learned_of_censored_columns_is_the_latent_distribution():
+    """One correlated Gaussian cut at 0: censored, its latent means and deviations come back; plain, they do not."""
+    rng = np.random.default_rng(0)
+    latent = rng.multivariate_normal([0.5, -0.3], [[1.0, 0.6], [0.6, 1.0]], size=4000)
+    X = np.maximum(latent, 0)
+    found = {}
+    for censor in ("none", (0, None)):
+        rbm = GaussianBernoulliRBM(8, whiten="auto" if censor != "none" else False, censor=censor, random_state=0)
+        fitted = rbm.fit(X)._fitted(np.float64)
+        moments = exact.moments(fitted.model)
+        transform = fitted.frame.transform
+        mean = moments.v * transform.scale + transform.mean
+        std = (moments.v2 - moments.v.square()).sqrt() * transform.scale
+        found[censor] = (mean - torch.tensor([0.5, -0.3])).abs().max(), (std - 1).abs().max()
+        if censor != "none":
+            drawn = rbm.sample(4000)
+            assert (np.abs((drawn == 0).mean(0) - (X == 0).mean(0)) < 0.04).all()
+            assert (drawn >= 0).all()
+    assert found[(0, None)][0] < 0.1
+    assert found[(0, None)][1] < 0.1
+    assert found["none"][0] > 0.3
+    assert found["none"][1] > 0.2
+
+
+def test_learning_goes_on_bit_for_bit_and_by_seed_alone():
+    x = torch.randn(300, 5, generator=generator(0, "rows")).clamp(-0.5, 0.5)
+
+    def state() -> TrainState:
+        model = GRBM(5, 4, seed=1)
+        model.censoring = Censoring(torch.full((5,), -0.5), torch.full((5,), 0.5))
+        return TrainState(model, torch.optim.SGD(model.parameters(), 0.05), seed=2)
+
+    goal, options = grbm.PCD(Gibbs(), n_chains=20), FitOptions(n_updates=20, batch_size=50)
+    whole, parts = state(), state()
+    for _ in grbm.fit(whole, x, goal, options):
+        pass
+    for _ in zip(range(7), grbm.fit(parts, x, goal, options), strict=False):
+        pass
+    copied = state()
+    copied.model.load_state_dict(parts.model.state_dict())
+    copied.update, copied.persistent = parts.update, parts.persistent
+    for _ in grbm.fit(copied, x, goal, options):
+        pass
+    for a, b in zip(whole.model.parameters(), copied.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    plain = state()
+    plain.model.censoring = UNCENSORED
+    for _ in grbm.fit(plain, x, goal, options):
+        pass
+    assert not torch.equal(plain.model.log_var, whole.model.log_var)
+
+
+# Frames and densities.
+
+
+def _fitted(seed: int = 0) -> tuple[Fitted, torch.Tensor]:
+    """A Gaussian of three columns, the middle one constant, cut at 1, in units of its own."""
+    transform = Elementwise(torch.tensor([1.3, 7.0, -2.0]).double(), torch.tensor([0.7, 1.0, 3.1]).double(),
+                            torch.tensor([0, 2]))  # fmt: skip
+    base = Base(torch.tensor([0.1, -0.2]), torch.tensor([1.1, 0.8]))
+    limits = Censoring(torch.tensor([1.0, -INF, -INF]).double(), torch.tensor([INF, INF, -1.0]).double())
+    frame = Frame(transform, base, censoring=limits)
+    model = gaussian_(GRBM(2, 3, seed=seed), *base)
+    model.censoring = frame.limits
+    return Fitted(frame, model), transform.inverse(base.sample((400,), generator(seed, "frame")))
+
+
+def test_densities_are_in_the_units_of_the_data_and_limits_are_exact():
+    fitted, latent = _fitted()
+    x = fitted.frame.censoring.recorded(latent)
+    z = fitted.units(latent)
+    assert torch.equal(fitted.columns(z), fitted.frame.columns(z))
+    shown = fitted.columns(z)
+    assert (shown[:, 0] == 1.0).sum() == (x[:, 0] == 1.0).sum() > 50  # exactly, and as many
+    assert (shown[:, 2] == -1.0).sum() == (x[:, 2] == -1.0).sum() > 50
+    found = fitted.log_prob(x, fitted.log_partition().value)
+    mean = np.array([1.3 + 0.7 * 0.1, -2.0 - 3.1 * 0.2])
+    std = np.array([0.7 * math.sqrt(1.1), 3.1 * math.sqrt(0.8)])
+    first = np.where(
+        x[:, 0] == 1.0, stats.norm.logcdf(1.0, mean[0], std[0]), stats.norm.logpdf(x[:, 0], mean[0], std[0])
+    )
+    last = np.where(
+        x[:, 2] == -1.0, stats.norm.logsf(-1.0, mean[1], std[1]), stats.norm.logpdf(x[:, 2], mean[1], std[1])
+    )
+    np.testing.assert_allclose(found, first + last, atol=1e-5)  # the model's parameters are float32
+    score = fitted.log_likelihood(x, fitted.log_partition().value)
+    assert score.mean == pytest.approx(float(found.mean()))
+    assert score.n_rows == 400
+
+
+def test_frames_are_written_and_read_with_their_limits():
+    fitted, _ = _fitted()
+    again = Frame.from_tensors(fitted.frame.tensors())
+    assert torch.equal(again.censoring.low, fitted.frame.censoring.low)
+    assert torch.equal(again.censoring.high, fitted.frame.censoring.high)
+    for damaged in ({"limit_low": torch.zeros(2)}, {"limit_high": torch.full((3,), -9.0)}):
+        with pytest.raises((UserError, ValueError), match="limits"):
+            Frame.from_tensors(fitted.frame.tensors() | damaged)
+    model = GRBM.from_parameters(dict(fitted.model.state_dict()))
+    assert torch.equal(model.censoring.low, fitted.model.censoring.low)
+    own = fitted.model.double().rescaled([1.3, -2.0], [0.7, 3.1])
+    torch.testing.assert_close(own.censoring.low, torch.tensor([1.0, -INF]).double(), atol=1e-6, rtol=0)
+
+
+def test_imputed_values_are_what_would_be_measured():
+    """The mean of clip(v) where a value is missing, by enumeration of a Gaussian; what is known stays."""
+    fitted, latent = _fitted()
+    x = fitted.frame.censoring.recorded(latent[:4])
+    x[:2, 0] = math.nan
+    x[:, 1] = 7.0
+    found = fitted.impute(x, n_steps=2000, n_chains=16)
+    drawn = np.maximum(stats.norm.rvs(1.37, 0.7 * math.sqrt(1.1), 400_000, random_state=0), 1.0)
+    assert (found.mean[:2, 0] - drawn.mean()).abs().max() < 0.02
+    assert (found.std[:2, 0] - drawn.std()).abs().max() < 0.02
+    assert torch.equal(found.mean[2:], x[2:])
+    assert (found.std[2:] == 0).all()
+    with pytest.raises(ValueError, match="censored"):
+        fitted.impute(x, noise_std=0.1)
+
+
+def test_codes_are_means_over_latent_values():
+    model = censored_model(4, 3, 2).float()
+    transform = Elementwise.of(torch.zeros(4), torch.ones(4))
+    frame = Frame(transform, Base(torch.zeros(4), torch.ones(4)), censoring=model.censoring.to(torch.zeros(1).double()))
+    x = exact.sample(model, 50, seed=1)[0].to(torch.float32).double()
+    some = x[(model.censoring.interval(x.float()).is_open.sum(1) > 1)][:5]
+    assert len(some) == 5
+    found = Fitted(frame, model).encode(some.repeat_interleave(100, 0)).view(5, 100, 3).mean(1)
+    h, energy, differs = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3), model.freeze(), False
+    mean = energy.visible_mean(h)
+    log_weight = h @ energy.b + 0.5 * ((mean.square() - energy.mu.square()) / energy.var).sum(-1)
+    for row, code in zip(some.float(), found, strict=True):
+        within = model.censoring.interval(row)
+        weight = (log_weight + log_mass(mean, energy.var.sqrt(), within).sum(-1)).softmax(0).float()
+        assert (code - weight @ h).abs().max() < 0.15  # chains of 50 steps, the first ten left out
+        differs = differs or bool((model(row[None])[0] - code).abs().max() > 0.05)
+    assert differs
+
+
+# What limits a table has.
+
+
+def test_limits_are_found_where_many_values_are_the_lowest_or_highest():
+    rng = np.random.default_rng(0)
+    n = 500
+    columns = [
+        np.maximum(rng.normal(size=n), 0),  # half at 0
+        np.minimum(rng.normal(size=n), 1),  # a sixth at 1
+        rng.normal(size=n),
+        rng.integers(0, 2, n),  # of two values
+        rng.poisson(0.9, n),  # counts: as many ones as zeros
+        rng.exponential(size=n).round(1),  # coarse, the lowest as often as the next
+    ]
+    x = torch.from_numpy(np.stack(columns, 1).astype(np.float64))
+    found = limits_of(x, measure(x), "auto", same_unit=False)
+    assert found.low.tolist() == [0.0, *[-INF] * 5]
+    assert found.high.tolist() == [INF, 1.0, *[INF] * 4]
+    assert limits_of(x[:, 2:], measure(x[:, 2:]), "auto", same_unit=False) is UNCENSORED
+    assert limits_of(x, measure(x), "none", same_unit=False) is UNCENSORED
+    pixels = torch.rand(50, 64, dtype=torch.float64).mul(1.5).clamp_max(1)
+    found = limits_of(pixels, measure(pixels), "auto", same_unit=True)
+    assert found.low.isinf().all()
+    assert (found.high == 1).all()
+    given = limits_of(pixels, measure(pixels), "0,1", same_unit=True)
+    assert (given.low == 0).all()
+    assert (given.high == 1).all()
+    with pytest.raises(UserError, match="beyond the limits"):
+        limits_of(pixels, measure(pixels), "0.5,", same_unit=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dataset.censor", "soon"], "Limits are none, auto or LOW,HIGH"),
+        (["--dataset.censor", "1,0"], "lower limit must be below the higher"),
+        (["--dataset.censor", "0,", "--dataset.standardise", "whiten"], "standardise pixel"),
+        (["--dataset.censor", "0,", "--train.validation", "0.1"], "no validation scores"),
+        (["--dataset.censor", "0,", "--model.contrasts", "3"], "one contrast"),
+        (["--dataset.censor", "0.5,"], "beyond the limits"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused_in_a_sentence(tmp_path, capsys, options, said):
+    np.save(tmp_path / "x.npy", np.maximum(np.random.default_rng(0).normal(size=(100, 3)), 0))
+    command = ["train", "array", "--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "run"), *options]
+    assert main(command) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_censored_run_from_training_to_evaluation(tmp_path, capsys):
+    """By the command line: what is drawn stops at the limits, is scored in probabilities, and resumes bit for bit."""
+    out = tmp_path / "run"
+    command = [
+        "train",
+        "digits",
+        "--dataset.censor",
+        "auto",
+        "--train.latent-depth",
+        "1.5",
+        "--model.start-var",
+        "0.15",
+    ]
+    command += ["--train.n-updates", "60", "--model.n-hidden", "6", "--no-figures", "--out", str(out)]
+    assert main([*command]) == 0
+    assert "64 of them censored" in capsys.readouterr().out
+    run = grbm.runs.read(out)
+    assert (run.frame.censoring.low == 0).all()
+    assert (run.frame.censoring.high == 1).all()
+    assert main(["sample", str(out), "--n", "64"]) == 0
+    drawn = np.load(out / "samples" / "samples.npy")
+    assert drawn.min() == 0
+    assert drawn.max() <= 1
+    assert 0.2 < (drawn == 0).mean() < 0.8
+    assert main(["evaluate", str(out), "--log-likelihood"]) == 0
+    text = capsys.readouterr().out
+    assert "columns are censored" in text
+    assert "free energy" not in text.split("Log-likelihoods are")[0]
+    found = json.loads((out / "evaluation.json").read_text())
+    assert found["censored"] == 64
+    assert found["unsure_test"] == 0
+    assert 0 < found["bits_per_dimension_test"] < math.log2(17)
+    assert main(["encode", str(out), "test"]) == 0
+    assert main(["export", str(out), str(tmp_path / "own")]) == 0
+    assert GRBM.from_pretrained(tmp_path / "own").censoring.n == 64
+    assert main(["export", str(out), str(tmp_path / "own.pt2")]) == 2
+    assert "Codes of censored columns" in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """Censored units against exact answers: truncated draws, likelihoods, chains, gradients, runs."""
 
+import copy
 import json
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -355,16 +357,103 @@ def test_codes_are_means_over_latent_values():
     x = exact.sample(model, 50, seed=1)[0].to(torch.float32).double()
     some = x[(model.censoring.interval(x.float()).is_open.sum(1) > 1)][:5]
     assert len(some) == 5
-    found = Fitted(frame, model).encode(some.repeat_interleave(100, 0)).view(5, 100, 3).mean(1)
+    found = Fitted(frame, model).encode(some)
+    within = frame.intervals(some.repeat_interleave(50, 0))
+    annealed = censored.hidden(model, within, base=frame.base, n_chains=16).view(5, 50, 3).mean(1)
+    assert (annealed - found).abs().max() < 0.05
     h, energy, differs = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3), model.freeze(), False
     mean = energy.visible_mean(h)
     log_weight = h @ energy.b + 0.5 * ((mean.square() - energy.mu.square()) / energy.var).sum(-1)
     for row, code in zip(some.float(), found, strict=True):
         within = model.censoring.interval(row)
         weight = (log_weight + log_mass(mean, energy.var.sqrt(), within).sum(-1)).softmax(0).float()
-        assert (code - weight @ h).abs().max() < 0.15  # chains of 50 steps, the first ten left out
+        assert (code - weight @ h).abs().max() < 1e-6
         differs = differs or bool((model(row[None])[0] - code).abs().max() > 0.05)
     assert differs
+
+
+def far_apart() -> Fitted:
+    """Two columns that are at their limit together, or far above it, each half the time."""
+    model = GRBM(2, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.mu.fill_(-8)
+        model.W.fill_(9)
+        model.log_var.fill_(math.log(0.25))
+        model.b.fill_(-0.5 * float(((model.mu + model.W[:, 0]).square() - model.mu.square()).sum()) / 0.25)
+    limits = Censoring(torch.zeros(2).double(), torch.full((2,), INF).double())
+    model.censoring = limits
+    base = Base(torch.full((2,), -3.5).double(), torch.full((2,), 20.0).double())
+    return Fitted(Frame(Elementwise.of(torch.zeros(2), torch.ones(2)), base, censoring=limits), model)
+
+
+def test_chains_go_on_from_latent_values_and_not_from_the_limit():
+    """A limit is where no latent value need be: here the hidden unit that fits the limit itself is the wrong one."""
+    fitted = far_apart()
+    share = (exact.sample(fitted.model, 4000, seed=1)[0] == 0).double().mean(0)
+    assert ((share - 0.5).abs() < 0.05).all()
+    drawn = fitted.sample(4000)
+    assert ((drawn == 0).double().mean(0) - share).abs().max() < 0.06
+    at_limit = torch.zeros(40, 2, dtype=torch.float64)
+    wrong = stats.norm.cdf(-2) ** 2
+    expected = wrong / (1 + wrong)
+    assert float(fitted.encode(at_limit).max()) == pytest.approx(expected, abs=1e-6)
+    annealed = censored.hidden(fitted.model, fitted.frame.intervals(at_limit), base=fitted.frame.base)
+    assert float(annealed.mean()) < 0.02
+    assert fitted.latent(at_limit).mean() < -7
+
+
+def test_mean_of_measurements_given_hidden_units():
+    limits = Censoring(torch.tensor([0.0, -INF, -1.0]).double(), torch.tensor([INF, 0.5, 1.0]).double())
+    mean, std = torch.tensor([-0.2, 0.3, 0.4]).double(), torch.tensor([1.0, 0.5, 2.0]).double()
+    v = mean + std * torch.randn(1_000_000, 3, generator=generator(0, "mean"), dtype=torch.float64)
+    assert (limits.mean(mean, std) - limits.recorded(v).mean(0)).abs().max() < 0.006
+    assert torch.equal(UNCENSORED.mean(mean, std), mean)
+
+
+def test_there_is_one_uncensored_however_copied():
+    frame = Frame(Elementwise.of(torch.zeros(2), torch.ones(2)), Base(torch.zeros(2), torch.ones(2)))
+    assert copy.deepcopy(frame).censoring is UNCENSORED
+    assert pickle.loads(pickle.dumps(frame)).censoring is UNCENSORED
+
+
+def test_limits_of_float32_tables_are_those_of_their_numbers():
+    """0.1 is no float32: whichever of the two has it, a row at the limit is at the limit."""
+    x = torch.randn(400, 2, generator=generator(0, "single")).clamp(0.1, 0.7)
+    found = limits_of(x, measure(x), "0.1,0.7", same_unit=False)
+    share = ((x.double() <= found.low) | (x.double() >= found.high)).double().mean()
+    assert float(share) > 0.5
+    given = Censoring(torch.tensor([0.1]).double(), torch.tensor([INF]).double())
+    assert given.interval(torch.tensor([0.1]).double()).is_open
+    assert given.interval(torch.tensor([0.1]).float().double()).is_open
+    assert not given.interval(torch.tensor([0.1 + 1e-7]).double()).is_open
+
+
+def test_rare_rows_beyond_what_is_frequent_are_no_limit():
+    x = torch.randn(100_000, 1, generator=generator(0, "rare")).double().clamp_min(0)
+    x[[1, 1003, 5007]] = -5
+    assert limits_of(x, measure(x), "auto", same_unit=False) is UNCENSORED
+
+
+def test_what_knows_no_limits_refuses_a_censored_model():
+    model = censored_model(3, 2, 1)
+    x = exact.sample(model, 4, seed=1)[0]
+    with pytest.raises(ValueError, match="censored"):
+        grbm.impute(model, x.masked_fill(x > 0, math.nan))
+    with pytest.raises(ValueError, match="intervals"):
+        sample(model, Conditional(x), n_chains=4)
+    with pytest.raises(ValueError, match="latent_rounds"):
+        FitOptions(latent_rounds=0).check()
+
+
+def test_the_estimator_keeps_to_the_limits_it_learned_with():
+    X = np.maximum(np.random.default_rng(0).normal(size=(80, 2)), 0)
+    rbm = GaussianBernoulliRBM(4, n_iter=2, censor=(0, None), random_state=0, warm_start=True).fit(X)
+    with pytest.warns(UserWarning, match="beyond the limits"):
+        rbm.score_samples(X[:5] - 1)
+    rbm.set_params(censor="none")
+    with pytest.raises(ValueError, match="censor"):
+        rbm.fit(X)
+    assert (rbm.inverse_transform(np.zeros((3, 4))) > 0).all()
 
 
 # What limits a table has.

@@ -166,6 +166,7 @@ def export(options: ExportOptions) -> None:
         )
     else:
         own = run.model.double().rescaled(scale.mean[scale.kept], scale.scale[scale.kept])
+        own.censoring = run.frame.censoring.mapped(lambda limit: limit[scale.kept])  # without rounding
         own.save_pretrained(path)  # in float64: far from 0, float32 has too few digits
         print(f"The machine in the data's own units, float64: {path} (grbm.GRBM.from_pretrained)")
         if left_out := (~scale.kept).nonzero()[:, 0].tolist():

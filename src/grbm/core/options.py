@@ -51,7 +51,7 @@ class FitOptions:
 
     def check(self) -> None:
         """Raise ValueError for what no training can mean."""
-        for name, least in (("n_updates", 0), ("rounds", 0), ("batch_size", 1), ("blocks", 1)):
+        for name, least in (("n_updates", 0), ("rounds", 0), ("batch_size", 1), ("blocks", 1), ("latent_rounds", 1)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
         if self.first_round < 0:

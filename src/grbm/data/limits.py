@@ -11,7 +11,7 @@ from grbm.data.tables import ColumnStatistics, Table, spread
 from grbm.model.censoring import UNCENSORED, Censoring
 
 MANY = 20_000  # Maximum number of rows that limits are looked for in.
-PIXELS = 0.01  # Least share of all values of pictures at an end, where it is a limit.
+PIXELS = 0.002  # Least share of all values of pictures at an end, where it is a limit.
 SHARE, TIMES = 0.05, 3  # Least share of a column's values at an end, and how many times the most frequent value inside.
 FEWEST_INSIDE = 10  # Fewest different values inside: columns of a few values have none that are limits.
 
@@ -40,12 +40,15 @@ def limits_of(table: Table, stats: ColumnStatistics, censor: str, *, same_unit: 
         return UNCENSORED
     if censor != "auto":
         least, most = read_limits(censor)
-        for column in (stats.low < least).logical_or(stats.high > most).nonzero()[:1, 0].tolist():
+        low, high = torch.full_like(stats.low, least), torch.full_like(stats.high, most)
+        low = torch.where(stats.low == low.float(), stats.low, low)  # of a column in float32 the limit is too
+        high = torch.where(stats.high == high.float(), stats.high, high)
+        for column in (stats.low < low).logical_or(stats.high > high).nonzero()[:1, 0].tolist():
             raise UserError(
                 f"{where}, column {column}, has values from {float(stats.low[column]):g} to "
                 f"{float(stats.high[column]):g}, beyond the limits {censor}; give limits that all values keep, or none."
             )
-        return Censoring(torch.full_like(stats.low, least), torch.full_like(stats.high, most))
+        return Censoring(low, high)
     some = table[spread(len(table), MANY)].double()
     if same_unit:
         ends = stats.low.min(), stats.high.max()
@@ -54,6 +57,7 @@ def limits_of(table: Table, stats: ColumnStatistics, censor: str, *, same_unit: 
     else:
         columns = [_ends(x) for x in some.T.numpy()]
         low, high = (torch.tensor([column[k] for column in columns], dtype=torch.float64) for k in (0, 1))
+        low, high = low.masked_fill(low != stats.low, math.inf), high.masked_fill(high != stats.high, math.inf)
     low = torch.where(low.isinf(), -torch.inf, low)
     return UNCENSORED if bool((low.isinf() & high.isinf()).all()) else Censoring(low, high)
 
@@ -65,9 +69,3 @@ def _ends(x: np.ndarray) -> tuple[float, float]:
         return math.inf, math.inf
     least = max(SHARE * len(x), TIMES * counts[1:-1].max())
     return (values[0] if counts[0] >= least else math.inf), (values[-1] if counts[-1] >= least else math.inf)
-
-
-def share_at(table: Table, censoring: Censoring) -> tuple[float, float]:
-    """Shares of the values of a table (n, N), some of its rows, that lie at the lower and at the higher limit."""
-    some = table[spread(len(table), MANY)].double()
-    return float((some <= censoring.low).double().mean()), float((some >= censoring.high).double().mean())

@@ -66,7 +66,7 @@ def log_prob(model: GRBM, v: Tensor) -> Tensor:
     of the others.
     """
     if model.censoring is not UNCENSORED:
-        return log_prob_within(model, model.censoring.interval(v))
+        return log_prob_within(model, model.censoring.interval(v.to(model.mu)))  # limits are in its dtype
     minus_free_energy: Tensor = -copy.deepcopy(model).double().free_energy(v.double())
     return minus_free_energy - log_z(model)
 
@@ -77,13 +77,25 @@ def log_prob_within(model: GRBM, within: Interval) -> Tensor:
 
     Given h visible units are independent, so that each state of h gives a product.
     """
-    energy, joint, total = _energy(model), [], []
+    parts = [(joint.logsumexp(1), log_weight.logsumexp(0)) for _, log_weight, joint in _joint(model, within)]
+    joint, total = (torch.stack(x).logsumexp(0) for x in zip(*parts, strict=True))
+    return joint - total
+
+
+def _joint(model: GRBM, within: Interval) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Hidden states (k, M) in blocks, their log-weights (k,), and those times the probabilities of rows (n, k)."""
+    energy = _energy(model)
     std, ends = energy.var.sqrt(), Interval(within.low.double()[:, None], within.high.double()[:, None])
-    for h in _hidden_states(model.n_hidden, energy.W, max(1, LARGEST_BLOCK // within.low.numel())):
+    for h in _hidden_states(model.n_hidden, energy.W, max(1, LARGEST_BLOCK // max(1, within.low.numel()))):
         log_weight = _log_weights(energy, h)
-        joint.append((log_weight + log_mass(energy.visible_mean(h), std, ends).sum(-1)).logsumexp(1))
-        total.append(log_weight.logsumexp(0))
-    return torch.stack(joint).logsumexp(0) - torch.stack(total).logsumexp(0)
+        yield h, log_weight, log_weight + log_mass(energy.visible_mean(h), std, ends).sum(-1)
+
+
+@torch.no_grad()
+def hidden_within(model: GRBM, within: Interval) -> Tensor:
+    """p(h = 1 | v in its intervals): (n, M) float64, by enumeration."""
+    total = torch.stack([joint.logsumexp(1) for _, _, joint in _joint(model, within)]).logsumexp(0)
+    return torch.stack([(joint - total[:, None]).exp() @ h for h, _, joint in _joint(model, within)]).sum(0)
 
 
 @torch.no_grad()

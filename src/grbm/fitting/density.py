@@ -27,11 +27,12 @@ from grbm.samplers.conditional import impute as impute_by_unit
 DRAWS = 20  # Draws of the reference for each chain that AIS would have.
 PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
 CHUNK = 8192  # Rows scored at a time.
-ENUMERATED = 10  # Most hidden units of which rows of censored columns are enumerated.
+ENUMERATED = 12  # Most hidden units of which rows of censored columns are enumerated.
 LARGEST_SUM = 50_000_000  # Numbers that a mean over enumerated rows takes, beyond the fewest rows.
 ANNEALED = 500, 16  # Temperatures, and chains, for each row of censored columns.
 MOST_ANNEALED = 200  # Maximum number of such rows, evenly spaced, that a mean is taken of.
-CODED = 50, 10  # Steps of chains for codes of censored rows, and how many of the first do not count.
+CODED = 500  # Censored rows of which hidden states are enumerated at a time.
+FEW_UNITS = 20  # Most visible units of which gaps are filled by tempered chains by default.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
 
 
@@ -124,17 +125,25 @@ class Fitted:
         the same data could not be compared. It is a density of the columns that the frame has kept; −inf where others
         contradict what held for all rows that were learned from.
 
-        Of censored columns a value at a limit has a probability in place of a density. Above 10 hidden units that is
+        Of censored columns a value at a limit has a probability in place of a density. Above 12 hidden units that is
         estimated (`grbm.evaluate.censored`), from below on average.
         """
+        return self.estimate(x, log_z).log_p
+
+    @torch.no_grad()
+    def estimate(self, x: Tensor, log_z: float) -> censored.Annealed:
+        """`log_prob` of rows x (n, N), with standard errors and effective numbers of chains where it is estimated."""
         broken = self.frame.transform.breaks(x.cpu()).any(1)
-        return self.to(torch.float64)._log_prob(x, log_z).masked_fill(broken, -torch.inf)
+        if self.frame.censoring is not UNCENSORED:
+            found = self._log_prob_within(self.frame.intervals(x.cpu()), log_z)
+        else:
+            log_p = self.to(torch.float64)._log_prob(x, log_z)
+            found = censored.Annealed(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
+        return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
 
     @torch.no_grad()
     def _log_prob(self, x: Tensor, log_z: float) -> Tensor:
         """`log_prob` in the model's dtype, of rows that contradict nothing."""
-        if self.frame.censoring is not UNCENSORED:
-            return self._log_prob_within(self.frame.intervals(x.cpu()), log_z).log_p
         return self.model.log_prob(self.units(x), log_z).cpu() + self.frame.transform.log_det
 
     def _log_prob_within(self, within: Interval, log_z: float, seed: int = 0) -> censored.Annealed:
@@ -214,18 +223,25 @@ class Fitted:
     def encode(self, x: Tensor) -> Tensor:
         """Hidden probabilities p(h = 1 | x) of rows x (n, N): (n, M), on the CPU.
 
-        Of censored columns they are means over `CODED` states of chains, of the latent values beyond the limits.
+        Of censored columns they are means over the latent values beyond the limits: by enumeration of few hidden units,
+        else over annealed chains.
         """
         if self.frame.censoring is UNCENSORED:
             codes: Tensor = self.model(self.units(x))
             return codes.cpu()
-        found, (n_steps, burn_in), energy = [], CODED, self.model.freeze()
-        for first in range(0, len(x), CHUNK // n_steps):
-            part = x[first : first + CHUNK // n_steps]
-            given = Conditional.of(Interval(*(end.to(energy.W) for end in self.frame.intervals(part.cpu()))))
-            chains = sample(energy, given, v0=self.units(part), n_steps=n_steps, burn_in=burn_in, keep_every=1)
-            found.append(chains.h_prob.mean(0).cpu())
-        return torch.cat(found) if found else torch.empty(0, energy.n_hidden)
+        within = self.frame.intervals(x.cpu())
+        if self.model.n_hidden <= ENUMERATED:
+            parts = zip(*(torch.split(end, CODED) for end in within), strict=True)
+            found = [exact.hidden_within(self.model, Interval(*part)) for part in parts if len(part[0])]
+            return torch.cat([*found, torch.empty(0, self.model.n_hidden)]).float().cpu()
+        return censored.hidden(self.model, within, base=self.frame.base)
+
+    @torch.no_grad()
+    def latent(self, x: Tensor, seed: int = 0) -> Tensor:
+        """Latent values (n, K) of rows x (n, N), in units: drawn where x is at a limit, else x itself."""
+        if self.frame.censoring is UNCENSORED:
+            return self.units(x)
+        return censored.latent(self.model, self.frame.intervals(x.cpu()), base=self.frame.base, seed=seed)
 
     @torch.no_grad()
     def sample(self, n: int, *, n_steps: int = 500, seed: int = 1) -> Tensor:
@@ -237,10 +253,12 @@ class Fitted:
         if (jumps := self.frame.jumps()) is not None:
             return self.columns(self.walk(jumps, n, n_steps=-(-n_steps // jumps.n_moves), seed=seed).v)
         path = Annealed(self.frame.base)
-        drawn = sample(self.model, path, n_chains=max(n, FEWEST_ANNEALED), n_steps=n_steps, seed=seed)
+        is_censored = self.frame.censoring is not UNCENSORED
+        source = self.model.freeze() if is_censored else self.model  # chains go on from latent values
+        drawn = sample(source, path, n_chains=max(n, FEWEST_ANNEALED), n_steps=n_steps, seed=seed)
         some = torch.randperm(len(drawn.v), generator=generator(seed, "some"))[:n]
         v0 = drawn.v[some.to(drawn.v.device)]
-        return self.columns(sample(self.model, Gibbs(), v0=v0, n_steps=PARTING, seed=seed).v)
+        return self.columns(sample(source, Gibbs(), v0=v0, n_steps=PARTING, seed=seed).v)
 
     @torch.no_grad()
     def walk(
@@ -302,7 +320,7 @@ class Fitted:
         if self.frame.censoring is not UNCENSORED:
             if (noise_var > 0).any():
                 raise ValueError("noise goes with columns that are not censored.")
-            found = self._impute_within(x, n_replicas or 1, **steps)
+            found = self._impute_within(x, n_replicas, **steps)
         elif isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
             found = impute_by_unit(
@@ -319,28 +337,29 @@ class Fitted:
         return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
 
     def _impute_within(
-        self, x: Tensor, n_replicas: int, *, n_steps: int, burn_in: int, n_chains: int, seed: int
+        self, x: Tensor, n_replicas: int | None, *, n_steps: int, burn_in: int, n_chains: int, seed: int
     ) -> Imputed:
         """`impute` of censored columns, from what chains would be measured as: at a limit where they lie beyond."""
-        energy, total, squares = self.model.freeze(), torch.zeros_like(x), torch.zeros_like(x)
-        known = self.frame.intervals(x)
-        missing = known.low.isnan()
+        if n_replicas is None:
+            n_replicas = 4 if self.model.n_visible <= FEW_UNITS else 1
+        energy, transform, mean, std = self.model.freeze(), self.frame.transform, x.clone(), torch.zeros_like(x)
+        known, missing = self.frame.intervals(x), transform.exactly(x).isnan()
         within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
-        size = max(1, CHUNK // n_chains)
-        for first in range(0, len(x), size):
-            part = slice(first, first + size)
-            each = Interval(*(end[part].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
+        for some in torch.split(missing.any(1).nonzero()[:, 0], max(1, CHUNK // n_chains)):
+            each = Interval(*(end[some].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
             given = Conditional.of(each)
             sampler = given if n_replicas == 1 else ParallelTempering(self.frame.base, n_replicas, sampler=given)
-            rng = Blocks(seed_of(seed, "impute", first), 1, device=energy.W.device)
+            rng = Blocks(seed_of(seed, "impute", int(some[0])), 1, device=energy.W.device)
+            total, squares = (torch.zeros(len(some), x.shape[1], dtype=torch.float64) for _ in range(2))
             v = sampler.noise(energy, len(each.low), rng)
             for t, chains, _ in walk(energy, sampler, sampler.start(energy, v, rng), n_steps, rng):
-                if t >= burn_in:
-                    drawn = self.columns(chains.v).view(-1, n_chains, x.shape[1])
-                    total[part] += drawn.mean(1)
-                    squares[part] += drawn.square().mean(1)
-        mean = total / (n_steps - burn_in)
-        return Imputed(mean, (squares / (n_steps - burn_in) - mean.square()).clamp_min(0).sqrt())
+                if t >= burn_in:  # less the mean, so that columns far from 0 keep their digits
+                    drawn = self.columns(chains.v).view(-1, n_chains, x.shape[1]) - transform.mean
+                    total += drawn.mean(1)
+                    squares += drawn.square().mean(1)
+            total, squares = total / (n_steps - burn_in), squares / (n_steps - burn_in)
+            mean[some], std[some] = total + transform.mean, (squares - total.square()).clamp_min(0).sqrt()
+        return Imputed(mean, std)
 
 
 def bits_per_dimension(score: Score, n_visible: int) -> Score:

@@ -27,6 +27,7 @@ from grbm.core.randomness import generator
 from grbm.data.frame import Frame
 from grbm.data.splitting import copies
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
+from grbm.evaluate.censored import FEWEST
 from grbm.evaluate.watching import Nats
 from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest, Progress
 from grbm.fitting.checks import (
@@ -46,6 +47,7 @@ from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
 from grbm.learning.objectives import Adaptation, Objective
 from grbm.learning.training import TrainState, train_step
 from grbm.model import GRBM
+from grbm.model.censoring import UNCENSORED
 from grbm.samplers import Gibbs, sample
 
 FLOATS = (np.float64, np.float32)
@@ -389,6 +391,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         fitted = self._fitted(np.float64)
         with torch.no_grad():
             visible = fitted.model.visible_mean(torch.tensor(H).double())
+            visible = fitted.frame.limits.mean(visible, fitted.model.var.sqrt())
         return self._array(fitted.columns(visible), H.dtype)
 
     def contrast_proba(self, X: Any) -> Array:
@@ -420,7 +423,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             raise ValueError(f"n_steps must be at least 1, got {n_steps}.")
         fitted, seed = self._here(), self._seed(random_state)
         with self._threads():
-            chains = sample(fitted.model, Gibbs(), v0=fitted.units(torch.tensor(X)), n_steps=n_steps, seed=seed)
+            v0 = fitted.latent(torch.tensor(X), seed)
+            chains = sample(fitted.model, Gibbs(), v0=v0, n_steps=n_steps, seed=seed)
         return self._array(fitted.columns(chains.v), X.dtype)
 
     # Missing and noisy data.
@@ -466,7 +470,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         X = self._validated(X)
         log_z = self.log_partition().value
-        log_p: Array = self._fitted(np.float64).log_prob(torch.tensor(X), log_z).numpy()
+        found = self._fitted(np.float64).estimate(torch.tensor(X), log_z)
+        if n_unsure := int((found.n_effective < FEWEST).sum()):
+            warn_user(
+                f"{n_unsure} of {len(X)} rows rest on few annealed chains, and may score some nats too low. At most 12 "
+                f"components are enumerated.",
+                ConvergenceWarning,
+            )
+        log_p: Array = found.log_p.numpy()
         if n_broken := int(np.isneginf(log_p).sum()):
             which = " or ".join(
                 k for k, found in (("constant", self.constant_), ("collinear", self.collinear_)) if found
@@ -540,7 +551,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             standardise = "whiten" if self.whiten else "none"
         asked: dict[str, Any] = {
             "standardise": standardise,
-            "censor": self.censor if isinstance(self.censor, str) else _limits(self.censor),
+            "censor": "none" if fitted else self.censor if isinstance(self.censor, str) else _limits(self.censor),
             "model.n_hidden": len(self.components_) if fitted else _unless_auto(self.n_components),
             "model.contrasts": _unless_auto(self.n_contrasts),
             "sampler.name": "gibbs" if self.n_replicas == 1 else None,
@@ -662,6 +673,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 f"n_contrasts is {self.n_contrasts} now, but {len(self.contrasts_)} are learned; set it back, or "
                 "fit anew."
             )
+        is_censored = self._frame().censoring is not UNCENSORED
+        if (self.censor == "none") is is_censored and self.censor != "auto":
+            raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
         self._see(X)
         recipe = self._recipe()
         model, average = (self._here().model for _ in range(2))
@@ -733,6 +747,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         frame = self._frame()
         unsure = 0 if frame.is_whitened else 10 / (n + 10) * frame.transform.scale.numpy() ** 2
         check_distance(array, np.asarray(mean), np.asarray(var + unsure))
+        low, high = (end.numpy() for end in frame.censoring)
+        if beyond := int(((array < low.astype(array.dtype)) | (array > high.astype(array.dtype))).sum()):
+            warn_user(f"{beyond} values lie beyond the limits, and count as at them.", UserWarning)
         return array
 
     def _array(self, x: torch.Tensor, dtype: Any = None) -> Array:

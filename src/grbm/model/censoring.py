@@ -4,6 +4,7 @@ x = clip(v, low, high) of a latent v that the machine describes (Tobit 1958). A 
 has a density; a value at a limit says that v lies at it or beyond, and has a probability.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -52,9 +53,19 @@ class Censoring(NamedTuple):
 
         With a ``width`` measurements are also rounded to multiples of it: inside the limits each is an interval.
         """
+        at_low = (x <= self.low) | (x == self.low.float().to(x))  # as float32 has it, where x is of such numbers
+        at_high = (x >= self.high) | (x == self.high.float().to(x))
         x = self.recorded(x)
         low, high = x - 0.5 * width, x + 0.5 * width
-        return Interval(torch.where(x <= self.low, -torch.inf, low), torch.where(x >= self.high, torch.inf, high))
+        return Interval(torch.where(at_low, -torch.inf, low), torch.where(at_high, torch.inf, high))
+
+    def mean(self, mean: Tensor, std: Tensor) -> Tensor:
+        """The mean of measurements of v ~ N(mean, std²), per unit: (..., N)."""
+        a, b = (self.low - mean) / std, (self.high - mean) / std
+        below, inside = torch.special.ndtr(a), torch.special.ndtr(b) - torch.special.ndtr(a)
+        density = (torch.exp(-0.5 * a.square()) - torch.exp(-0.5 * b.square())) / math.sqrt(2 * math.pi)
+        ends = below * self.low.nan_to_num(neginf=0.0) + torch.special.ndtr(-b) * self.high.nan_to_num(posinf=0.0)
+        return ends + inside * mean + density * std
 
     def mapped(self, coordinates: Callable[[Tensor], Tensor]) -> Self:
         """Limits in other ``coordinates``: a rising map of each unit by itself."""
@@ -74,8 +85,14 @@ class Uncensored(Censoring):
 
     __slots__ = ()
 
+    def __reduce__(self) -> str:
+        return "UNCENSORED"  # a copy is the one that there is
+
     def recorded(self, v: Tensor) -> Tensor:
         return v
+
+    def mean(self, mean: Tensor, std: Tensor) -> Tensor:
+        return mean
 
     def interval(self, x: Tensor, width: float = 0.0) -> Interval:
         return Interval(x - 0.5 * width, x + 0.5 * width) if width else Interval(x, x)

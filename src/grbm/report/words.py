@@ -138,7 +138,7 @@ def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         yield scores["log_z_verdict"] + doubt
     text = "Errors are standard errors, of the rows and of log Z together. The log-determinant of the standardisation "
     text += "is in it: log p(x) = -F(z) - log Z - sum log scale."
-    if censored:
+    if censored and bits:
         text = "Errors are standard errors, of the rows and of log Z together. A grey level has the probability of all "
         text += "values that are rounded to it, those beyond black and white among them: bits per dimension are those "
         text += "that the pixels themselves cost, with no noise added."

@@ -20,7 +20,7 @@ LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
 ABOVE_0 = (  # or None, where that is allowed
     *("model.n_hidden", "model.n_at_work", "model.contrasts", "model.anchor_var", "model.anchor_length"),
-    *("model.start_var", "train.latent_depth"),
+    *("model.start_var", "train.latent_depth", "train.latent_rounds"),
     *("dataset.n_points", "dataset.crop", "dataset.size", "dataset.white", "objective.n_steps", "objective.n_chains"),
     *("train.n_updates", "train.batch_size", "train.learning_rate", "train.min_var", "train.blocks", "train.patience"),
     *("train.clip_norm", "train.spectral_norm", "checkpoint.minutes", "checkpoint.updates", "checkpoint.keep"),

@@ -49,5 +49,6 @@ def impute_rows(
             torch.from_numpy(rows), noise_std, n_steps=n_steps, n_chains=n_chains, n_replicas=n_replicas, seed=seed
         )
     except ValueError as error:
-        raise UserError(f"--replicas {n_replicas}: {error}") from error
+        option = f"--noise-std {noise_std:g}" if run.model.censoring.n else f"--replicas {n_replicas}"
+        raise UserError(f"{option}: {error}") from error
     return found.mean.numpy(), found.std.numpy()

@@ -45,11 +45,10 @@ class ProgressBar:
     def start(self, data: Any, model: Any, update: int, n_updates: int) -> None:
         self.waiting.cancel()
         (n, N), self.n_updates = data.shape, n_updates
-        size = f"{n:,} rows of {N} visible units; {model.n_hidden} hidden units"
+        limited = f", {model.censoring.n} of them censored" if model.censoring.n else ""
+        size = f"{n:,} rows of {N} visible units{limited}; {model.n_hidden} hidden units"
         if model.contrasts.n > 1:
             size += f", at {model.contrasts.n} contrasts"
-        if model.censoring.n:
-            size += f", {model.censoring.n} of them censored"
         print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))
         self.started, self.first = time.perf_counter(), update
         self.task = self.bar.add_task("", total=self.n_updates, completed=update, note="")

@@ -174,6 +174,8 @@ def impute(
         raise ValueError(f"observed must be (n, {model.n_visible}), got shape {tuple(observed.shape)}.")
     if model.contrasts.n > 1:
         raise ValueError("Gaps in data of several contrasts are filled by grbm.fitting.impute.impute_columns.")
+    if model.censoring.n:
+        raise ValueError("Gaps in censored data are filled by grbm.fitting.density.Fitted.impute.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
     if n_replicas is None:

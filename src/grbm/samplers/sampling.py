@@ -147,6 +147,10 @@ def sample(
     given = v0.to(energy.W)
     if contrasts.n > 1 and sampler.conditions:
         raise ValueError("What was observed has a contrast that is not known: see grbm.fitting.impute.impute_columns.")
+    if censoring.n and sampler.conditions:
+        raise ValueError(
+            "Measurements of a censored model are intervals: give its energy, model.freeze(), and Conditional.of."
+        )
     v0 = contrasts.removed(given, energy.free_energy, rng) if n_chains is None else given
     stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]
     if keep_at is not None:

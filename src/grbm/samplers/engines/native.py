@@ -225,7 +225,7 @@ class Native(Engine):
             "log_q": memory.empty(C),
             "tile": memory.empty(C, PANEL),
         }
-        half = half_of(energy)
+        half = half_of(energy) if measured[3] is not None else 0
         if half:
             tensors["halves"] = memory.empty(-(-C // chunk), (chunk + 1) * (v_row + h_row) // 2)
         *parts, within = measured

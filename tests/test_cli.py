@@ -220,9 +220,15 @@ def test_what_was_asked_for_stays_where_a_table_is_wide_or_short(tmp_path):
     assert trained("again", "--config", str(tmp_path / "named"), "--resume").difference(named) is None
 
 
-def test_your_own_pictures_learn_as_mnist_does():
+def test_your_own_pictures_learn_as_mnist_does_but_for_limits():
+    """Limits are for pictures of black on which something stands; photographs have none."""
     own, mnist = (PRESETS[name].config for name in ("images", "mnist-small"))
-    assert replace(own, dataset=mnist.dataset, preset="mnist-small") == mnist
+    model, train = replace(mnist.model, start_var=1.0), replace(own.train, n_updates=mnist.train.n_updates)
+    dataset = replace(mnist.dataset, censor="none")
+    assert replace(own, dataset=dataset, preset="mnist-small") == replace(
+        mnist, dataset=dataset, model=model, train=train
+    )
+    assert (own.dataset.censor, mnist.dataset.censor) == ("none", "auto")
 
 
 def test_paper_samplers_by_name(tmp_path):

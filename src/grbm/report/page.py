@@ -107,6 +107,8 @@ def _head(run: Run, dataset: Dataset | None) -> str:
 def _units(run: Run) -> str:
     """How many visible units there are, and columns where data are whitened."""
     n, contrasts, seen = f"{run.model.n_visible:,} visible units", run.model.contrasts, ""
+    if run.model.censoring.n:
+        n += f", {run.model.censoring.n:,} of them censored"
     if contrasts.n > 1:
         low, high = (float(s.exp()) for s in (contrasts.log_scales.min(), contrasts.log_scales.max()))
         seen = f" at {contrasts.n} contrasts from {low:.2g} to {high:.2g}"

@@ -161,7 +161,7 @@ PRESETS: dict[str, Preset] = {
         "your own array, --data FILE.npy (or .npz, or a Hugging Face data set)",
         for_table(RunConfig(DatasetConfig("array")), USUAL, {}),
     ),
-    "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, **_CENSORED)),
+    "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, **_SPECTRAL)),
     "celeba-small": Preset("CelebA faces, 32 x 32, on two CPU cores", _faces(1000, **_SPECTRAL)),
     "celeba-medium": Preset(
         "CelebA faces, 32 x 32, by 4,000 hidden units; an hour on two CPU cores with matrix units and --precision fast",

@@ -4,7 +4,7 @@
     python -m benchmarks.defaults --only iris,equal-3 --seeds 3
     python -m benchmarks.defaults --table              # what has been measured so far
 
-Results go to ``--out`` (JSON lines), and what is there is not measured again. "before" are the defaults of version 0.1:
+Results go to ``--out`` (JSON lines), and what is there is not measured again. "before" has no whitening:
 standardised columns, 256 hidden units, 8 tempered replicas, whose log Z is annealed.
 """
 
@@ -174,7 +174,7 @@ def preset(table: Table, seed: int) -> dict[str, Any]:
 
 
 def before(table: Table, seed: int) -> dict[str, Any]:
-    """The defaults of version 0.1, behind a StandardScaler; a constant column is left out."""
+    """Fit 256 hidden units without whitening, behind a StandardScaler; a constant column is left out."""
     keep = table.train.std(0) > 0
     mean, std = table.train[:, keep].mean(0), table.train[:, keep].std(0)
     z, z_test = ((x[:, keep] - mean) / std for x in (table.train, table.test))

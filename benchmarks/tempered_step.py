@@ -2,7 +2,7 @@
 
     uv run python -m benchmarks.tempered_step
 
-Step by step is how version 0.1 walked: native moves, swaps in PyTorch. Whole updates of persistent contrastive
+Step by step means native moves, and swaps in PyTorch. Whole updates of persistent contrastive
 divergence with 8 replicas, in the settings of the preset isotropic and of the estimator at 64 columns without
 whitening. All threads; interleaved, medians.
 """

@@ -24,6 +24,8 @@ from grbm.fitting.density import Fitted
 from grbm.learning.training import latent_rows
 from grbm.model.censoring import UNCENSORED, Censoring, Interval
 from grbm.model.initialise import gaussian_
+from grbm.report.scores import score_rows
+from grbm.report.words import of_rows
 from grbm.samplers.engines import compiled
 from grbm.samplers.sampling import reference, run_chains
 from grbm.samplers.truncated import log_mass, log_ndtri, truncated_normal
@@ -450,6 +452,8 @@ def test_the_estimator_keeps_to_the_limits_it_learned_with():
     rbm = GaussianBernoulliRBM(4, n_iter=2, censor=(0, None), random_state=0, warm_start=True).fit(X)
     with pytest.warns(UserWarning, match="beyond the limits"):
         rbm.score_samples(X[:5] - 1)
+    with pytest.warns(UserWarning, match="beyond the limits"):
+        rbm.partial_fit(X[:50] - 1)
     rbm.set_params(censor="none")
     with pytest.raises(ValueError, match="censor"):
         rbm.fit(X)
@@ -540,6 +544,9 @@ def test_a_censored_run_from_training_to_evaluation(tmp_path, capsys):
     assert found["unsure_test"] == 0
     assert 0 < found["bits_per_dimension_test"] < math.log2(17)
     assert main(["encode", str(out), "test"]) == 0
+    darker = torch.from_numpy(np.load(out / "samples" / "samples.npy").reshape(64, 64)[:20]).double() - 0.5
+    text = "\n".join(of_rows(score_rows(run, darker, "darker.npy", run.load_data(), ais_steps=50, ais_chains=20)))
+    assert "beyond the limits" in text.replace("\n ", "")
     assert main(["export", str(out), str(tmp_path / "own")]) == 0
     assert GRBM.from_pretrained(tmp_path / "own").censoring.n == 64
     assert main(["export", str(out), str(tmp_path / "own.pt2")]) == 2

@@ -2,9 +2,9 @@
 Values below a detection limit
 ==============================
 
-A laboratory reports 0.5 wherever a concentration is 0.5 or less. Many tables have such limits: rainfall that is 0, scores
-at the top of a scale, black pixels. A model that takes the reported values for the true ones learns the wrong means,
-widths and correlations. This tutorial shows how to tell the model about a limit.
+A laboratory reports 0.5 wherever a concentration is 0.5 or less. Many tables have such limits: rainfall that is 0,
+scores at the top of a scale, black pixels. A model that takes the reported values for the true ones learns the wrong
+means, widths and correlations. This tutorial shows how to tell the model about a limit.
 """
 
 import matplotlib.pyplot as plt

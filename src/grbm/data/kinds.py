@@ -10,8 +10,12 @@ from pathlib import Path, PurePath
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")  # of pictures
 TEXT = {".csv": "a CSV file", ".tsv": "a TSV file", ".txt": "a text file", ".dat": "a text file"}
-TORCH = ("a PyTorch file, which is never unpickled here", "torch", "torch.load(FILE).numpy()")
-PICKLE = ("a pickle, which is never read here", "pickle", 'numpy.asarray(pickle.load(open(FILE, "rb")), float)')
+TORCH = ("a PyTorch file, which is never unpickled here", "torch", "torch.load(FILE, weights_only=True).numpy()")
+PICKLE = (
+    "a pickle, which can run any code when it is read and is never read here",
+    "pickle",
+    'numpy.asarray(pickle.load(open(FILE, "rb")), float)',
+)
 READ = {  # by suffix: what a file is, what is imported to read it, and the array in it
     **dict.fromkeys((".pt", ".pth", ".ckpt"), TORCH),
     **dict.fromkeys((".pkl", ".pickle"), PICKLE),

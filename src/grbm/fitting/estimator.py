@@ -676,6 +676,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         is_censored = self._frame().censoring is not UNCENSORED
         if (self.censor == "none") is is_censored and self.censor != "auto":
             raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
+        self._warn_beyond(X)
         self._see(X)
         recipe = self._recipe()
         model, average = (self._here().model for _ in range(2))
@@ -747,10 +748,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         frame = self._frame()
         unsure = 0 if frame.is_whitened else 10 / (n + 10) * frame.transform.scale.numpy() ** 2
         check_distance(array, np.asarray(mean), np.asarray(var + unsure))
-        low, high = (end.numpy() for end in frame.censoring)
-        if beyond := int(((array < low.astype(array.dtype)) | (array > high.astype(array.dtype))).sum()):
-            warn_user(f"{beyond} values lie beyond the limits, and count as at them.", UserWarning)
+        self._warn_beyond(array)
         return array
+
+    def _warn_beyond(self, X: Array) -> None:
+        """Warn of values beyond the limits, which are treated as at them."""
+        low, high = (end.numpy().astype(X.dtype) for end in self._frame().censoring)
+        if beyond := int(((low > X) | (high < X)).sum()):
+            warn_user(f"{beyond} values lie beyond the limits, and count as at them.", UserWarning)
 
     def _array(self, x: torch.Tensor, dtype: Any = None) -> Array:
         """Rows of features in the dtype of those learned from."""

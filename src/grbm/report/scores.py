@@ -9,7 +9,7 @@ import torch
 from grbm.core.streams import plain
 from grbm.core.typed import is_kind, read_json
 from grbm.data.loading import Dataset
-from grbm.data.tables import Table
+from grbm.data.tables import Table, spread
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.fitting.density import bits_per_dimension
 from grbm.report.beside import as_json, comparisons, plane_grid
@@ -107,6 +107,8 @@ def score_rows(
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}
     if run.model.censoring.n:
         found |= {"censored": run.model.censoring.n, "unsure": score.n_unsure}
+        some, limits = rows[spread(len(rows), 10_000)].double(), run.frame.censoring
+        found["beyond"] = int(((some < limits.low.float()) | (some > limits.high.float())).sum())
     found |= {"log_likelihood": score.mean if score.n_rows else None, "log_likelihood_error": score.error}
     found |= {"log_z": known.log_z, "log_z_error": known.error, "log_z_method": known.method}
     return found | ({} if known.found is None else {"log_z_converged": known.found.converged})

@@ -77,6 +77,8 @@ def at_limits(scores: dict[str, Any]) -> Iterator[str]:
     text += "probability of lying there or beyond."
     if n := max(scores.get(f"scored_{name}", 0) for name in ("train", "test")):
         text += f" Scored are at most {n:,} rows of each part, evenly spaced."
+    if scores.get("beyond"):
+        text += f" {scores['beyond']:,} values lie beyond the limits, and count as at them."
     unsure = sum(scores.get(name, 0) for name in ("unsure", "unsure_train", "unsure_test"))
     if unsure:
         text += f" The annealed weights of {unsure:,} rows rest on fewer than 3 chains: their mean may be nats too low."

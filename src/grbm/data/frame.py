@@ -47,12 +47,12 @@ class Frame:
         return self.censoring.mapped(lambda limit: self.transform.exactly(limit[None])[0])
 
     def intervals(self, x: Tensor, width: float = 0.0) -> Interval:
-        """Where the latent values of rows x (n, N) lie, in units (n, K), float64 (`Censoring.interval`)."""
+        """Intervals of the latent values of rows x (n, N), in units (n, K), float64 (`Censoring.interval`)."""
         ends = self.censoring.interval(x.double(), width)
         return Interval(*(self.transform.exactly(end) for end in ends))
 
     def columns(self, z: Tensor) -> Tensor:
-        """Rows z (n, K) of units as rows (n, N) of the data, float64: at a limit what lies beyond it, and no rounding.
+        """Transform rows z (n, K) of units to rows (n, N) of the data, float64, cut at the limits.
 
         A unit that is at its limit in float32 gives exactly the limit.
         """

@@ -15,7 +15,7 @@ from grbm.core.errors import UserError
 
 
 class Interval(NamedTuple):
-    """Where latent values lie, (..., N) each: between two numbers, which are equal where the value is known."""
+    """Intervals of latent values, (..., N) each; both ends are equal where the value is known."""
 
     low: Tensor
     high: Tensor
@@ -49,7 +49,7 @@ class Censoring(NamedTuple):
         return torch.minimum(torch.maximum(v, self.low), self.high)
 
     def interval(self, x: Tensor, width: float = 0.0) -> Interval:
-        """Where the latent values of measurements x (..., N) lie. A value outside its limits counts as at them.
+        """Intervals of the latent values of measurements x (..., N). A value beyond a limit counts as at it.
 
         With a ``width`` measurements are also rounded to multiples of it: inside the limits each is an interval.
         """

@@ -70,7 +70,7 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def at_limits(scores: dict[str, Any]) -> Iterator[str]:
-    """What likelihoods of censored columns are of, and how sure they are."""
+    """Explain log-likelihoods of censored columns, and warn of uncertain ones."""
     if "censored" not in scores:
         return
     text = f"{scores['censored']:,} columns are censored: a value inside the limits has a density, one at a limit the "

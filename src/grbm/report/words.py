@@ -138,12 +138,12 @@ def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
     if "log_z_verdict" in scores:
         doubt = "" if scores["log_z_converged"] else " Do not use these likelihoods: raise --ais-steps or --ais-chains."
         yield scores["log_z_verdict"] + doubt
-    text = "Errors are standard errors, of the rows and of log Z together. The log-determinant of the standardisation "
-    text += "is in it: log p(x) = -F(z) - log Z - sum log scale."
+    text = "Errors are standard errors, of the rows and of log Z together."
+    if not censored:
+        text += " The log-determinant of the standardisation is in it: log p(x) = -F(z) - log Z - sum log scale."
     if censored and bits:
-        text = "Errors are standard errors, of the rows and of log Z together. A grey level has the probability of all "
-        text += "values that are rounded to it, those beyond black and white among them: bits per dimension are those "
-        text += "that the pixels themselves cost, with no noise added."
+        text += " A grey level has the probability of all values that are rounded to it, those beyond black and white "
+        text += "among them: bits per dimension are those that the pixels themselves cost, with no noise added."
     elif bits:
         text += (
             " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has uniform "

@@ -48,8 +48,16 @@ class Frame:
 
     def intervals(self, x: Tensor, width: float = 0.0) -> Interval:
         """Intervals of the latent values of rows x (n, N), in units (n, K), float64 (`Censoring.interval`)."""
-        ends = self.censoring.interval(x.double(), width)
-        return Interval(*(self.transform.exactly(end) for end in ends))
+        low, high = self.censoring.interval(x.double(), width)
+        z = self.transform.exactly(low)
+        return Interval(z, z if high is low else self.transform.exactly(high))
+
+    def log_det(self, within: Interval) -> Tensor | float:
+        """log |dz/dx| of the columns that are known, of rows that are intervals of units (n, K)."""
+        if not within.is_open.any():
+            return self.transform.log_det
+        scale = self.transform.scale[self.transform.kept]  # intervals go with units that are columns
+        return -((~within.is_open).double() @ scale.log())
 
     def columns(self, z: Tensor) -> Tensor:
         """Transform rows z (n, K) of units to rows (n, N) of the data, float64, cut at the limits.

@@ -1,17 +1,20 @@
-"""log p of measurements that are intervals: rows of censored units, or rounded, by annealed importance sampling.
+"""log p of measurements that are intervals, such as values at a limit; their hidden units and latent values.
 
-p(x) = Z_x/Z, where Z_x is the mass of e^(−E(v, h)) with v in the intervals of x. It is annealed as Z is, from the base
-to the model, with every draw of v | h truncated to the intervals: each row has chains and weights of its own.
+Where all values are known, p is that of the model, and of few hidden units the probability of intervals is enumerated.
+Else p(x) = Z_x/Z, where Z_x is the mass of e^(−E(v, h)) with v in the intervals of x. It is annealed as Z is, from the
+base to the model, with every draw of v | h truncated to the intervals: each row has chains and weights of its own.
 """
 
+import copy
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from grbm.core.randomness import Blocks, generator, seed_of, uniform
+from grbm.evaluate import exact
 from grbm.evaluate.ais import schedule
 from grbm.model import GRBM, Base
 from grbm.model.censoring import Interval
@@ -20,26 +23,41 @@ from grbm.samplers.truncated import log_mass, truncated_normal
 
 CHAINS_AT_ONCE = 2048
 FEWEST = 3.0  # Fewest chains that the weights of a row may rest on.
+ENUMERATED = 12  # Most hidden units of which all states are enumerated.
+CODED = 500  # Rows of which hidden states are enumerated at a time.
 
 
-class Annealed(NamedTuple):
-    """Estimates of log p of rows (n,), float64. Their mean is at most log p, and comes near it with many chains."""
+class Estimate(NamedTuple):
+    """log p of rows (n,), float64. The mean of an estimate is at most log p, and comes near it with many chains."""
 
     log_p: Tensor
-    error: Tensor  # standard errors
-    n_effective: Tensor  # chains that the weights of each row rest on
+    error: Tensor  # standard errors; 0 where exact
+    n_effective: Tensor  # chains that the weights of each row rest on; infinite where exact
+
+    @classmethod
+    def exact(cls, log_p: Tensor) -> Self:
+        """What was not estimated."""
+        return cls(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
 
 
 @torch.no_grad()
 def log_prob(
-    model: GRBM, within: Interval, log_z: float, *, base: Base, n_steps: int = 500, n_chains: int = 16, seed: int = 0
-) -> Annealed:
+    model: GRBM,
+    within: Interval,
+    log_z: float,
+    *,
+    base: Base,
+    n_steps: int = 500,
+    n_chains: int = 16,
+    n_enumerated: int = ENUMERATED,
+    seed: int = 0,
+) -> Estimate:
     """Estimate log p of intervals of v (n, N), a density where v is known; of a machine with this ``log_z``.
 
     Parameters
     ----------
     model : GRBM
-        Of unit contrast.
+        Of unit contrast where values are not known.
     within : Interval
         (n, N) each.
     log_z : float
@@ -48,20 +66,40 @@ def log_prob(
         Where β = 0.
     n_steps, n_chains : int
         Temperatures, and chains for each row.
+    n_enumerated : int
+        Maximum number of hidden units for which p is enumerated.
     """
+    if not within.is_open.any():
+        exactly = model if model.W.dtype == torch.float64 else copy.deepcopy(model).double()
+        return Estimate.exact(exactly.log_prob(within.low.to(exactly.W), log_z).cpu())
+    if model.n_hidden <= n_enumerated:
+        return Estimate.exact(exact.log_prob_within(model, within).cpu())
     found = list(_annealed(model, within, base, n_steps, n_chains, seed))
     parts = [(start + log_weight.logsumexp(1) - math.log(n_chains), log_weight) for start, log_weight, _ in found]
     log_p, log_weight = (torch.cat(x).cpu() for x in zip(*parts, strict=True))
     n_effective = torch.exp(2 * log_weight.logsumexp(1) - (2 * log_weight).logsumexp(1))
     error = ((n_chains / n_effective - 1).clamp_min(0) / n_chains).sqrt()
-    return Annealed(log_p - log_z, error, n_effective)
+    return Estimate(log_p - log_z, error, n_effective)
 
 
 @torch.no_grad()
 def hidden(
-    model: GRBM, within: Interval, *, base: Base, n_steps: int = 100, n_chains: int = 8, seed: int = 0
+    model: GRBM,
+    within: Interval,
+    *,
+    base: Base,
+    n_steps: int = 100,
+    n_chains: int = 8,
+    n_enumerated: int = ENUMERATED,
+    seed: int = 0,
 ) -> Tensor:
-    """Estimate p(h = 1 | v in its intervals), (n, M): the weighted mean over annealed chains, as in `log_prob`."""
+    """Estimate p(h = 1 | v in its intervals), (n, M), on the CPU: a weighted mean over annealed chains at most."""
+    if not within.is_open.any():
+        codes: Tensor = model(within.low.to(model.W))
+        return codes.cpu()
+    if model.n_hidden <= n_enumerated:
+        parts = zip(*(torch.split(end, CODED) for end in within), strict=True)
+        return torch.cat([exact.hidden_within(model, Interval(*part)) for part in parts]).float().cpu()
     energy, found = model.freeze(), [torch.empty(0, model.n_hidden)]
     for _, log_weight, v in _annealed(model, within, base, n_steps, n_chains, seed):
         h = energy.hidden_logits(v).sigmoid().view(*log_weight.shape, -1)
@@ -74,6 +112,8 @@ def latent(
     model: GRBM, within: Interval, *, base: Base, n_steps: int = 100, n_chains: int = 8, seed: int = 0
 ) -> Tensor:
     """Draw v (n, N) in its intervals, given them: of each row's annealed chains one, by its weight."""
+    if not within.is_open.any():
+        return within.low.to(model.W)
     found = [torch.empty(0, model.n_visible)]
     for first, (_, log_weight, v) in enumerate(_annealed(model, within, base, n_steps, n_chains, seed)):
         chosen = torch.multinomial(log_weight.softmax(1).cpu(), 1, generator=generator(seed, "chosen", first))

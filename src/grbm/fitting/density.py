@@ -16,23 +16,19 @@ from grbm.data.tables import Table, spread
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import ais, censored, exact
 from grbm.evaluate.watching import log_z_of
-from grbm.fitting.impute import impute_columns
+from grbm.fitting.impute import impute_censored, impute_columns
 from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED, Interval
 from grbm.model.reference import Reference
-from grbm.samplers import Annealed, Chains, Gibbs, ParallelTempering, Sampler, sample, walk
-from grbm.samplers.conditional import Conditional, Imputed
+from grbm.samplers import Annealed, Chains, Gibbs, Sampler, sample
+from grbm.samplers.conditional import Imputed
 from grbm.samplers.conditional import impute as impute_by_unit
 
 DRAWS = 20  # Draws of the reference for each chain that AIS would have.
 PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
 CHUNK = 8192  # Rows scored at a time.
-ENUMERATED = 12  # Most hidden units of which rows of censored columns are enumerated.
 LARGEST_SUM = 50_000_000  # Numbers that a mean over enumerated rows takes, beyond the fewest rows.
-ANNEALED = 500, 16  # Temperatures, and chains, for each row of censored columns.
-MOST_ANNEALED = 200  # Maximum number of such rows, evenly spaced, that a mean is taken of.
-CODED = 500  # Censored rows of which hidden states are enumerated at a time.
-FEW_UNITS = 20  # Most visible units of which gaps are filled by tempered chains by default.
+MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a mean is taken of.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
 
 
@@ -131,37 +127,16 @@ class Fitted:
         return self.estimate(x, log_z).log_p
 
     @torch.no_grad()
-    def estimate(self, x: Tensor, log_z: float) -> censored.Annealed:
+    def estimate(self, x: Tensor, log_z: float) -> censored.Estimate:
         """`log_prob` of rows x (n, N), with standard errors and effective numbers of chains where it is estimated."""
         broken = self.frame.transform.breaks(x.cpu()).any(1)
-        if self.frame.censoring is not UNCENSORED:
-            found = self._log_prob_within(self.frame.intervals(x.cpu()), log_z)
-        else:
-            log_p = self.to(torch.float64)._log_prob(x, log_z)
-            found = censored.Annealed(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
+        found = self._log_prob(self.frame.intervals(x.cpu()), log_z)
         return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
 
-    @torch.no_grad()
-    def _log_prob(self, x: Tensor, log_z: float) -> Tensor:
-        """`log_prob` in the model's dtype, of rows that contradict nothing."""
-        return self.model.log_prob(self.units(x), log_z).cpu() + self.frame.transform.log_det
-
-    def _log_prob_within(self, within: Interval, log_z: float, seed: int = 0) -> censored.Annealed:
-        """log p of rows that are intervals of units (n, K), a density of columns where they are known: exact if it can.
-
-        It takes `ANNEALED` temperatures and chains where hidden states are too many to enumerate.
-        """
-        transform = self.frame.transform
-        assert isinstance(transform, Elementwise)
-        log_scale = (~within.is_open).double() @ transform.scale[transform.columns].log()
-        if self.model.n_hidden <= ENUMERATED:
-            log_p = exact.log_prob_within(self.model, within).cpu()
-            found = censored.Annealed(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
-        else:
-            n_steps, n_chains = ANNEALED
-            how: dict[str, Any] = {"base": self.frame.base, "n_steps": n_steps, "n_chains": n_chains, "seed": seed}
-            found = censored.log_prob(self.model, within, log_z, **how)
-        return found._replace(log_p=found.log_p - log_scale)
+    def _log_prob(self, within: Interval, log_z: float, seed: int = 0) -> censored.Estimate:
+        """log p of rows that are intervals of units (n, K), a density of columns where they are known."""
+        found = censored.log_prob(self.model, within, log_z, base=self.frame.base, seed=seed)
+        return found._replace(log_p=found.log_p + self.frame.log_det(within))
 
     def log_likelihood(
         self, rows: Table, log_z: float, log_z_error: float = 0.0, *, levels: int | None = None, seed: int = 0
@@ -182,42 +157,31 @@ class Fitted:
         seed : int
             Of u.
         """
-        if self.frame.censoring is not UNCENSORED:
-            return self._log_likelihood_within(rows, log_z, log_z_error, levels, seed)
-        exactly, transform = self.to(torch.float64), self.frame.transform
-        unit = 0.0 if levels is None else int(transform.kept.sum()) * math.log(levels - 1)
-        rng, found = generator(seed, "dequantisation"), []
-        for first in range(0, len(rows), CHUNK):
-            x = rows[first : first + CHUNK].double()
-            x = x[~transform.breaks(x).any(1)]
-            if levels is not None:
-                x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
-            found.append(exactly._log_prob(x, log_z) - unit)
-        log_p = torch.cat(found) if found else torch.empty(0)
-        n = len(log_p)
-        if n == 0:
-            return Score(-math.inf, 0.0, 0, len(rows))
-        error = float(log_p.std()) / math.sqrt(n) if n > 1 else 0.0
-        return Score(float(log_p.mean()), math.hypot(error, log_z_error), n, len(rows) - n)
-
-    @torch.no_grad()
-    def _log_likelihood_within(
-        self, rows: Table, log_z: float, log_z_error: float, levels: int | None, seed: int
-    ) -> Score:
-        """`log_likelihood` of censored columns: of `MOST_ANNEALED` rows, or more where few states are enumerated."""
-        most = MOST_ANNEALED
-        if self.model.n_hidden <= ENUMERATED:
-            most = max(most, LARGEST_SUM // (self.model.n_visible << self.model.n_hidden))
-        x = rows[spread(len(rows), most)].double()
-        x = x[~self.frame.transform.breaks(x).any(1)]
-        n = len(x)
-        if n == 0:
-            return Score(-math.inf, 0.0, 0, len(rows))
+        transform, is_censored = self.frame.transform, self.frame.censoring is not UNCENSORED
         width = 0.0 if levels is None else 1 / (levels - 1)
-        found = self._log_prob_within(self.frame.intervals(x, width), log_z, seed)
-        error = float(found.log_p.std()) / math.sqrt(n) if n > 1 else 0.0
-        n_unsure = int((found.n_effective < censored.FEWEST).sum())
-        return Score(float(found.log_p.mean()), math.hypot(error, log_z_error), n, min(most, len(rows)) - n, n_unsure)
+        unit = 0.0 if levels is None or is_censored else int(transform.kept.sum()) * math.log(levels - 1)
+        numbers = spread(len(rows), self._most_scored if is_censored else len(rows))
+        rng, found = generator(seed, "dequantisation"), []
+        for some in torch.split(numbers, CHUNK):
+            x = rows[some].double()
+            x = x[~transform.breaks(x).any(1)]
+            if levels is not None and not is_censored:
+                x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
+            found.append(self._log_prob(self.frame.intervals(x, width if is_censored else 0.0), log_z, seed))
+        log_p, n_effective = (torch.cat([getattr(part, name) for part in found]) for name in ("log_p", "n_effective"))
+        log_p, n = log_p - unit, len(log_p)
+        if n == 0:
+            return Score(-math.inf, 0.0, 0, len(numbers))
+        error = float(log_p.std()) / math.sqrt(n) if n > 1 else 0.0
+        n_unsure = int((n_effective < censored.FEWEST).sum())
+        return Score(float(log_p.mean()), math.hypot(error, log_z_error), n, len(numbers) - n, n_unsure)
+
+    @property
+    def _most_scored(self) -> int:
+        """Maximum number of censored rows that a mean is taken of: more where few states are enumerated."""
+        if self.model.n_hidden > censored.ENUMERATED:
+            return MOST_ANNEALED
+        return max(MOST_ANNEALED, LARGEST_SUM // (self.model.n_visible << self.model.n_hidden))
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
@@ -226,21 +190,11 @@ class Fitted:
         Of censored columns they are means over the latent values beyond the limits: by enumeration of few hidden units,
         else over annealed chains.
         """
-        if self.frame.censoring is UNCENSORED:
-            codes: Tensor = self.model(self.units(x))
-            return codes.cpu()
-        within = self.frame.intervals(x.cpu())
-        if self.model.n_hidden <= ENUMERATED:
-            parts = zip(*(torch.split(end, CODED) for end in within), strict=True)
-            found = [exact.hidden_within(self.model, Interval(*part)) for part in parts if len(part[0])]
-            return torch.cat([*found, torch.empty(0, self.model.n_hidden)]).float().cpu()
-        return censored.hidden(self.model, within, base=self.frame.base)
+        return censored.hidden(self.model, self.frame.intervals(x.cpu()), base=self.frame.base)
 
     @torch.no_grad()
     def latent(self, x: Tensor, seed: int = 0) -> Tensor:
         """Latent values (n, K) of rows x (n, N), in units: drawn where x is at a limit, else x itself."""
-        if self.frame.censoring is UNCENSORED:
-            return self.units(x)
         return censored.latent(self.model, self.frame.intervals(x.cpu()), base=self.frame.base, seed=seed)
 
     @torch.no_grad()
@@ -320,7 +274,7 @@ class Fitted:
         if self.frame.censoring is not UNCENSORED:
             if (noise_var > 0).any():
                 raise ValueError("noise goes with columns that are not censored.")
-            found = self._impute_within(x, n_replicas, **steps)
+            found = impute_censored(self.model, self.frame, x, n_replicas=n_replicas, **steps)
         elif isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
             found = impute_by_unit(
@@ -335,31 +289,6 @@ class Fitted:
             found = impute_columns(self.model, transform, reference, x, noise_var, **steps)
         known = ~x.isnan() & (noise_var == 0)
         return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
-
-    def _impute_within(
-        self, x: Tensor, n_replicas: int | None, *, n_steps: int, burn_in: int, n_chains: int, seed: int
-    ) -> Imputed:
-        """`impute` of censored columns, from what chains would be measured as: at a limit where they lie beyond."""
-        if n_replicas is None:
-            n_replicas = 4 if self.model.n_visible <= FEW_UNITS else 1
-        energy, transform, mean, std = self.model.freeze(), self.frame.transform, x.clone(), torch.zeros_like(x)
-        known, missing = self.frame.intervals(x), transform.exactly(x).isnan()
-        within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
-        for some in torch.split(missing.any(1).nonzero()[:, 0], max(1, CHUNK // n_chains)):
-            each = Interval(*(end[some].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
-            given = Conditional.of(each)
-            sampler = given if n_replicas == 1 else ParallelTempering(self.frame.base, n_replicas, sampler=given)
-            rng = Blocks(seed_of(seed, "impute", int(some[0])), 1, device=energy.W.device)
-            total, squares = (torch.zeros(len(some), x.shape[1], dtype=torch.float64) for _ in range(2))
-            v = sampler.noise(energy, len(each.low), rng)
-            for t, chains, _ in walk(energy, sampler, sampler.start(energy, v, rng), n_steps, rng):
-                if t >= burn_in:  # less the mean, so that columns far from 0 keep their digits
-                    drawn = self.columns(chains.v).view(-1, n_chains, x.shape[1]) - transform.mean
-                    total += drawn.mean(1)
-                    squares += drawn.square().mean(1)
-            total, squares = total / (n_steps - burn_in), squares / (n_steps - burn_in)
-            mean[some], std[some] = total + transform.mean, (squares - total.square()).clamp_min(0).sqrt()
-        return Imputed(mean, std)
 
 
 def bits_per_dimension(score: Score, n_visible: int) -> Score:

@@ -1,11 +1,11 @@
-"""Imputation where the machine works in whitened coordinates: gaps and noise are of the columns, not of its units.
+"""Imputation of columns that are not the model's units as they are: whitened, of several contrasts, or censored.
 
-With x = c + z A and z | h ~ N(m, D), measurements y of some columns, with noise of variance R, leave z | h, y Gaussian:
-z = z₀ + G (y − c − z₀ A − e), z₀ ~ N(m, D), e ~ N(0, R), G = D Aᵀ(A Dᵀ A + R)⁻¹ (Matheron's rule; in rows, as vectors
-are here). Chains jump between the ways to fill a gap by draws of the reference under the same measurements: there too
-log A = F(v) − F(v') + log q(v) − log q(v'), since what was measured counts alike for both. Where the machine stands at
-several contrasts (`grbm.model.contrasts`), chains are of unit contrast, see the measurements so, and draw k from p(k |
-x) and with each proposal.
+In whitened coordinates gaps and noise are of the columns. With x = c + z A and z | h ~ N(m, D), measurements y of some
+columns, with noise of variance R, leave z | h, y Gaussian: z = z₀ + G (y − c − z₀ A − e), z₀ ~ N(m, D), e ~ N(0, R),
+G = D Aᵀ(A Dᵀ A + R)⁻¹ (Matheron's rule; in rows, as vectors are here). Chains jump between the ways to fill a gap by
+draws of the reference under the same measurements: there too log A = F(v) − F(v') + log q(v) − log q(v'), since the
+measurements count alike for both. A model of several contrasts (`grbm.model.contrasts`) has chains of unit contrast,
+which see the measurements so, and draw k from p(k | x) and with each proposal.
 """
 
 import copy
@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from grbm.core.randomness import Blocks, normal, seed_of, uniform
+from grbm.data.frame import Frame
 from grbm.data.transforms import Transform
 from grbm.model import GRBM
+from grbm.model.censoring import Interval
 from grbm.model.reference import Reference
-from grbm.samplers.conditional import Imputed
+from grbm.samplers import ParallelTempering, walk
+from grbm.samplers.conditional import CHUNK, Conditional, Imputed, replicas_of
 from grbm.samplers.updates import accept, hidden_update
 
 NUMBERS = 1 << 24  # of the largest tensor
@@ -195,3 +198,40 @@ def _rank(A: Tensor, exact: Tensor) -> Tensor:
     patterns, which = torch.unique(exact, dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
     ranks: Tensor = torch.linalg.matrix_rank(A * patterns[:, None], rtol=1e-8)[which]
     return ranks
+
+
+@torch.no_grad()
+def impute_censored(
+    model: GRBM,
+    frame: Frame,
+    x: Tensor,
+    *,
+    n_steps: int = 200,
+    burn_in: int = 50,
+    n_chains: int = 4,
+    n_replicas: int | None = None,
+    seed: int = 0,
+) -> Imputed:
+    """Mean and deviation of the columns x (n, N) of a censored model given those that are not NaN.
+
+    They are of measurements, which stop at the limits. Parameters are those of `grbm.impute`.
+    """
+    energy, transform, mean, std = model.freeze(), frame.transform, x.clone(), torch.zeros_like(x)
+    n_replicas = replicas_of(model) if n_replicas is None else n_replicas
+    known, missing = frame.intervals(x), transform.exactly(x).isnan()
+    within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
+    for some in torch.split(missing.any(1).nonzero()[:, 0], max(1, CHUNK // n_chains)):
+        each = Interval(*(end[some].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
+        given = Conditional.of(each)
+        sampler = given if n_replicas == 1 else ParallelTempering(frame.base, n_replicas, sampler=given)
+        rng = Blocks(seed_of(seed, "impute", int(some[0])), 1, device=energy.W.device)
+        total, squares = (torch.zeros(len(some), x.shape[1], dtype=torch.float64) for _ in range(2))
+        v = sampler.noise(energy, len(each.low), rng)
+        for t, chains, _ in walk(energy, sampler, sampler.start(energy, v, rng), n_steps, rng):
+            if t >= burn_in:  # less the mean, so that columns far from 0 keep their digits
+                drawn = frame.columns(chains.v.detach().cpu()).view(-1, n_chains, x.shape[1]) - transform.mean
+                total += drawn.mean(1)
+                squares += drawn.square().mean(1)
+        total, squares = total / (n_steps - burn_in), squares / (n_steps - burn_in)
+        mean[some], std[some] = total + transform.mean, (squares - total.square()).clamp_min(0).sqrt()
+    return Imputed(mean, std)

@@ -178,8 +178,7 @@ def impute(
         raise ValueError("Gaps in censored data are filled by grbm.fitting.density.Fitted.impute.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
-    if n_replicas is None:
-        n_replicas = 4 if model.n_visible <= 20 else 1
+    n_replicas = replicas_of(model) if n_replicas is None else n_replicas
     if not 0 <= burn_in < n_steps or n_chains < 1 or n_replicas < 1:
         raise ValueError(
             f"Need 0 <= burn_in < n_steps, n_chains >= 1 and n_replicas >= 1, got {burn_in}, {n_steps}, {n_chains} and "
@@ -201,6 +200,11 @@ def impute(
         rng = Blocks(seed_of(seed, "impute", first), 1, device=energy.W.device)
         mean[here], std[here] = _moments(energy, given, sampler, n_steps, burn_in, n_chains, rng)
     return Imputed(mean, std)
+
+
+def replicas_of(model: GRBM) -> int:
+    """Default number of replicas of chains that fill gaps: in many dimensions so few hardly swap."""
+    return 4 if model.n_visible <= 20 else 1
 
 
 def _moments(

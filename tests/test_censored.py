@@ -171,6 +171,18 @@ def test_annealed_likelihood_is_that_of_enumeration():
     assert abs(float(z.mean())) < 4 / math.sqrt(len(z))
 
 
+def test_few_chains_are_enough_where_a_row_has_many_intervals():
+    """Sixty-four rounded values, half of them at a limit: weights of paths that begin near the row hardly vary."""
+    model = random_model(64, 14, 3)
+    model.censoring = Censoring(torch.zeros(64).double(), torch.full((64,), INF).double())
+    x, _ = exact.sample(model, 12, seed=2)
+    within = model.censoring.interval((x / 0.1).round() * 0.1, width=0.1)
+    base = Base(torch.zeros(64).double(), 2 * torch.ones(64).double())
+    found = censored.log_prob(model, within, exact.log_z(model), base=base)
+    assert (found.n_effective > 8).all()
+    assert (found.log_p - exact.log_prob_within(model, within)).abs().max() < 0.5
+
+
 # Chains and gradients.
 
 

@@ -1,13 +1,19 @@
 """log p of measurements that are intervals, such as values at a limit; their hidden units and latent values.
 
 Where all values are known, p is that of the model, and of few hidden units the probability of intervals is enumerated.
-Else p(x) = Z_x/Z, where Z_x is the mass of e^(−E(v, h)) with v in the intervals of x. It is annealed as Z is, from the
-base to the model, with every draw of v | h truncated to the intervals: each row has chains and weights of its own.
+Else p(x) = Z_x/Z, where Z_x is the mass of e^(−E(v, h)) with v in the intervals of x. Z_x is estimated by annealed
+importance sampling (Neal 2001), with a path for each row from independent units to the model,
+
+    f_β(v, h) = exp(−½ Σ (v − m_β)²/σ² + h·((1 − β) logit p + β (b + Wᵀ v/σ²))),  m_β = (1 − β)(μ + W p) + β μ,
+
+v in the intervals, which is unbiased whatever p is. The closer p is to p(h | x), the less the weights vary. A few
+chains that are annealed from the base, as Z is, find it: there v is wide enough to reach modes that are far apart.
 """
 
 import copy
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 import torch
@@ -15,16 +21,18 @@ from torch import Tensor
 
 from grbm.core.randomness import Blocks, generator, seed_of, uniform
 from grbm.evaluate import exact
-from grbm.evaluate.ais import schedule
-from grbm.model import GRBM, Base
+from grbm.model import GRBM, Base, Energy, base_for, softplus
 from grbm.model.censoring import Interval
 from grbm.samplers.path import follow
 from grbm.samplers.truncated import log_mass, truncated_normal
+from grbm.samplers.updates import hidden_update
 
 CHAINS_AT_ONCE = 2048
 FEWEST = 3.0  # Fewest chains that the weights of a row may rest on.
 ENUMERATED = 12  # Most hidden units of which all states are enumerated.
 CODED = 500  # Rows of which hidden states are enumerated at a time.
+PILOT_STEPS, PILOT_CHAINS = 50, 8  # Temperatures and chains that find p of a row.
+MARGIN = 1e-4  # Distance from 0 and 1 of the probabilities where a path begins.
 
 
 class Estimate(NamedTuple):
@@ -47,7 +55,7 @@ def log_prob(
     log_z: float,
     *,
     base: Base,
-    n_steps: int = 500,
+    n_steps: int = 100,
     n_chains: int = 16,
     n_enumerated: int = ENUMERATED,
     seed: int = 0,
@@ -63,7 +71,7 @@ def log_prob(
     log_z : float
         Of the machine without limits.
     base : Base
-        Where β = 0.
+        Where the chains begin that find p.
     n_steps, n_chains : int
         Temperatures, and chains for each row.
     n_enumerated : int
@@ -125,16 +133,45 @@ def latent(
 def _annealed(
     model: GRBM, within: Interval, base: Base, n_steps: int, n_chains: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Some rows at a time: their log-mass under the base (k,), log-weights (k, C), and last states (k C, N)."""
+    """Some rows at a time: log Z_x at β = 0 (k,), log-weights (k, C), and last states (k C, N), with these weights."""
     energy = model.freeze()
-    base = Base(base.mean.to(energy.W), base.var.to(energy.W))
-    betas, std = schedule(energy, base, n_steps, seed), base.var.sqrt()
-    whole = base.log_z(energy.n_hidden)  # of the base without limits
-    size = max(1, CHAINS_AT_ONCE // n_chains)
+    base = base_for(base, energy)
+    betas, std = torch.linspace(0, 1, PILOT_STEPS + 1).square(), base.var.sqrt()
+    size = max(1, CHAINS_AT_ONCE // max(n_chains, PILOT_CHAINS))
     for first in range(0, len(within.low), size):
-        rows = Interval(*(x[first : first + size].to(energy.W) for x in within))
+        rows = Interval(*(end[first : first + size].to(energy.W) for end in within))
         rng = Blocks(seed_of(seed, "within", first), 1, device=energy.W.device)
-        each = Interval(*(x.repeat_interleave(n_chains, 0) for x in rows))
+        each = Interval(*(end.repeat_interleave(PILOT_CHAINS, 0) for end in rows))
         v = truncated_normal(base.mean.expand_as(each.low), std, each, uniform(each.low.shape, energy.W, rng))
-        followed = follow(energy, base, betas, v, rng, within=each)
-        yield log_mass(base.mean, std, rows).sum(1) + whole, followed.log_weight.view(-1, n_chains), followed.v
+        pilot = follow(energy, base, betas, v, rng, within=each)
+        share = 0.5 * (pilot.log_weight.view(-1, PILOT_CHAINS).softmax(1) + 1 / PILOT_CHAINS)  # no chain counts alone
+        p = energy.hidden_logits(pilot.v).sigmoid().view(*share.shape, -1)
+        yield _along_paths(energy, rows, (share[..., None].to(p) * p).sum(1), n_steps, n_chains, rng)
+
+
+def _along_paths(
+    energy: Energy, rows: Interval, p: Tensor, n_steps: int, n_chains: int, rng: Blocks
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Anneal ``n_chains`` for each of ``rows`` from its p (k, M), with h summed out of the weights; see `_annealed`."""
+    std, logits_0 = energy.var.sqrt(), torch.logit(p, MARGIN)
+    mean_0 = energy.visible_mean(logits_0.sigmoid())
+    start = log_mass(mean_0, std, rows).sum(1) + softplus(logits_0.double()).sum(1)
+    start = start + 0.5 * (2 * math.pi * energy.var.double()).log().sum()
+    within = Interval(*(end.repeat_interleave(n_chains, 0) for end in rows))
+    logits_0, mean_0 = (x.repeat_interleave(n_chains, 0) for x in (logits_0, mean_0))
+
+    def draw(mean: Tensor) -> Tensor:
+        return truncated_normal(mean, std, within, uniform(mean.shape, mean, rng))
+
+    def log_f(beta: float, v: Tensor, logits: Tensor) -> Tensor:
+        squares = (v - torch.lerp(mean_0, energy.mu, beta)).square() / energy.var
+        return softplus(torch.lerp(logits_0, logits, beta)).double().sum(1) - 0.5 * squares.double().sum(1)
+
+    v = draw(mean_0)
+    log_weight = torch.zeros_like(v[:, 0], dtype=torch.float64)
+    for low, high in pairwise(torch.linspace(0, 1, n_steps + 1).tolist()):
+        logits = energy.hidden_logits(v)
+        log_weight += log_f(high, v, logits) - log_f(low, v, logits)
+        h, _ = hidden_update(torch.lerp(logits_0, logits, high), rng=rng)
+        v = draw(torch.lerp(mean_0, energy.visible_mean(h), high))
+    return start, log_weight.view(-1, n_chains), v

@@ -52,9 +52,7 @@ def sample(options: SampleOptions) -> None:
         plots.sample_panel(figure.subplots(), drawn, MIXTURES.get(name), "samples from noise", limits)
     else:
         return
-    with files.replacing(path.with_suffix(".png")) as temporary:
-        figure.savefig(temporary, dpi=150)
-    print(f"  {path.with_suffix('.png')}")
+    print(f"  {plots.save(figure, path.with_suffix('.png'))}")
 
 
 def encode(options: EncodeOptions) -> None:

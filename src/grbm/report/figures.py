@@ -28,9 +28,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     written = []
 
     def save(figure: Figure, name: str) -> None:
-        with files.replacing(folder / name) as temporary:
-            figure.savefig(temporary, dpi=150)
-        written.append(folder / name)
+        written.append(plots.save(figure, folder / name))
 
     sampling, shape = run.config.sampling, dataset.image_shape
     sampler = tuned_sampler(run, sampling.sampler, on_device(run).model)
@@ -106,14 +104,8 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
     except ValueError:
         middle.text(0.5, 0.5, "too sharp for a grid", ha="center", transform=middle.transAxes)
     drawn = generate(run, 1000, sampler=sampler, seed=seed)
-    plots.sample_panel(
-        right,
-        drawn,
-        dataset.mixture,
-        f"model: 1,000 samples, {run.config.sampling.n_steps} steps from noise",
-        limits,
-        ticks=True,
-    )
+    title = f"model: 1,000 samples, {run.config.sampling.n_steps} steps from noise"
+    plots.sample_panel(right, drawn, dataset.mixture, title, limits, ticks=True)
     if dataset.mixture is not None:
         text = "red: three standard deviations around each mode of the true density"
         figure.supxlabel(text, fontsize=8, color=plots.RUST)

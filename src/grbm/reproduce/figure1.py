@@ -152,14 +152,11 @@ def reproduce(
     files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
     text = _table(rows, n_samples)
     if len(seeds) > 1:
-        with files.replacing(folder / PLATEAUS) as temporary:
-            _plateaus(todo, folder).savefig(temporary, dpi=130)
-        text += f"\nFigure: {folder / PLATEAUS}"
-    if not is_whole:
-        return text
-    with files.replacing(folder / "figure1.png") as temporary:
-        _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder).savefig(temporary, dpi=130)
-    return text + f"\nFigure: {folder / 'figure1.png'}"
+        text += f"\nFigure: {plots.save(_plateaus(todo, folder), folder / PLATEAUS, dpi=130)}"
+    if is_whole:
+        figure = _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder)
+        text += f"\nFigure: {plots.save(figure, folder / 'figure1.png', dpi=130)}"
+    return text
 
 
 def refuse_foreign(folder: Path, every: Sequence[Panel]) -> None:
@@ -232,11 +229,8 @@ def _plateaus(todo: list[Panel], folder: Path) -> Figure:
         largest = [math.exp(x) for x in plots.column(metrics, "log_var_max")]
         panel_axes.loglog([m["update"] for m in metrics], largest, lw=1.2, label=f"seed {panel.config.seed}")
     for (mixture, method), panel_axes in axes.items():
-        panel_axes.set_title(f"{mixture}, {RULES[rule]}:\n{TITLES[method]}", fontsize=9)
-        panel_axes.tick_params(labelsize=8)
-        panel_axes.spines[["top", "right"]].set_visible(False)
-        panel_axes.set_xlabel("update", fontsize=8)
-        panel_axes.set_ylabel("largest σ²", fontsize=8)
+        words = f"{mixture}, {RULES[rule]}:\n{TITLES[method]}", "update", "largest σ²"
+        plots.name_axes(panel_axes, *words, sizes=(9, 8, 8))
     next(iter(axes.values())).legend(frameon=False, fontsize=7)
     return figure
 

@@ -156,19 +156,19 @@ def doctor(options: DoctorOptions) -> int:
     from grbm.report.doctor import diagnose
 
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
+    dataset = None
     try:
         dataset = run.load_data()
     except UserError as error:
         note(str(error))
-        dataset = None
     findings = diagnose(run, dataset, seed=options.seed)
     wrong = sum(finding.level == "wrong" for finding in findings)
     if options.json:
         print(json.dumps({"wrong": wrong, "findings": [finding._asdict() for finding in findings]}, indent=2))
-        return SOMETHING_WRONG if wrong else 0
-    for level, about, text in findings:
-        print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
-    print("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
+    else:
+        for level, about, text in findings:
+            print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
+        print("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
     return SOMETHING_WRONG if wrong else 0
 
 

@@ -1,8 +1,5 @@
 """A run's held-out likelihood beside those of simpler models on the same rows."""
 
-from typing import Any
-
-import numpy as np
 import torch
 
 from grbm.data.loading import Dataset
@@ -72,8 +69,3 @@ def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 
         return []  # the model's density is one of columns that simpler models must do without
     found = baselines(rows, test.double().cpu().numpy(), kept=kept, seed=seed)
     return [compare(ours.cpu().numpy(), known.error, baseline) for baseline in found]
-
-
-def as_json(found: list[Comparison]) -> list[dict[str, Any]]:
-    """For evaluation.json."""
-    return [{name: (x if np.isscalar(x) else str(x)) for name, x in c._asdict().items()} for c in found]

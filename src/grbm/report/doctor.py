@@ -42,11 +42,8 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
         return [Finding("wrong", "weights", "They hold NaN or infinite numbers; use --weights best, or train again.")]
     findings = [*_training(run), *_gradients(run), *_acceptance(run), *_swaps(run)]
     if dataset is None:
-        return [
-            *findings,
-            *_variances(run, None),
-            Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data."),
-        ]
+        absent = Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data.")
+        return [*findings, *_variances(run, None), absent]
     rows = run.transform(dataset.train[spread(len(dataset.train), 2000)])
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
     findings += [*_chains(run, rows, n_chains, seed), *_mixing(run)]

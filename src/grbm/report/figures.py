@@ -1,6 +1,7 @@
 """`grbm figures`: every figure of a run, drawn anew from its files."""
 
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
         save(sheets.filters(run.model.W, shape), "filters.png")
         if drawn.isfinite().all():
             sheet, caption = nearest_sheet(drawn, dataset, shape)
-            save(sheets.captioned(sheet, caption), "nearest.png")
+            save(sheets.whole_sheet(sheet, fill(caption, 90), width=7.0, room=0.6), "nearest.png")
     elif run.transform.n_columns == run.model.n_visible == 2:
         save(plane(run, dataset, sampler=sampler, seed=seed), "density.png")
     else:

@@ -199,24 +199,22 @@ def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
         picture = html.raster(plane(run, dataset, seed=seed))
         yield html.figure(picture, "", "data, learned density and samples", "card wide")
     curves = [curve({"": run}, *which) for which in CURVES]
-    parts = {"training": "free_energy_data", "held out": "free_energy_test"}
-    energies = {
-        label: [{"update": m["update"], "free": m.get(name)} for m in run.metrics] for label, name in parts.items()
-    }
     if run.metrics:
-        title, first = "free energy, nats per sample", run.config.train.first_round
-        curves.append(
-            html.figure(html.svg(plots.curve(energies, "free", title, first_round=first)), "", title, "chart")
-        )
+        parts, title = {"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample"
+        energies = {label: [m | {"free": m.get(name)} for m in run.metrics] for label, name in parts.items()}
+        drawn = plots.curve(energies, "free", title, first_round=run.config.train.first_round)
+        curves.append(html.figure(html.svg(drawn), "", title, "chart"))
     yield f'<div class="grid">{"".join(filter(None, curves))}</div>'
 
 
 def curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
     """One number over the updates of runs, as a figure; nothing where none has logged."""
     metrics = {label: run.metrics for label, run in several.items() if run.metrics}
+    if not metrics:
+        return ""
     first_rounds = {run.config.train.first_round for run in several.values()}
     first = first_rounds.pop() if len(first_rounds) == 1 else None
-    return html.figure(html.svg(plots.curve(metrics, name, title, log, first)), "", title, "chart") if metrics else ""
+    return html.figure(html.svg(plots.curve(metrics, name, title, log, first)), "", title, "chart")
 
 
 def scores(run: Run, *, images: bool = True) -> Iterator[tuple[str, str]]:

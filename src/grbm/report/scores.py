@@ -11,7 +11,7 @@ from grbm.data.loading import Dataset
 from grbm.data.tables import Table, spread
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.fitting.density import LogPartition, Score, bits_per_dimension
-from grbm.report.beside import METHODS, as_json, comparisons, plane_grid
+from grbm.report.beside import METHODS, comparisons, plane_grid
 from grbm.report.beside import log_z as log_z_of_run
 from grbm.report.words import measured
 from grbm.runs import EVALUATION, Run, model_digest
@@ -50,7 +50,7 @@ def evaluate(
     if known.found is not None:
         scores |= {"log_z_lower": known.found.lower, "log_z_upper": known.found.upper}
         scores |= {"log_z_converged": known.found.converged, "log_z_verdict": known.found.verdict}
-    scores["baselines"] = as_json(comparisons(run, dataset, known, seed=seed))
+    scores["baselines"] = [found._asdict() for found in comparisons(run, dataset, known, seed=seed)]
     with torch.no_grad():
         for name, rows in (("train", dataset.train), ("test", dataset.test)):
             if len(rows) == 0:

@@ -164,8 +164,8 @@ def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         text += " A grey level has the probability of all values that are rounded to it, those beyond black and white "
         text += "among them: bits per dimension are those that the pixels themselves cost, with no noise added."
     elif bits:
+        text += " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has "
         text += (
-            " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has uniform "
+            "uniform noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
         )
-        text += "noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
     yield textwrap.fill(text, 100)

@@ -60,19 +60,18 @@ def reproduce(what: str, options: Options, judge: Callable[[str], Features | Non
     network = judge("mnist") if what in TABLES else None
     print(f"{what}: {len(wanted)} runs, {len(todo)} to train, in {options.folder}", flush=True)
     campaign.train_missing(todo, options.folder, at_once=options.jobs)
-    done = {run.name: runs.read(options.folder / run.name) for run in wanted}
-    where = {run.name: run.config for run in wanted}  # the data may have moved since
-    for name, run in done.items():
-        config = replace(run.config, data_dir=where[name].data_dir, data=where[name].data)
-        config = config if options.mean is None else showing(config, options.mean)
-        done[name] = run._replace(config=config)
-    lines = list(table(what, list(done.values()), options.folder, network, n_images)) if what in TABLES else []
-    for run in done.values():
-        print(f"  {report(run)}", flush=True)  # a page in each folder, with the scores of the table on it
+    done = {}
+    for name, where in wanted:  # the data may have moved since
+        run = runs.read(options.folder / name)
+        config = replace(run.config, data_dir=where.data_dir, data=where.data)
+        done[name] = run._replace(config=config if options.mean is None else showing(config, options.mean))
     if what in TABLES:
-        return "\n".join(lines)
-    path = plots.save(_draw(what, done), options.folder / f"{what}.png")
-    return "\n".join([*notes(done.values()), f"Figure: {path}"])
+        lines = list(table(what, list(done.values()), options.folder, network, n_images))
+    else:
+        lines = [*notes(done.values()), f"Figure: {plots.save(_draw(what, done), options.folder / f'{what}.png')}"]
+    for run in done.values():
+        print(f"  {report(run)}", flush=True)  # with the scores of the table
+    return "\n".join(lines)
 
 
 def planned(what: str, options: Options) -> list[campaign.Planned]:

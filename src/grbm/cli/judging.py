@@ -63,7 +63,7 @@ def evaluate(options: EvaluateOptions) -> None:
             print(f"  log Z by annealing: {what} ...", file=sys.stderr, flush=True)
         scores = evaluate(run, dataset=dataset, n_samples=options.samples, whole=options.log_likelihood, **sizes)
         if not options.log_likelihood:  # what took longer is not thrown away
-            kept = dearer(options.run, scores["model"])
+            kept = dearer(run)
             scores = {name: x for name, x in scores.items() if not (kept and name.startswith("log_z"))} | kept
         files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
         found |= scores
@@ -130,9 +130,8 @@ def mixing(options: MixingOptions) -> None:
     settings |= {"draws": options.draws, "every": options.every, "burn_in": options.burn_in}
     scores = found.scores() | settings
     files.write_text(options.run / runs.MIXING, json.dumps(scores, indent=2) + "\n")
-    written = [options.run / runs.MIXING, options.run / runs.FIGURES / "mixing.png"]
-    with files.replacing(written[1]) as temporary:
-        plots.mixing(trace, found).savefig(temporary, dpi=150)
+    picture = plots.save(plots.mixing(trace, found), options.run / runs.FIGURES / "mixing.png")
+    written = [options.run / runs.MIXING, picture]
     if options.netcdf:
         with files.replacing(options.run / runs.TRACE) as temporary:
             mixing.to_inference_data(trace).to_netcdf(str(temporary))
@@ -157,19 +156,19 @@ def doctor(options: DoctorOptions) -> int:
     from grbm.report.doctor import diagnose
 
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
+    dataset = None
     try:
         dataset = run.load_data()
     except UserError as error:
         note(str(error))
-        dataset = None
     findings = diagnose(run, dataset, seed=options.seed)
     wrong = sum(finding.level == "wrong" for finding in findings)
     if options.json:
         print(json.dumps({"wrong": wrong, "findings": [finding._asdict() for finding in findings]}, indent=2))
-        return SOMETHING_WRONG if wrong else 0
-    for level, about, text in findings:
-        print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
-    print("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
+    else:
+        for level, about, text in findings:
+            print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
+        print("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
     return SOMETHING_WRONG if wrong else 0
 
 

@@ -231,13 +231,9 @@ class FiguresOptions:
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(FiguresOptions):
     """Write RUN/report.html, one page that needs no network: samples and the way to them, filters, learning curves,
     scores, the doctor's findings, settings."""
-
-    run: Folder
-    seed: Seed = 1
-    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)

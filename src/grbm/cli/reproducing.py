@@ -35,22 +35,13 @@ def _figure1(args: list[str]) -> None:
     options = parse(Figure1Options, args, "grbm reproduce fig1")
     require("--jobs", options.jobs, 1)
     require("--seeds", options.seeds, 1)
-    if unknown := [name for name in options.only if name not in figure1.TITLES]:
-        raise UserError(f"--only must be among {', '.join(figure1.TITLES)}, not {unknown[0]!r}.")
-    if unknown := [name for name in options.rules if name not in figure1.RULES]:
-        raise UserError(f"--rules must be among {', '.join(figure1.RULES)}, not {unknown[0]!r}.")
+    for flag, given, known in (("--only", options.only, figure1.TITLES), ("--rules", options.rules, figure1.RULES)):
+        if unknown := [name for name in given if name not in known]:
+            raise UserError(f"{flag} must be among {', '.join(known)}, not {unknown[0]!r}.")
     out = options.out or Path("runs") / f"fig1-{options.budget}"
     seeds = range(options.seed, options.seed + options.seeds)
-    print(
-        figure1.reproduce(
-            out,
-            budget=options.budget,
-            jobs_at_once=options.jobs,
-            seeds=seeds,
-            only=options.only,
-            rules=options.rules,
-        )
-    )
+    what: dict[str, Any] = {"budget": options.budget, "only": options.only, "rules": options.rules}
+    print(figure1.reproduce(out, jobs_at_once=options.jobs, seeds=seeds, **what))
 
 
 def _paper(what: str, args: list[str]) -> None:

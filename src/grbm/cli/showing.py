@@ -30,14 +30,13 @@ def compare(options: CompareOptions) -> None:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
     refuse_out(options.overwrite, options.out)
     from grbm.report.comparing import compare
+    from grbm.report.words import aligned
     from grbm.runs import note_written
 
     table = compare([read_run(folder) for folder in options.runs], options.out, seed=options.seed, warn=note)
     for folder in options.runs:
         note_written(folder, options.out)
-    widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
-    for row in table:
-        print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(aligned(table)))
     print(f"  {options.out}")
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from grbm.cli.common import flags_of, parse
+from grbm.cli.common import parse
 from grbm.cli.names import close
 from grbm.cli.options import Moved, ResumeOptions, TrainOptions
 from grbm.core.errors import UserError
@@ -118,7 +118,8 @@ def _first(name: str, config: RunConfig) -> str:
         "fashion-mnist": ["--data-dir FOLDER"],
         "digits": ["--dataset.held-out"],
     }.get(kind, ["--dataset.n-points"])
-    values = _values(config) | {"--out": f"runs/{name}"}
+    values = {f"--{name.replace('_', '-')}": value for name, value in config.settings().items()}
+    values |= {"--out": f"runs/{name}"}
     names = [*data, *(flag for flag in SHORT if flag != "--key"), "--seed", "--out"]
     if name in EXPERIMENTS:
         names = ["--dynamics", "--scale", *names]
@@ -126,18 +127,9 @@ def _first(name: str, config: RunConfig) -> str:
     for flag in names:
         value = values.get(SHORT.get(flag.split()[0], flag.split()[0]))
         lines.append(f"  {flag:<24}{'' if value in (None, '') else value}".rstrip())
-    takes = [f for f in flags_of(type(config.sampler), "sampler.") if getattr(config.sampler, _field(f)) is not None]
-    lines += [f"  {flag:<24}{getattr(config.sampler, _field(flag))}" for flag in takes if flag != "--sampler.name"]
+    sampler = {flag: x for flag, x in values.items() if flag.startswith("--sampler.") and flag != "--sampler.name"}
+    lines += [f"  {flag:<24}{value}" for flag, value in sampler.items() if value is not None]
     return "What people change of it, with its defaults (all options are below):\n" + "\n".join(lines)
-
-
-def _field(flag: str) -> str:
-    return flag.rpartition(".")[2].replace("-", "_")
-
-
-def _values(config: RunConfig) -> dict[str, Any]:
-    """Every setting by flag."""
-    return {f"--{name.replace('_', '-')}": value for name, value in config.settings().items()}
 
 
 def _given(config: RunConfig, args: list[str]) -> tuple[str, ...]:

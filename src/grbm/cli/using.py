@@ -23,6 +23,7 @@ def sample(options: SampleOptions) -> None:
 
     from grbm import runs
     from grbm.core import files
+    from grbm.data.images import tile
     from grbm.data.mixtures import MIXTURES
     from grbm.report import plots, sheets
     from grbm.runs.sampling import generate
@@ -45,16 +46,14 @@ def sample(options: SampleOptions) -> None:
     name = run.config.dataset.name
     if run.image_shape is not None:
         title = f"{'Conditional means' if sampling.mean else 'Samples'} after {sampling.n_steps} steps from noise"
-        figure = sheets.image_grid(drawn[:256], run.image_shape, title)
+        figure = sheets.whole_sheet(tile(drawn[:256], run.image_shape, 16), title)
     elif drawn.shape[1] == 2:
         figure = Figure(figsize=(4, 4.2), layout="constrained")
         limits = None if name in MIXTURES else plots.limits_of(drawn)
         plots.sample_panel(figure.subplots(), drawn, MIXTURES.get(name), "samples from noise", limits)
     else:
         return
-    with files.replacing(path.with_suffix(".png")) as temporary:
-        figure.savefig(temporary, dpi=150)
-    print(f"  {path.with_suffix('.png')}")
+    print(f"  {plots.save(figure, path.with_suffix('.png'))}")
 
 
 def encode(options: EncodeOptions) -> None:

@@ -1,17 +1,15 @@
 """A run's held-out likelihood beside those of simpler models on the same rows."""
 
-from typing import Any, NamedTuple
-
-import numpy as np
 import torch
 
 from grbm.data.loading import Dataset
 from grbm.data.mixtures import Mixture
 from grbm.data.tables import spread
 from grbm.data.whitening import WIDEST_TABLE, independent
-from grbm.evaluate import ais, exact
+from grbm.evaluate import exact
 from grbm.evaluate.baselines import Comparison, baselines, compare
 from grbm.evaluate.mixtures import model_grid
+from grbm.fitting.density import LogPartition
 from grbm.model import GRBM
 from grbm.runs import Run
 from grbm.runs.sampling import on_device
@@ -19,7 +17,7 @@ from grbm.runs.sampling import on_device
 WIDEST = 1024  # columns, above which one Gaussian's covariance takes too long
 FEWEST = 10  # held-out rows that a comparison needs
 MOST = 5000
-METHODS = {
+METHODS = {  # of finding log Z, in words
     "exact": "enumeration",
     "quadrature": "quadrature",
     "reference": "bridged from the mixture that describes the data",
@@ -27,30 +25,15 @@ METHODS = {
 }
 
 
-class Known(NamedTuple):
-    """log Z of a run's model, in nats."""
-
-    log_z: float
-    error: float
-    method: str
-    found: ais.LogZ | None = None  # where it was estimated
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether it is exact, or converged to a tenth of a nat or so."""
-        return self.found is None or (self.found.converged and self.error < 0.3)
-
-
-def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int = 0) -> Known:
+def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int = 0) -> LogPartition:
     """By quadrature in the plane, by enumeration, from the mixture that describes the data, or by annealing."""
     model = run.model
     grid = plane_grid(model, dataset.mixture)
     if grid is not None:
-        return Known(grid.log_z, 0.0, "quadrature")
+        return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
     seen = run.transform(dataset.train[spread(len(dataset.train), 10_000)])
     sizes = {} if run.frame.reference is not None else {"n_steps": n_steps, "n_chains": n_chains}
-    found = on_device(run).log_partition(seen=seen, seed=seed, **sizes)
-    return Known(found.value, found.error, METHODS[found.method], found.found)
+    return on_device(run).log_partition(seen=seen, seed=seed, **sizes)
 
 
 def plane_grid(model: GRBM, mixture: Mixture | None) -> exact.Grid | None:
@@ -64,7 +47,7 @@ def plane_grid(model: GRBM, mixture: Mixture | None) -> exact.Grid | None:
 
 
 @torch.no_grad()
-def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> list[Comparison]:
+def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 0) -> list[Comparison]:
     """The model against each simpler one, on the held-out rows.
 
     None where those are fewer than ten, where columns are censored, or where the model has not left out constant and
@@ -78,7 +61,7 @@ def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> l
     if len(test) < FEWEST:
         return []
     train = dataset.train[spread(len(dataset.train), 10_000)]
-    ours = run.fitted.log_prob(test, known.log_z)
+    ours = run.fitted.log_prob(test, known.value)
     if not bool(ours.isfinite().all()):
         return []
     rows, kept = train.double().cpu().numpy(), run.transform.kept.numpy()
@@ -86,8 +69,3 @@ def comparisons(run: Run, dataset: Dataset, known: Known, *, seed: int = 0) -> l
         return []  # the model's density is one of columns that simpler models must do without
     found = baselines(rows, test.double().cpu().numpy(), kept=kept, seed=seed)
     return [compare(ours.cpu().numpy(), known.error, baseline) for baseline in found]
-
-
-def as_json(found: list[Comparison]) -> list[dict[str, Any]]:
-    """For evaluation.json."""
-    return [{name: (x if np.isscalar(x) else str(x)) for name, x in c._asdict().items()} for c in found]

@@ -25,10 +25,9 @@ def compare(
     ``warn`` is told where data of a run are not there.
     """
     names = _names(several)
-    table: list[tuple[str, ...]] = [("", *names)]
-    table += _differences(several)
     data = [data_of(run, warn) for run in several]
-    table.append(_ended(several, data, seed))
+    verdicts = [_verdict(run, own, seed) for run, own in zip(several, data, strict=True)]
+    table: list[tuple[str, ...]] = [("", *names), *_differences(several), ("the doctor", *verdicts)]
     found = [_final(run) | dict(scores(run)) for run in several]
     for label in dict.fromkeys(label for own in found for label in own):
         table.append((label, *(own.get(label, "–") for own in found)))
@@ -47,13 +46,10 @@ def compare(
     return table
 
 
-def _ended(several: Sequence[Run], data: Sequence[Dataset | None], seed: int) -> tuple[str, ...]:
-    """The row of what the doctor says."""
-    verdicts = []
-    for run, own in zip(several, data, strict=True):
-        wrong = [finding.about for finding in diagnose(run, own, seed=seed) if finding.level == "wrong"]
-        verdicts.append(f"wrong: {', '.join(wrong)}" if wrong else "nothing is wrong")
-    return ("the doctor", *verdicts)
+def _verdict(run: Run, data: Dataset | None, seed: int) -> str:
+    """What the doctor says of a run, in short."""
+    wrong = [finding.about for finding in diagnose(run, data, seed=seed) if finding.level == "wrong"]
+    return f"wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
 
 
 def _final(run: Run) -> dict[str, str]:
@@ -69,10 +65,8 @@ def _real(several: Sequence[Run], data: Sequence[Dataset | None]) -> Iterator[st
         if own is None or run.image_shape is None or (run.config.dataset, run.config.data) in seen:
             continue
         seen.add((run.config.dataset, run.config.data))
-        strip = tile(own.train[spread(len(own.train), 40)], run.image_shape, 20)
-        yield html.figure(
-            html.picture(strip), f"Training images: {run.config.dataset.name}.", "training images", "pixels"
-        )
+        strip = html.picture(tile(own.train[spread(len(own.train), 40)], run.image_shape, 20))
+        yield html.figure(strip, f"Training images: {run.config.dataset.name}.", "training images", "pixels")
 
 
 def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
@@ -81,8 +75,8 @@ def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
     for run in several:
         last = run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0}
         row = {"what": describe(run.config), "data": str(run.config.data or "")} | run.config.identity()
-        row |= {"updates done": f"{last['update']:,}", "time": duration(last["seconds"])}
-        rows.append(row | {"machine": run.status.machine})
+        done = {"updates done": f"{last['update']:,}", "time": duration(last["seconds"])}
+        rows.append(row | done | {"machine": run.status.machine})
     always = ("updates done", "time")
     keys = [key for key in rows[0] if key in always or len({str(row.get(key)) for row in rows}) > 1]
     return [(key, *("–" if row.get(key) in (None, "") else plain(str(row[key])) for row in rows)) for key in keys]

@@ -8,13 +8,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.core.typed import is_kind, read_json
+from grbm.core.typed import is_kind
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
+from grbm.report import plots
 from grbm.report.beside import comparisons, log_z
-from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint, model_digest
-from grbm.runs.config import RunConfig
+from grbm.report.words import measured
+from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint
 from grbm.runs.recording import BROAD, broadest
 from grbm.runs.sampling import generate, on_device, tuned_sampler
 from grbm.samplers import sample
@@ -41,11 +42,8 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
         return [Finding("wrong", "weights", "They hold NaN or infinite numbers; use --weights best, or train again.")]
     findings = [*_training(run), *_gradients(run), *_acceptance(run), *_swaps(run)]
     if dataset is None:
-        return [
-            *findings,
-            *_variances(run, None),
-            Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data."),
-        ]
+        absent = Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data.")
+        return [*findings, *_variances(run, None), absent]
     rows = run.transform(dataset.train[spread(len(dataset.train), 2000)])
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
     findings += [*_chains(run, rows, n_chains, seed), *_mixing(run)]
@@ -54,8 +52,8 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
 
 def _late(run: Run, name: str) -> list[float]:
     """The last quarter of a column of the record."""
-    values = [float(m[name]) for m in run.metrics if m.get(name) is not None]
-    return values[-max(1, len(values) // 4) :] if values else []
+    values = [float(x) for x, _ in plots.logged(run.metrics, name)]
+    return values[-max(1, len(values) // 4) :]
 
 
 def _mean(values: list[float]) -> float:
@@ -74,12 +72,9 @@ def _training(run: Run) -> Iterator[Finding]:
         case _:
             go_on = f"to go on: grbm resume {run.folder}"
             yield Finding("note", "training", f"At update {last:,} of {n_updates:,}; {go_on}.")
-    looks = [(m["nats_validation"], m["update"]) for m in run.metrics if m.get("nats_validation") is not None]
-    distances = [(m["energy_distance"], m["update"]) for m in run.metrics if m.get("energy_distance") is not None]
-    if (
-        looks and run.config.train.keep_best and run.status.ended == "finished"
-    ):  # the kept weights, not the last chains, are judged
-        nats, where = max(looks)
+    looks, distances = plots.logged(run.metrics, "nats_validation"), plots.logged(run.metrics, "energy_distance")
+    if looks and run.config.train.keep_best and run.status.ended == "finished":
+        nats, where = max(looks)  # the kept weights, not the last chains, are judged
         text = f"Best validation log-likelihood: {nats:.4g} nats per row, at update {where:,}"
         yield Finding("fine", "progress", f"{text}; the run keeps these weights." if run.model.W.any() else f"{text}.")
     elif len(distances) >= 20:
@@ -95,12 +90,9 @@ def _training(run: Run) -> Iterator[Finding]:
             kept = checkpoint.best(run.folder / CHECKPOINTS)
             near = kept is not None and abs(checkpoint.read_record(kept)["update"] - where) <= last / 10
             remedy = "Use --weights best, stop" if near else "No checkpoint of then was kept: stop"
-            yield Finding(
-                "wrong",
-                "later is worse",
-                f"The chains were nearest to the data around update {where:,} (energy distance {means[best]:.3g}) and "
-                f"ended at {means[-1]:.3g}. {remedy} sooner (--train.n-updates), or lower the learning rate.",
-            )
+            text = f"The chains were nearest to the data around update {where:,} (energy distance {means[best]:.3g}) "
+            text += f"and ended at {means[-1]:.3g}. {remedy} sooner (--train.n-updates), or lower the learning rate."
+            yield Finding("wrong", "later is worse", text)
         else:
             text = f"Energy distance of chains to data {distances[0][0]:.3g} at first, {means[-1]:.3g} at the end."
             yield Finding("fine", "progress", text)
@@ -110,64 +102,50 @@ def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
     """σ² should be what is left of the data around their reconstructions, which tells a floor from a collapse."""
     var, floor = run.model.var.detach(), run.config.train.min_var
     left = var if rows is None else (rows - run.model.reconstruction(rows)).square().mean(0)
-    at_floor, collapsed, share = var <= floor * 1.0001, var < left / 20, 1 / len(var)
+    at_floor, collapsed = var <= floor * 1.0001, var < left / 20
     span = f"σ² between {float(var.min()):.3g} and {float(var.max()):.3g} (standardised units)"
+
+    def share(units: Tensor) -> str:
+        return f"{float(units.sum()) * (1 / len(var)):.0%}"
+
     if collapsed.any():
-        yield Finding(
-            "wrong",
-            "variances",
-            f"{float(collapsed.sum()) * share:.0%} of the visible units have a σ² below a twentieth of the mean square "
-            f"error of their reconstructions; {span}. Lower --train.variance-rate, or raise --train.min-var.",
-        )
+        text = f"{share(collapsed)} of the visible units have a σ² below a twentieth of the mean square error of their "
+        text += f"reconstructions; {span}. Lower --train.variance-rate, or raise --train.min-var."
+        yield Finding("wrong", "variances", text)
     elif at_floor.any():
         finer = at_floor & (left < 0.9 * floor)
         if rows is not None:
             finer &= rows.var(0) > 2 * floor
-        remedy = "they hardly vary in the data, or fit it"
+        text = f"{share(at_floor)} of the visible units are at the floor {floor:.3g}; {span}; "
         if finer.any():
-            remedy = (
-                f"{float(finer.sum()) * share:.0%} could be sharper, since their reconstructions are: for a better "
-                f"likelihood lower --train.min-var"
-            )
-        text = (
-            f"{float(at_floor.sum()) * share:.0%} of the visible units are at the floor {floor:.3g}; {span}; {remedy}."
-        )
-        yield Finding("note" if finer.any() else "fine", "variances", text)
+            text += f"{share(finer)} could be sharper, since their reconstructions are: for a better likelihood lower "
+            yield Finding("note", "variances", f"{text}--train.min-var.")
+        else:
+            yield Finding("fine", "variances", f"{text}they hardly vary in the data, or fit it.")
     elif broadest(var, run.frame.base.var)[1] > BROAD:
-        yield Finding(
-            "wrong",
-            "variances",
-            f"{span}: some unit is broader than the data, so the model has given it up. Lower the learning rate, or "
-            f"use more --model.n-hidden.",
-        )
+        text = f"{span}: some unit is broader than the data, so the model has given it up. Lower the learning rate, or "
+        yield Finding("wrong", "variances", f"{text}use more --model.n-hidden.")
     else:
         yield Finding("fine", "variances", f"{span}, none at the floor {floor:.3g}.")
 
 
 def _gradients(run: Run) -> Iterator[Finding]:
-    clipped = _late(run, "clipped")
+    clipped, clip = _late(run, "clipped"), run.config.train.clip_norm
     if not clipped:
         return
     share = _mean(clipped)
-    clip = run.config.train.clip_norm
+    all_clipped = f"In the last quarter all were clipped to {clip:g}" if clip is not None else ""
     if clip is None:
         yield Finding("fine", "gradients", "They are not clipped (--train.clip-norm None).")
-    elif share > 0.99 and run.status.ended == "finished" and run.config.train.spectral_norm is not None:
-        yield Finding(
-            "fine",
-            "gradients",
-            f"In the last quarter all were clipped to {clip:g} but that of W, whose steps are spectral: "
-            f"--train.spectral-norm times --train.learning-rate sets their length.",
-        )
-    elif share > 0.99 and run.status.ended == "finished":
-        yield Finding(
-            "note",
-            "gradients",
-            f"In the last quarter all were clipped to {clip:g}, so the learning rate alone set the length of a step. "
-            f"That is how the paper trains; if progress was slow, raise --train.clip-norm or --train.learning-rate.",
-        )
-    else:
+    elif share <= 0.99 or run.status.ended != "finished":
         yield Finding("fine", "gradients", f"{share:.0%} clipped in the last quarter of training.")
+    elif run.config.train.spectral_norm is not None:
+        text = f"{all_clipped} but that of W, whose steps are spectral: --train.spectral-norm times "
+        yield Finding("fine", "gradients", f"{text}--train.learning-rate sets their length.")
+    else:
+        text = f"{all_clipped}, so the learning rate alone set the length of a step. That is how the paper trains; if "
+        text += "progress was slow, raise --train.clip-norm or --train.learning-rate."
+        yield Finding("note", "gradients", text)
 
 
 def _acceptance(run: Run) -> Iterator[Finding]:
@@ -179,21 +157,12 @@ def _acceptance(run: Run) -> Iterator[Finding]:
         text = f"{rate:.1%} of the jumps by draws of the mixture that describes the data are accepted."
         few = " So few hardly help the chains between clusters." if rate < 0.005 else ""
         yield Finding("note" if few else "fine", "acceptance", text + few)
-        return
-    if rate < 0.01:
-        yield Finding(
-            "wrong",
-            "acceptance",
-            f"{rate:.2%} of the proposals are accepted: the chains stand still. Lower --sampler.step-size, or give "
-            f"each unit its own with --sampler.per-unit True.",
-        )
+    elif rate < 0.01:
+        text = f"{rate:.2%} of the proposals are accepted: the chains stand still. Lower --sampler.step-size, or give "
+        yield Finding("wrong", "acceptance", f"{text}each unit its own with --sampler.per-unit True.")
     elif rate > 0.999:
-        yield Finding(
-            "wrong",
-            "acceptance",
-            f"{rate:.2%} of the proposals are accepted: the steps are too small to go anywhere. Raise "
-            f"--sampler.step-size.",
-        )
+        text = f"{rate:.2%} of the proposals are accepted: the steps are too small to go anywhere. Raise "
+        yield Finding("wrong", "acceptance", f"{text}--sampler.step-size.")
     else:
         yield Finding("fine", "acceptance", f"{rate:.0%} of the proposals are accepted.")
 
@@ -204,34 +173,25 @@ def _swaps(run: Run) -> Iterator[Finding]:
         return
     rate, count = _mean(least), int(replicas[-1])
     if rate < 0.05:
-        yield Finding(
-            "note" if rate > 0.005 else "wrong",
-            "swaps",
-            f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes from base "
-            f"to model. Use more --sampler.n-replicas; trajectory-tempering, which keeps 64 models at most, may need a "
-            f"lower --sampler.save-below.",
-        )
+        text = f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes from "
+        text += "base to model. Use more --sampler.n-replicas; trajectory-tempering, which keeps 64 models at most, "
+        text += "may need a lower --sampler.save-below."
+        yield Finding("note" if rate > 0.005 else "wrong", "swaps", text)
     else:
         yield Finding("fine", "swaps", f"Neighbours among the {count} replicas swap {rate:.0%} of the time or more.")
 
 
 def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
     if not bool(run.model.W.any()):
-        text = (
-            "One Gaussian described the validation rows as well as any machine, and was kept: W = 0, and hidden units "
-        )
-        yield Finding("note", "hidden units", f"{text}tell nothing. The last machine is --weights raw.")
+        text = "One Gaussian described the validation rows as well as any machine, and was kept: W = 0, and hidden "
+        yield Finding("note", "hidden units", f"{text}units tell nothing. The last machine is --weights raw.")
         return
     on = run.model(rows).mean(0)
     off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
     if off + always > 0.1:
-        yield Finding(
-            "wrong" if off + always > 0.9 else "note",
-            "hidden units",
-            f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower "
-            f"--train.learning-rate, {'' if run.config.train.centred else 'train with --train.centred, '}or use fewer "
-            f"--model.n-hidden.",
-        )
+        text = f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower "
+        text += f"--train.learning-rate, {'' if run.config.train.centred else 'train with --train.centred, '}or use "
+        yield Finding("wrong" if off + always > 0.9 else "note", "hidden units", f"{text}fewer --model.n-hidden.")
     else:
         used = f"{off:.0%} off and {always:.0%} on for 99 % of the data"
         yield Finding("fine", "hidden units", f"{used}; mean probability {float(on.mean()):.2f}.")
@@ -244,12 +204,8 @@ def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
     gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
     error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())
     if not gap <= max(0.5 * spread, 3 * error):  # also where it is NaN
-        yield Finding(
-            "wrong",
-            "overfitting",
-            f"Held-out data lie {gap:.3g} nats above the training data in free energy (spread {spread:.3g}). Use fewer "
-            f"--model.n-hidden or --train.n-updates, or more data.",
-        )
+        text = f"Held-out data lie {gap:.3g} nats above the training data in free energy (spread {spread:.3g}). Use "
+        yield Finding("wrong", "overfitting", f"{text}fewer --model.n-hidden or --train.n-updates, or more data.")
     else:
         side = "above" if gap >= 0 else "below"
         text = f"Held-out data lie {abs(gap):.3g} ± {error:.2g} nats {side} the training data in free energy."
@@ -258,10 +214,8 @@ def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
 
 def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Finding]:
     """Chains from noise and from data, as the run draws samples: are they where the data are, and do they meet?"""
-    config: RunConfig = run.config
-    model = on_device(run).model
-    sampler = tuned_sampler(run, config.sampling.sampler, model)
-    steps = config.sampling.n_steps
+    model, steps = on_device(run).model, run.config.sampling.n_steps
+    sampler = tuned_sampler(run, run.config.sampling.sampler, model)
     noise = sample(model, sampler, n_steps=steps, n_chains=n_chains, seed=seed).v.cpu()
     data = rows[spread(len(rows), n_chains)]
     if not noise.isfinite().all():
@@ -277,7 +231,6 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
     gap, width = float(energies["noise"].mean() - energies["data"].mean()), float(energies["data"].std())
     where = f"After {steps} steps from noise the chains lie {gap:+.3g} nats from the data in free energy"
     if not abs(gap) <= 2 * width:  # also where it is NaN
-        pcd = run.config.objective.name == "pcd"
         if gap < 0:
             remedy = "they sit where the model is deeper than at the data: lower --train.learning-rate, or train with "
             remedy += "more chains or tempering (--sampler.name parallel-tempering)"
@@ -285,8 +238,9 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
             remedy = "and so do chains from the data: it is where the model puts its mass, and more steps change "
             remedy += "nothing; train with more --train.n-updates or a lower --train.learning-rate"
         else:
+            pcd = "" if run.config.objective.name == "pcd" else " or with --objective.name pcd"
             remedy = "they have not come down to where the data are: more --sampling.n-steps, or train with more "
-            remedy += f"--objective.n-steps{'' if pcd else ' or with --objective.name pcd'} or --train.n-updates"
+            remedy += f"--objective.n-steps{pcd} or --train.n-updates"
         text = f"{where}, more than twice the data's own standard deviation of {width:.3g}; {remedy}."
         yield Finding("wrong", "energy gap", text)
     else:
@@ -296,20 +250,14 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
         text = "Annealed chains start from their base alone, so two starts cannot be compared."
         yield Finding("note", "memory", text)
     elif not met:
-        yield Finding(
-            "wrong",
-            "memory",
-            f"After {steps} steps chains from noise and chains from the data still differ (energy distance "
-            f"{distance:.1%} of their width): they have not forgotten their start. Draw with more --sampling.n-steps, "
-            f"or temper (--sampling.sampler.name parallel-tempering or annealed).",
-        )
+        text = f"After {steps} steps chains from noise and chains from the data still differ (energy distance "
+        text += f"{distance:.1%} of their width): they have not forgotten their start. Draw with more "
+        text += "--sampling.n-steps, or temper (--sampling.sampler.name parallel-tempering or annealed)."
+        yield Finding("wrong", "memory", text)
     else:
-        text = f"After {steps} steps chains from noise and from the data "
-        if p < 0.01:
-            text += f"differ by {distance:.1%} of their width, too little to matter (1 % would)."
-        else:
-            text += f"cannot be told apart (p = {p:.2f})."
-        yield Finding("fine", "memory", text)
+        text = f"differ by {distance:.1%} of their width, too little to matter (1 % would)"
+        text = text if p < 0.01 else f"cannot be told apart (p = {p:.2f})"
+        yield Finding("fine", "memory", f"After {steps} steps chains from noise and from the data {text}.")
 
 
 def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
@@ -335,17 +283,11 @@ def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
         yield Finding("fine" if distance < 0.01 else "note", "samples", f"{text}.")
         return
     tempered = run.config.objective.name == "pcd" and run.config.sampler.name in ("global-moves", "parallel-tempering")
-    remedy = (
-        "more --train.n-updates, more --model.n-hidden, or a lower --lr"
-        if tempered
-        else "tempering or global moves, or a lower --lr"
-    )
+    remedy = "more --train.n-updates, more --model.n-hidden" if tempered else "tempering or global moves"
+    remedy += ", or a lower --lr"
     remedy += "" if run.config.dataset.name != "array" else "; the preset's own settings are meant for this"
-    yield Finding(
-        "wrong" if distance > 0.02 else "note",
-        "samples",
-        f"{text}: the model does not put its mass where the data are. Try {remedy}.",
-    )
+    text += f": the model does not put its mass where the data are. Try {remedy}."
+    yield Finding("wrong" if distance > 0.02 else "note", "samples", text)
 
 
 def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
@@ -359,15 +301,16 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     one, best = found["one Gaussian"], found.get("mixture of Gaussians")
     text = f"Held-out rows have {one.difference:+.3g} ± {one.difference_error:.2g} nats against one Gaussian"
     text += "" if best is None else f", {best.difference:+.3g} ± {best.difference_error:.2g} against a mixture by BIC"
-    more = best is not None and best.mean - one.mean > MORE
+    more = 0.0 if best is None or best.verdict != "worse" else best.mean - one.mean
     remedy = "train with more --train.n-updates or --model.n-hidden, or a lower --lr"
     if run.config.dataset.standardise != "whiten":
         remedy += "; tables learn best by the preset array as it is (--dataset.standardise whiten)"
-    if not known.is_sure and one.verdict != "worse":
+    is_sure = known.found is None or (known.converged and known.error < 0.3)  # exact, or to a tenth of a nat or so
+    if not is_sure and one.verdict != "worse":
         yield Finding("note", "likelihood", f"{text}; but log Z is known to {known.error:.2g} nats only.")
     elif one.verdict == "worse":
         yield Finding("wrong", "likelihood", f"{text}: one Gaussian describes them better. To learn more, {remedy}.")
-    elif more and best is not None and one.difference < 0.25 * (best.mean - one.mean) and best.verdict == "worse":
+    elif more > MORE and one.difference < 0.25 * more:
         text += f": hardly more than one Gaussian, though the data have more to learn. Instead, {remedy}."
         yield Finding("wrong", "likelihood", text)
     else:
@@ -376,13 +319,9 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
 
 def _mixing(run: Run) -> Iterator[Finding]:
     """What `grbm mixing` said of longer chains, if it was asked."""
-    try:
-        found = read_json(run.folder / MIXING)
-    except (OSError, ValueError):
-        return
-    kinds = {"model": str, "mixed": bool, "sampler": str, "verdict": str}
-    known = isinstance(found, dict) and all(is_kind(kind, found.get(name)) for name, kind in kinds.items())
-    if known and found["model"] == model_digest(run.model):
+    found = measured(run, MIXING)
+    kinds = {"mixed": bool, "sampler": str, "verdict": str}
+    if all(is_kind(kind, found.get(name)) for name, kind in kinds.items()):
         # a note at most: long chains that stay apart say how to sample, not how well the model was learned
         yield Finding("fine" if found["mixed"] else "note", f"mixing of {found['sampler']}", found["verdict"])
 

@@ -1,6 +1,7 @@
 """`grbm figures`: every figure of a run, drawn anew from its files."""
 
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 import torch
@@ -28,9 +29,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     written = []
 
     def save(figure: Figure, name: str) -> None:
-        with files.replacing(folder / name) as temporary:
-            figure.savefig(temporary, dpi=150)
-        written.append(folder / name)
+        written.append(plots.save(figure, folder / name))
 
     sampling, shape = run.config.sampling, dataset.image_shape
     sampler = tuned_sampler(run, sampling.sampler, on_device(run).model)
@@ -47,7 +46,7 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
         save(sheets.filters(run.model.W, shape), "filters.png")
         if drawn.isfinite().all():
             sheet, caption = nearest_sheet(drawn, dataset, shape)
-            save(sheets.captioned(sheet, caption), "nearest.png")
+            save(sheets.whole_sheet(sheet, fill(caption, 90), width=7.0, room=0.6), "nearest.png")
     elif run.transform.n_columns == run.model.n_visible == 2:
         save(plane(run, dataset, sampler=sampler, seed=seed), "density.png")
     else:
@@ -106,14 +105,8 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
     except ValueError:
         middle.text(0.5, 0.5, "too sharp for a grid", ha="center", transform=middle.transAxes)
     drawn = generate(run, 1000, sampler=sampler, seed=seed)
-    plots.sample_panel(
-        right,
-        drawn,
-        dataset.mixture,
-        f"model: 1,000 samples, {run.config.sampling.n_steps} steps from noise",
-        limits,
-        ticks=True,
-    )
+    title = f"model: 1,000 samples, {run.config.sampling.n_steps} steps from noise"
+    plots.sample_panel(right, drawn, dataset.mixture, title, limits, ticks=True)
     if dataset.mixture is not None:
         text = "red: three standard deviations around each mode of the true density"
         figure.supxlabel(text, fontsize=8, color=plots.RUST)

@@ -2,9 +2,10 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files as resources
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -65,37 +66,31 @@ def figure(source: str, caption: str, alt: str, kind: str = "", style: str = "")
 
 def picture(array: np.ndarray) -> str:
     """An array (H, W, 3) in [0, 1] as the address of a picture that is its own content."""
-    content = io.BytesIO()
     pixels = (array * 255).round().astype(np.uint8)
     if (pixels == pixels[..., :1]).all():
-        Image.fromarray(pixels[..., 0]).save(content, "PNG", optimize=True)
-        kind = "png"
-    else:  # noise in colour does not shrink without loss
-        Image.fromarray(pixels).save(content, "JPEG", quality=90, subsampling=0)
-        kind = "jpeg"
-    return _address(content, kind)
+        return _address("png", Image.fromarray(pixels[..., 0]).save, optimize=True)
+    # noise in colour does not shrink without loss
+    return _address("jpeg", Image.fromarray(pixels).save, quality=90, subsampling=0)
 
 
-def raster(drawn: Figure, dpi: int = 100, *, transparent: bool = True) -> str:
+def raster(drawn: Figure) -> str:
     """A figure as the address of a picture in pixels."""
-    content = io.BytesIO()
-    drawn.savefig(content, format="png", dpi=dpi, transparent=transparent)
-    return _address(content, "png")
+    return _address("png", drawn.savefig, dpi=150)
 
 
 def pixels(drawn: np.ndarray) -> str:
     """What a canvas shows, (H, W, 4) of uint8, as the address of a picture."""
-    content = io.BytesIO()
-    Image.fromarray(drawn).save(content, "PNG")
-    return _address(content, "png")
+    return _address("png", Image.fromarray(drawn).save)
 
 
 def svg(drawn: Figure) -> str:
     """A figure as the address of a drawing."""
+    return _address("svg", drawn.savefig, metadata={"Date": None}, transparent=True)
+
+
+def _address(kind: str, save: Callable[..., object], **options: Any) -> str:
+    """What ``save`` writes in the format ``kind``, as an address."""
     content = io.BytesIO()
-    drawn.savefig(content, format="svg", metadata={"Date": None}, transparent=True)
-    return _address(content, "svg+xml")
-
-
-def _address(content: io.BytesIO, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content.getvalue()).decode()}"
+    save(content, format=kind, **options)
+    mime = "svg+xml" if kind == "svg" else kind
+    return f"data:image/{mime};base64,{base64.b64encode(content.getvalue()).decode()}"

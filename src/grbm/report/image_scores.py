@@ -20,7 +20,7 @@ from grbm.data.tables import spread
 from grbm.evaluate import features, frechet, references
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate, kernel_distance, neighbours
-from grbm.report.words import with_error
+from grbm.report.words import aligned, with_error
 from grbm.runs import FID, Run, RunConfig, model_digest
 from grbm.runs.sampling import generate
 
@@ -39,21 +39,15 @@ class ScoreTable(NamedTuple):
     own_protocol: list[str]  # of the run's own row
 
     def lines(self) -> Iterator[str]:
-        width, columns = max(map(len, self.rows)), widths(self.rows)
-        yield " " * width + "".join(f"  {name:>{w}}" for name, w in columns.items())
-        for name, row in self.rows.items():
-            shown = cells(row)
-            yield f"{name:<{width}}" + "".join(f"  {shown.get(column, '–'):>{w}}" for column, w in columns.items())
+        yield from aligned(self.table(), numbers=True)
         yield from (*self.own_protocol, *self.protocol)
 
-
-def widths(rows: dict[str, dict[str, float]]) -> dict[str, int]:
-    """The columns of a table, and how wide they are as text."""
-    found: dict[str, int] = {}
-    for row in rows.values():
-        for name, text in cells(row).items():
-            found[name] = max(found.get(name, len(name)), len(text))
-    return found
+    def table(self) -> list[list[str]]:
+        """The rows as text under a head, each after its name."""
+        shown = {name: cells(row) for name, row in self.rows.items()}
+        columns = list(dict.fromkeys(column for row in shown.values() for column in row))
+        body = [[name, *(row.get(column, "–") for column in columns)] for name, row in shown.items()]
+        return [["", *columns], *body]
 
 
 def cells(row: dict[str, float]) -> dict[str, str]:
@@ -108,8 +102,7 @@ def score_images(
     real, whole = (dataset.train[spread(len(dataset.train), k)].float() for k in (n, 60_000))
     data, program = _digest(real, whole, dataset.test[:]), _program()
     settings = {"n": n, "seed": seed, "references": with_references, "model": model_digest(run.model), "data": data}
-    settings |= {"format": FORMAT}
-    settings |= {"sampling": asdict(run.config.sampling)}
+    settings |= {"format": FORMAT, "sampling": asdict(run.config.sampling)}
     settings |= {"judges": [f"{judge.name} {judge.key}" for judge in judges], "program": program}
     before = read_table(run)
     if before is not None and before.settings == settings:

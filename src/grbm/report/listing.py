@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from grbm.core.errors import UserError
 from grbm.core.streams import plain
 from grbm.core.typed import is_kind, read_json
-from grbm.report.words import duration
+from grbm.report.words import aligned, duration
 from grbm.runs import CONFIG, EVALUATION, last_metrics, read_config, read_status
 from grbm.runs.claiming import is_held
 
@@ -45,19 +45,10 @@ def runs_in(folder: Path) -> Iterator[Listed]:
         except (UserError, OSError):
             continue
         folders.clear()
-        updates = max(status.update, last.get("update", 0))
         name = config.data.name if config.data is not None else config.dataset.name
-        yield Listed(
-            str(here),
-            name,
-            ended,
-            updates,
-            config.train.n_updates,
-            config.model.n_hidden,
-            last.get("seconds"),
-            last.get("energy_distance"),
-            _likelihood(here),
-        )
+        sizes = max(status.update, last.get("update", 0)), config.train.n_updates, config.model.n_hidden
+        logged = last.get("seconds"), last.get("energy_distance")
+        yield Listed(str(here), name, ended, *sizes, *logged, _likelihood(here))
 
 
 def _likelihood(folder: Path) -> float | None:
@@ -71,14 +62,10 @@ def _likelihood(folder: Path) -> float | None:
 
 def table(listed: list[Listed]) -> Iterator[str]:
     """The list as lines of text."""
-    rows: list[tuple[str, ...]] = [
-        ("run", "data", "state", "updates", "hidden", "time", "energy distance", "held-out nats")
-    ]
+    rows = [("run", "data", "state", "updates", "hidden", "time", "energy distance", "held-out nats")]
     for run in listed:
         done = f"{run.updates:,}" + ("" if run.updates >= run.n_updates else f" of {run.n_updates:,}")
-        numbers = ("–" if x is None else f"{x:.3g}" for x in (run.energy_distance, run.log_likelihood))
+        distance, nats = ("–" if x is None else f"{x:.3g}" for x in (run.energy_distance, run.log_likelihood))
         took = "–" if run.seconds is None else duration(run.seconds)
-        rows.append((plain(run.folder), plain(run.data), run.ended, done, f"{run.n_hidden:,}", took, *numbers))
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        rows.append((plain(run.folder), plain(run.data), run.ended, done, f"{run.n_hidden:,}", took, distance, nats))
+    return aligned(rows)

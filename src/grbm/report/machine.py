@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
@@ -44,7 +44,6 @@ class Machine(NamedTuple):
 
 def look() -> Machine:
     """Look at this machine; takes about a second."""
-    kinds: tuple[Products, ...] = ("float32", "bfloat16 vectors", "bfloat16 matrix units")
     gpus = []
     for k in range(torch.cuda.device_count()):
         of = torch.cuda.get_device_properties(k)
@@ -55,7 +54,7 @@ def look() -> Machine:
         n_bytes=memory(),
         engine=engine_name(torch.device("cpu")),
         forced=os.environ.get("GRBM_ENGINE", "auto") != "auto",
-        fast=kinds[compiled.half()],
+        fast=get_args(Products)[compiled.half()],
         milliseconds=_timed(),
         gpus=gpus,
     )

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -12,15 +11,16 @@ from grbm import runs
 from grbm.core.errors import UserError
 from grbm.core.files import write_text
 from grbm.core.streams import plain
-from grbm.core.typed import is_kind, read_json
+from grbm.core.typed import is_kind, restore
 from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
+from grbm.evaluate.baselines import Comparison
 from grbm.report import html, plots, sheets, table_plots
 from grbm.report.doctor import diagnose
 from grbm.report.figures import nearest_sheet, plane, table_samples
-from grbm.report.image_scores import OWN, ScoreTable, cells, read_table, widths
-from grbm.report.words import duration, ending, with_error
+from grbm.report.image_scores import OWN, ScoreTable, cells, read_table
+from grbm.report.words import duration, ending, measured, with_error
 from grbm.runs import Run
 from grbm.runs.paper import describe
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
@@ -177,7 +177,7 @@ def _table_figures(run: Run, dataset: Dataset | None, sampler: Sampler, seed: in
     caption = f"{len(real):,} rows of data, {len(drawn):,} samples: {how}."
     yield html.figure(html.svg(table_plots.marginals(real, drawn, names)), caption, "marginals", "chart wide")
     if len(names) > 1:
-        picture = html.raster(table_plots.correlations(real, drawn, names), 150, transparent=False)
+        picture = html.raster(table_plots.correlations(real, drawn, names))
         yield html.figure(picture, "", "correlations of data and samples", "card wide")
 
 
@@ -196,32 +196,33 @@ def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
         caption += "0 is mid-grey." if run.image_shape[0] > 1 else "red is positive, blue negative, white 0."
         yield html.figure(html.picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
     elif dataset is not None and run.transform.n_columns == run.model.n_visible == 2:
-        picture = html.raster(plane(run, dataset, seed=seed), 150, transparent=False)
+        picture = html.raster(plane(run, dataset, seed=seed))
         yield html.figure(picture, "", "data, learned density and samples", "card wide")
     curves = [curve({"": run}, *which) for which in CURVES]
-    parts = {"training": "free_energy_data", "held out": "free_energy_test"}
-    energies = {
-        label: [{"update": m["update"], "free": m.get(name)} for m in run.metrics] for label, name in parts.items()
-    }
     if run.metrics:
-        title, first = "free energy, nats per sample", run.config.train.first_round
-        curves.append(
-            html.figure(html.svg(plots.curve(energies, "free", title, first_round=first)), "", title, "chart")
-        )
+        parts, title = {"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample"
+        energies = {label: [m | {"free": m.get(name)} for m in run.metrics] for label, name in parts.items()}
+        drawn = plots.curve(energies, "free", title, first_round=run.config.train.first_round)
+        curves.append(html.figure(html.svg(drawn), "", title, "chart"))
     yield f'<div class="grid">{"".join(filter(None, curves))}</div>'
 
 
 def curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
     """One number over the updates of runs, as a figure; nothing where none has logged."""
     metrics = {label: run.metrics for label, run in several.items() if run.metrics}
+    if not metrics:
+        return ""
     first_rounds = {run.config.train.first_round for run in several.values()}
     first = first_rounds.pop() if len(first_rounds) == 1 else None
-    return html.figure(html.svg(plots.curve(metrics, name, title, log, first)), "", title, "chart") if metrics else ""
+    return html.figure(html.svg(plots.curve(metrics, name, title, log, first)), "", title, "chart")
 
 
-def scores(run: Run) -> Iterator[tuple[str, str]]:
-    """What ``grbm evaluate`` and ``grbm mixing`` found of these very weights, with errors where they are known."""
-    found = _measured(run, runs.EVALUATION)
+def scores(run: Run, *, images: bool = True) -> Iterator[tuple[str, str]]:
+    """What ``grbm evaluate`` and ``grbm mixing`` found of these very weights, with errors where they are known.
+
+    ``images``: also distances of images.
+    """
+    found = measured(run, runs.EVALUATION)
     verdict, converged = str(found.get("log_z_verdict", "")), found.get("log_z_converged")
     doubted = "" if not verdict or converged else " (log Z not converged)" if converged is False else " (see verdict)"
     for name, label in SCORES.items():
@@ -232,32 +233,28 @@ def scores(run: Run) -> Iterator[tuple[str, str]]:
             yield label, shown + doubt
     if verdict:
         yield "log Z, verdict", verdict
-    table = _images(run)
-    if table is not None:
+    if images and (table := _images(run)) is not None:
         yield from cells(table.rows[OWN]).items()
         n = table.settings.get("n")
         yield "images scored", f"{n:,}" if is_kind(int, n) else "–"
-    mixed = _measured(run, runs.MIXING)
+    mixed = measured(run, runs.MIXING)
     for name, label in MIXED.items():
         if is_kind(float, mixed.get(name)):
             yield f"{label} ({mixed.get('sampler', '')})", f"{mixed[name]:.3g}"
 
 
 def _scored(run: Run) -> Iterator[str]:
-    rows = list(scores(run))
     table = _images(run)
     if table is not None:
-        columns = widths(table.rows)
-        rows = [row for row in rows if row[0] not in columns and row[0] != "images scored"]
-        body = [[name, *(cells(row).get(column, "–") for column in columns)] for name, row in table.rows.items()]
-        yield html.table(body, ["", *columns], OWN)
+        head, *body = table.table()
+        yield html.table(body, head, OWN)
         yield "".join(f'<p class="muted">{escape(line)}</p>' for line in (*table.own_protocol, *table.protocol))
-    if rows:
+    if rows := list(scores(run, images=False)):
         yield html.table(rows, ("", "± standard error, where it is known"))
     yield from _beside(run)
-    likelihood = "rows_train" in _measured(run, runs.EVALUATION)
+    likelihood = "rows_train" in measured(run, runs.EVALUATION)
     left = [] if likelihood else ["evaluate {} --log-likelihood"]
-    left += [] if _measured(run, runs.MIXING) else ["mixing {}"]
+    left += [] if measured(run, runs.MIXING) else ["mixing {}"]
     left += [] if run.image_shape is None or table is not None else ["evaluate {} --fid"]
     if left:
         folder = shlex.quote(str(run.folder))
@@ -267,30 +264,14 @@ def _scored(run: Run) -> Iterator[str]:
 
 def _beside(run: Run) -> Iterator[str]:
     """Simpler models on the same held-out rows, where `grbm evaluate` has scored them."""
-    found = _measured(run, runs.EVALUATION).get("baselines")
-    kinds = {"name": str, "mean": float, "error": float, "difference": float, "difference_error": float, "verdict": str}
+    found = measured(run, runs.EVALUATION).get("baselines")
     if not isinstance(found, list) or not found:
         return
-    sound = [row for row in found if isinstance(row, dict) and all(is_kind(k, row.get(n)) for n, k in kinds.items())]
-    body = [
-        [
-            row["name"],
-            with_error(row["mean"], row["error"]),
-            with_error(row["difference"], row["difference_error"]),
-            row["verdict"],
-        ]
-        for row in sound
-    ]
+    body = []
+    for row in (restore(Comparison, row) for row in found if is_kind(Comparison, row)):
+        difference = with_error(row.difference, row.difference_error)
+        body.append([row.name, with_error(row.mean, row.error), difference, row.verdict])
     yield html.table(body, ("simpler model", "held out, nats", "this model is above it by", "so it is"))
-
-
-def _measured(run: Run, name: str) -> dict[str, Any]:
-    """What a command wrote beside the run, if it was of the weights that the run has now."""
-    try:
-        content = read_json(run.folder / name)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) and content.get("model") == runs.model_digest(run.model) else {}
 
 
 def _images(run: Run) -> ScoreTable | None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,46 +14,63 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor
 
+from grbm.core import files
 from grbm.data.mixtures import Mixture
 from grbm.evaluate.mixing import WORST_RHAT, Mixing, Trace
 
 INK, RUST = "#1f4e79", "#c0504d"
+Metrics = list[dict[str, Any]]  # of a run, as logged
 COLOURS = (INK, RUST, "#5b8c5a", "#c9a227", "#7a5c99", "#4aa3a2", "#8a8a8a")
 
 
-def learning_curves(metrics: list[dict[str, Any]], first_round: int | None = None) -> Figure:
+def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write a figure whole or not at all; returns its path."""
+    with files.replacing(path) as temporary:
+        figure.savefig(temporary, dpi=dpi)
+    return path
+
+
+def name_axes(axes: Axes, title: str, x: str = "", y: str = "", sizes: Sequence[float] = (9, 8, 7)) -> None:
+    """Words of a panel, title, labels and ticks in three font ``sizes``, and no frame above it or at its right."""
+    axes.set_title(title, fontsize=sizes[0])
+    axes.set_xlabel(x, fontsize=sizes[1])
+    axes.set_ylabel(y, fontsize=sizes[1])
+    axes.tick_params(labelsize=sizes[2])
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
     """What a run logged: variances and reconstructions (Fig. 3a), gradients, distance to the data, free energies, use
     of the hidden units. Rounds of quasi-Newton steps, from update ``first_round`` on, have half of each axis."""
     figure = Figure(figsize=(10, 5), layout="constrained")
     panels = figure.subplots(2, 3).ravel()
-    updates = [m["update"] for m in metrics]
-    log_variance(panels[0], metrics, "log σ²: mean, and range over units")
-    lines: list[tuple[str, bool, list[tuple[str, str]]]] = [
-        ("reconstruction error, mean square", False, [("reconstruction", "")]),
-        ("gradient norm before clipping", True, [("grad_norm", "")]),
-        ("energy distance of chains and data", True, [("energy_distance", "")]),
+    log_variance(panels[0], metrics)
+    name_axes(panels[0], "log σ²: mean, and range over units", "update")
+    lines: list[tuple[str, bool, dict[str, str]]] = [
+        ("reconstruction error, mean square", False, {"reconstruction": ""}),
+        ("gradient norm before clipping", True, {"grad_norm": ""}),
+        ("energy distance of chains and data", True, {"energy_distance": ""}),
         (
             "free energy, nats per sample",
             False,
-            [("free_energy_data", "training"), ("free_energy_test", "held out"), ("free_energy_chains", "chains")],
+            {"free_energy_data": "training", "free_energy_test": "held out", "free_energy_chains": "chains"},
         ),
-        ("hidden units, share", False, [("hidden_off", "off for 99 % of the data"), ("hidden_on", "on for 99 %")]),
+        ("hidden units, share", False, {"hidden_off": "off for 99 % of the data", "hidden_on": "on for 99 %"}),
     ]
-    if any(m.get("nats_validation") is not None for m in metrics):
-        lines[3] = ("log-likelihood of validation rows, nats per row", False, [("nats_validation", "")])
+    scored = logged(metrics, "nats_validation")
+    if scored:
+        lines[3] = ("log-likelihood of validation rows, nats per row", False, {"nats_validation": ""})
     for axes, (title, log, named) in zip(panels[1:], lines, strict=True):
-        for k, (name, label) in enumerate(named):
-            points = [(u, x) for u, x in zip(updates, column(metrics, name), strict=True) if not math.isnan(x)]
+        for k, (name, label) in enumerate(named.items()):
+            points = [(u, x) for x, u in logged(metrics, name) if not math.isnan(x)]
             if points:
                 style = "--" if label in ("held out", "on for 99 %") else "-"
                 axes.plot(*zip(*points, strict=True), style, color=COLOURS[k], label=label, lw=1.2)
         if log:
-            _log_scale(axes, [x for name, _ in named for x in column(metrics, name)])
+            _log_scale(axes, [x for name in named for x in column(metrics, name)])
         if len(named) > 1:
             axes.legend(frameon=False, fontsize=7)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("update", fontsize=8)
-    scored = [(m["nats_validation"], m["update"]) for m in metrics if m.get("nats_validation") is not None]
+        name_axes(axes, title, "update")
     if scored:
         nats, update = max(scored)
         panels[4].plot(update, nats, "o", color=RUST, ms=4, label=f"best: {nats:.4g}, at update {update:,}")
@@ -61,25 +79,23 @@ def learning_curves(metrics: list[dict[str, Any]], first_round: int | None = Non
         panels[4].set_ylim(bottom=max(min(scored)[0], nats - 5 * max(nats - usual, 0.02)))  # the start is far below
     panels[-1].set_ylim(-0.02, 1.02)
     for axes in panels:
-        _with_rounds(axes, updates[-1], first_round)
+        _with_rounds(axes, metrics[-1]["update"], first_round)
         axes.tick_params(which="both", labelsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def curve(
-    several: dict[str, list[dict[str, Any]]], name: str, title: str, log: bool = False, first_round: int | None = None
+    several: dict[str, Metrics], name: str, title: str, log: bool = False, first_round: int | None = None
 ) -> Figure:
     """One number of the records of one or several runs, by label, over updates; ``first_round`` as above."""
     figure = Figure(figsize=(4.4, 2.9), layout="constrained")
     axes = figure.subplots()
-    for k, (label, metrics) in enumerate(several.items()):
-        plain, marker = label.replace("$", r"\$"), "." if log else None  # not mathematics
-        updates, colour = [m["update"] for m in metrics], COLOURS[k % len(COLOURS)]
-        style = "--" if label == "held out" else "-"
-        numbers = column(metrics, name)
-        axes.plot(updates, numbers, style, color=colour, label=plain, lw=1.3, marker=marker, ms=3)
     columns = [column(metrics, name) for metrics in several.values()]
+    marker = "." if log else None
+    for k, ((label, metrics), numbers) in enumerate(zip(several.items(), columns, strict=True)):
+        plain, style = label.replace("$", r"\$"), "--" if label == "held out" else "-"  # not mathematics
+        updates, colour = [m["update"] for m in metrics], COLOURS[k % len(COLOURS)]
+        axes.plot(updates, numbers, style, color=colour, label=plain, lw=1.3, marker=marker, ms=3)
     log = log and any(y > 0 for numbers in columns for y in numbers)
     if log:
         _log_scale(axes, [y for numbers in columns for y in numbers])
@@ -88,11 +104,9 @@ def curve(
         axes.set_ylim(*limits)
     if len(several) > 1:
         axes.legend(frameon=False, fontsize=8)
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel("update" if limits is None else "update (what lies beyond the axes is cut off)", fontsize=9)
+    x = "update" if limits is None else "update (what lies beyond the axes is cut off)"
+    name_axes(axes, title, x, sizes=(10, 9, 8))
     _with_rounds(axes, max((m["update"] for metrics in several.values() for m in metrics), default=0), first_round)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
@@ -192,17 +206,20 @@ def _first_two(x: Tensor) -> np.ndarray:
     return x[:, [0, min(1, x.shape[1] - 1)]].cpu().numpy()
 
 
-def log_variance(axes: Axes, metrics: list[dict[str, Any]], title: str) -> None:
+def log_variance(axes: Axes, metrics: Metrics) -> None:
     """log σ² over training (Fig. 3a): the mean over visible units as a line, their range as a band."""
     updates = [m["update"] for m in metrics]
     low, high = column(metrics, "log_var_min"), column(metrics, "log_var_max")
     axes.fill_between(updates, low, high, color=INK, alpha=0.15, lw=0)
     axes.plot(updates, column(metrics, "log_var_mean"), color=INK)
-    axes.set_xlabel("update", fontsize=8)
-    axes.set_title(title, fontsize=9)
 
 
-def column(metrics: list[dict[str, Any]], name: str) -> list[float]:
+def logged(metrics: Metrics, name: str) -> list[tuple[float, int]]:
+    """One number of the records that have it, each with its update."""
+    return [(m[name], m["update"]) for m in metrics if m.get(name) is not None]
+
+
+def column(metrics: Metrics, name: str) -> list[float]:
     """One number of each record; NaN where it has none."""
     return [math.nan if m.get(name) is None else m[name] for m in metrics]
 
@@ -270,40 +287,31 @@ def _frame(axes: Axes, title: str, limits: Limits | None, ticks: bool = False) -
 
 def mixing(trace: Trace, found: Mixing) -> Figure:
     """Free energies of the chains, autocorrelations, R-hat of the visible units, and swap rates if there are any."""
-    tempered = found.swap_rate is not None
-    figure = Figure(figsize=(11 if tempered else 8.5, 2.9), layout="constrained")
-    panels = figure.subplots(1, 4 if tempered else 3, width_ratios=[2, 1, 1, 1][: 4 if tempered else 3])
+    n_panels = 3 if found.swap_rate is None else 4
+    figure = Figure(figsize=(8.5 if n_panels == 3 else 11, 2.9), layout="constrained")
+    panels = figure.subplots(1, n_panels, width_ratios=[2, 1, 1, 1][:n_panels])
     steps = [trace.every * (k + 1) for k in range(trace.v.shape[1])]
     for k, chain in enumerate(trace.free_energy):
         start, colour = ("data", RUST) if k < trace.n_from_data else ("noise", INK)
         label = f"from {start}" if k in (0, trace.n_from_data) else None
         panels[0].plot(steps, chain, color=colour, lw=0.6, alpha=0.7, label=label)
-    panels[0].set_title("free energy of each chain, nats", fontsize=9)
-    panels[0].set_xlabel("step after burn-in", fontsize=8)
+    name_axes(panels[0], "free energy of each chain, nats", "step after burn-in")
     panels[0].legend(frameon=False, fontsize=7, loc="upper right")
     above = (found.autocorrelation > 0.05).any(0).long()
     shown = min(len(above), 2 * int(above.cumprod(0).sum()) + 10)
     panels[1].axhline(0, color="#999999", lw=0.6)
-    for rho, label, colour in zip(
-        found.autocorrelation, ("free energy", f"slowest unit ({found.slowest})"), (INK, RUST), strict=True
-    ):
+    labels = "free energy", f"slowest unit ({found.slowest})"
+    for rho, label, colour in zip(found.autocorrelation, labels, (INK, RUST), strict=True):
         panels[1].plot([trace.every * k for k in range(shown)], rho[:shown], color=colour, label=label)
     panels[1].legend(frameon=False, fontsize=7)
-    panels[1].set_title("autocorrelation", fontsize=9)
-    panels[1].set_xlabel("lag, steps", fontsize=8)
+    name_axes(panels[1], "autocorrelation", "lag, steps")
     rhat = found.rhat.nan_to_num(nan=2.0).clamp_max(2.0).numpy()
     panels[2].hist(rhat, bins=30, range=(min(1.0, rhat.min()), max(1.06, rhat.max())), color=INK)
     panels[2].axvline(WORST_RHAT, color=RUST, lw=0.8, label=f"limit {WORST_RHAT}")
     panels[2].legend(frameon=False, fontsize=7)
-    panels[2].set_title("R-hat of the visible units", fontsize=9)
-    panels[2].set_xlabel("R-hat (1: the chains agree)", fontsize=8)
-    panels[2].set_ylabel("visible units", fontsize=8)
+    name_axes(panels[2], "R-hat of the visible units", "R-hat (1: the chains agree)", "visible units")
     if found.swap_rate is not None:
         panels[3].bar(range(1, len(found.swap_rate) + 1), found.swap_rate.numpy(), color=INK)
         panels[3].set_ylim(0, 1)
-        panels[3].set_title("swap rates", fontsize=9)
-        panels[3].set_xlabel("pair of replicas, from the base up", fontsize=8)
-    for axes in panels:
-        axes.tick_params(labelsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
+        name_axes(panels[3], "swap rates", "pair of replicas, from the base up")
     return figure

@@ -1,19 +1,19 @@
 """`grbm evaluate`: the numbers that a run's data allow."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from grbm.core.streams import plain
-from grbm.core.typed import is_kind, read_json
+from grbm.core.typed import is_kind
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table, spread
 from grbm.evaluate.mixtures import density_score, sample_score
-from grbm.fitting.density import bits_per_dimension
-from grbm.report.beside import as_json, comparisons, plane_grid
+from grbm.fitting.density import LogPartition, Score, bits_per_dimension
+from grbm.report.beside import METHODS, comparisons, plane_grid
 from grbm.report.beside import log_z as log_z_of_run
+from grbm.report.words import measured
 from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.sampling import generate, on_device
 
@@ -40,37 +40,35 @@ def evaluate(
     """
     dataset = dataset or run.load_data()
     model, scale = run.model, run.transform
-    log_scale = -scale.log_det
     scores: dict[str, Any] = {"n_visible": model.n_visible, "n_hidden": model.n_hidden, "model": model_digest(model)}
     # v itself, not conditional means, which lie where the free energy is lower than anywhere in a sample
     generated = generate(run, n_samples, seed=seed, sampling=replace(run.config.sampling, mean=False))
     scores["samples"] = n_samples
     grid = plane_grid(model, dataset.mixture)
     known = log_z_of_run(run, dataset, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
-    log_z = known.log_z
-    scores |= {"log_z": log_z, "log_z_error": known.error, "log_z_method": known.method}
+    scores |= _of_log_z(known)
     if known.found is not None:
         scores |= {"log_z_lower": known.found.lower, "log_z_upper": known.found.upper}
         scores |= {"log_z_converged": known.found.converged, "log_z_verdict": known.found.verdict}
-    scores["baselines"] = as_json(comparisons(run, dataset, known, seed=seed))
+    scores["baselines"] = [found._asdict() for found in comparisons(run, dataset, known, seed=seed)]
     with torch.no_grad():
         for name, rows in (("train", dataset.train), ("test", dataset.test)):
             if len(rows) == 0:
                 continue
             some = rows[:10_000]
-            score = run.fitted.log_likelihood(some, log_z, known.error)
+            score = run.fitted.log_likelihood(some, known.value, known.error)
             scores[f"without_density_{name}"] = score.n_without
             if score.n_rows == 0:
                 continue
             z = scale(some[~scale.breaks(some).any(1)])
-            scores[f"log_likelihood_{name}"], scores[f"log_likelihood_{name}_error"] = score.mean, score.error
+            scores |= _with_error(f"log_likelihood_{name}", score)
             if model.censoring.n:
                 scores[f"scored_{name}"], scores[f"unsure_{name}"] = score.n_rows, score.n_unsure
             else:
-                scores[f"free_energy_{name}"] = -score.mean - log_z - log_scale
+                scores[f"free_energy_{name}"] = -score.mean - known.value + scale.log_det
             scores[f"reconstruction_{name}"] = float((z - model.reconstruction(z)).square().mean())
             if whole:
-                scores |= _whole(run, dataset, rows, name, log_z, scores["log_z_error"], seed)
+                scores |= _whole(run, rows, name, known, levels=dataset.levels, seed=seed)
         if model.censoring.n:
             scores["censored"] = model.censoring.n
         else:
@@ -78,12 +76,8 @@ def evaluate(
     if dataset.mixture is not None and grid is not None and run.config.dataset.standardise == "none":
         density = density_score(model, dataset.mixture, grid)
         drawn = sample_score(generated, dataset.mixture)
-        scores |= {
-            "kl_data_model": density.kl,
-            "mode_mass": list(density.mode_mass),
-            "within_3_deviations": drawn.within,
-            "mode_share": list(drawn.mode_share),
-        }
+        scores |= {"kl_data_model": density.kl, "mode_mass": list(density.mode_mass)}
+        scores |= {"within_3_deviations": drawn.within, "mode_share": list(drawn.mode_share)}
     return scores
 
 
@@ -103,24 +97,21 @@ def score_rows(
     annealed begins at the run's ``own`` data, where they are there.
     """
     known = log_z_of_run(run, own or Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
-    score = on_device(run).log_likelihood(rows, known.log_z, known.error)
+    score = on_device(run).log_likelihood(rows, known.value, known.error)
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}
     if run.model.censoring.n:
         found |= {"censored": run.model.censoring.n, "unsure": score.n_unsure}
         some, limits = rows[spread(len(rows), 10_000)].double(), run.frame.censoring
         found["beyond"] = int(((some < limits.low.float()) | (some > limits.high.float())).sum())
     found |= {"log_likelihood": score.mean if score.n_rows else None, "log_likelihood_error": score.error}
-    found |= {"log_z": known.log_z, "log_z_error": known.error, "log_z_method": known.method}
+    found |= _of_log_z(known)
     return found | ({} if known.found is None else {"log_z_converged": known.found.converged})
 
 
-def dearer(folder: Path, model: str) -> dict[str, Any]:
-    """The scores in a run's folder that only ``whole`` gives, where they are of these very weights."""
-    try:
-        before = read_json(folder / EVALUATION)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(before, dict) or before.get("model") != model or "rows_train" not in before:
+def dearer(run: Run) -> dict[str, Any]:
+    """The scores in the run's folder that only ``whole`` gives, where they are of its weights."""
+    before = measured(run, EVALUATION)
+    if "rows_train" not in before:
         return {}
     kinds = ("log_likelihood", "dequantised", "bits_per_dimension", "rows_", "log_z", "without_density")
     kept = {name: x for name, x in before.items() if name.startswith(kinds)}
@@ -129,17 +120,22 @@ def dearer(folder: Path, model: str) -> dict[str, Any]:
     return {name: plain(x) if isinstance(x, str) else x for name, x in kept.items()}
 
 
-def _whole(
-    run: Run, dataset: Dataset, rows: Table, name: str, log_z: float, log_z_error: float, seed: int
-) -> dict[str, Any]:
+def _of_log_z(known: LogPartition) -> dict[str, Any]:
+    return {"log_z": known.value, "log_z_error": known.error, "log_z_method": METHODS[known.method]}
+
+
+def _with_error(name: str, score: Score) -> dict[str, float]:
+    return {name: score.mean, f"{name}_error": score.error}
+
+
+def _whole(run: Run, rows: Table, name: str, known: LogPartition, *, levels: int | None, seed: int) -> dict[str, Any]:
     """The log-likelihood of all rows of one part of the data, with its error; of images also dequantised."""
     here = on_device(run)
-    score = here.log_likelihood(rows, log_z, log_z_error)
-    scores = {f"log_likelihood_{name}": score.mean, f"log_likelihood_{name}_error": score.error}
-    scores[f"rows_{name}"], scores[f"without_density_{name}"] = score.n_rows, score.n_without
-    if dataset.levels is not None:
-        dequantised = here.log_likelihood(rows, log_z, log_z_error, levels=dataset.levels, seed=seed)
-        bits = bits_per_dimension(dequantised, run.model.n_visible)
-        scores |= {f"dequantised_{name}": dequantised.mean, f"dequantised_{name}_error": dequantised.error}
-        scores |= {f"bits_per_dimension_{name}": bits.mean, f"bits_per_dimension_{name}_error": bits.error}
+    score = here.log_likelihood(rows, known.value, known.error)
+    scores = _with_error(f"log_likelihood_{name}", score)
+    scores |= {f"rows_{name}": score.n_rows, f"without_density_{name}": score.n_without}
+    if levels is not None:
+        dequantised = here.log_likelihood(rows, known.value, known.error, levels=levels, seed=seed)
+        scores |= _with_error(f"dequantised_{name}", dequantised)
+        scores |= _with_error(f"bits_per_dimension_{name}", bits_per_dimension(dequantised, run.model.n_visible))
     return scores

@@ -1,6 +1,5 @@
 """Sheets of images, as arrays or matplotlib Figures that the caller saves or shows."""
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from grbm.data.pictures import ImageShape
 FILTERS = "RdBu_r"  # colours of weights: blue below 0, red above
 
 
-def _sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25) -> Figure:
-    """An array as a picture, with ``room`` inches above and below for words."""
+def whole_sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25) -> Figure:
+    """An array (H, W, 3) as a picture, with ``room`` inches above and below for words."""
     height = width * array.shape[0] / array.shape[1]
     figure = Figure(figsize=(width, height + room), layout="constrained")
     show(figure.subplots(), array, title)
@@ -32,16 +31,6 @@ def show(axes: Axes, array: np.ndarray, title: str) -> None:
     axes.imshow(array, interpolation="nearest")
     axes.set_axis_off()
     axes.set_title(title, fontsize=10)
-
-
-def captioned(array: np.ndarray, caption: str) -> Figure:
-    """An array as a picture under a caption of several words."""
-    return _sheet(array, textwrap.fill(caption, 90), width=7.0, room=0.6)
-
-
-def image_grid(images: Tensor, shape: ImageShape, title: str, columns: int = 16) -> Figure:
-    """Images (n, N), in [0, 1], as a grid."""
-    return _sheet(tile(images, shape, columns), title)
 
 
 def images_beside(data: Tensor, drawn: Tensor, shape: ImageShape, title: str, columns: int = 10) -> Figure:
@@ -72,7 +61,7 @@ def chain_grid(states: Tensor, shape: ImageShape, steps: Sequence[int], title: s
     """The sampling process (Fig. 2): states (S, C, N), a row per chain and a column per kept step."""
     n_states, n_chains, _ = states.shape
     array = tile(states.transpose(0, 1).reshape(n_states * n_chains, -1), shape, n_states)
-    figure = _sheet(array, title, width=0.6 * n_states + 0.5, room=0.8)
+    figure = whole_sheet(array, title, width=0.6 * n_states + 0.5, room=0.8)
     axes = figure.axes[0]
     axes.set_axis_on()
     cell = shape[2] + 1
@@ -100,7 +89,7 @@ def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: in
 def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
     """Weights of the hidden units of largest norm (Fig. 3b), with their scale and sign."""
     title = f"Filters: the {min(count, W.shape[1])} hidden units of largest weight norm"
-    figure = _sheet(filter_sheet(W, shape, count), title)
+    figure = whole_sheet(filter_sheet(W, shape, count), title)
     if shape[0] == 1:
         scale = ScalarMappable(Normalize(-1, 1), FILTERS)
         bar = figure.colorbar(scale, ax=figure.axes[0], orientation="horizontal", shrink=0.5, aspect=40, pad=0.01)

@@ -59,10 +59,9 @@ def correlations(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     for axes, matrix, title in ((left, matrices[0], "data"), (middle, matrices[1], "samples")):
         picture = axes.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
         axes.set_title(f"correlations: {title}", fontsize=9.5)
-        named = len(shown) <= LABELLED
-        ticks = range(len(shown)) if named else []
-        axes.set_xticks(ticks, [_short(names[k], 12) for k in shown] if named else [], rotation=90, fontsize=6.5)
-        axes.set_yticks(ticks, [_short(names[k], 12) for k in shown] if named else [], fontsize=6.5)
+        labels = [_short(names[k], 12) for k in shown] if len(shown) <= LABELLED else []
+        axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6.5)
+        axes.set_yticks(range(len(labels)), labels, fontsize=6.5)
     bar = figure.colorbar(picture, ax=[left, middle], shrink=0.8)
     bar.ax.tick_params(labelsize=7)
     pairs = np.triu_indices(len(shown), 1)
@@ -91,10 +90,9 @@ def _range(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
     """What a panel shows: the data, and the samples as far as most of them lie near."""
     low, high = float(real.min()), float(real.max())
     width = max(high - low, 1e-9 * max(abs(low), abs(high), 1e-300))
-    inner = np.quantile(made, [0.01, 0.99])
-    return min(low, max(float(inner[0]), low - 0.5 * width)), max(high, min(float(inner[1]), high + 0.5 * width)) + (
-        1e-3 * width
-    )
+    first, last = np.quantile(made, [0.01, 0.99]).tolist()
+    right = max(high, min(last, high + 0.5 * width)) + 1e-3 * width
+    return min(low, max(first, low - 0.5 * width)), right
 
 
 def _short(name: str, length: int = 22) -> str:

@@ -2,16 +2,35 @@
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from grbm.runs import Run
+from grbm.core.typed import read_json
+from grbm.runs import Run, model_digest
 
 
 def with_error(mean: float, error: float) -> str:
     """A number to the digits that its standard error allows: two of those that are uncertain."""
     decimals = max(0, 1 - math.floor(math.log10(error))) if 0 < error < math.inf else 4
     return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def measured(run: Run, name: str) -> dict[str, Any]:
+    """What a command wrote as JSON into the run's folder, if it was of the weights that the run has now; else empty."""
+    try:
+        content = read_json(run.folder / name)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and content.get("model") == model_digest(run.model) else {}
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
+    """A table as lines of text; with ``numbers`` all columns but the first end at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        sides = ["<", *(">" if numbers else "<" for _ in row[1:])]
+        cells = (f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
+        yield "  ".join(cells).rstrip()
 
 
 def duration(seconds: float) -> str:
@@ -145,8 +164,8 @@ def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         text += " A grey level has the probability of all values that are rounded to it, those beyond black and white "
         text += "among them: bits per dimension are those that the pixels themselves cost, with no noise added."
     elif bits:
+        text += " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has "
         text += (
-            " Pixels are whole numbers, at which a density can be as high as it likes; dequantised, each has uniform "
+            "uniform noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
         )
-        text += "noise of one level added, and minus the mean is at least the bits that the pixels themselves cost."
     yield textwrap.fill(text, 100)

@@ -99,13 +99,15 @@ def train_missing(
             for worker in [worker for worker in workers if worker.pipe in ready]:
                 workers.remove(worker)
                 found = _answer(worker)
+                # by SIGTERM: with a checkpoint, or before it had begun to listen
+                stopped = isinstance(found, StoppedError) or worker.process.exitcode == -signal.SIGTERM
                 if isinstance(found, str):
                     print(f"  {worker.planned.name}: {found}")
                     if waiting:
                         idle.append(worker)
                     else:
                         _dismiss(worker)
-                elif overdue and not asked and _was_stopped(worker, found):
+                elif overdue and not asked and stopped:
                     print(f"  {how_far(worker.planned, folder) or worker.planned.name}, where the time was over")
                 elif failure is None:
                     failure = found
@@ -171,11 +173,6 @@ def _answer(worker: _Worker) -> "str | BaseException":
     if not isinstance(found, str):
         worker.process.join()
     return found
-
-
-def _was_stopped(worker: _Worker, found: BaseException) -> bool:
-    """Whether SIGTERM is what ended it: with a checkpoint, or before it had begun to listen."""
-    return isinstance(found, StoppedError) or worker.process.exitcode == -signal.SIGTERM
 
 
 def _work(folder: Path, threads: int, pipe: Connection) -> None:

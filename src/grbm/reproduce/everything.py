@@ -49,17 +49,19 @@ def reproduce_all(seconds: float, options: Options, judge: Callable[[str], Featu
         except UserError as error:  # before hours of training, not after them
             left.append(f"{what}: {error}")
             print(f"Left out: {left[-1]}", flush=True)
-    for target in targets:
-        what, todo = target.what, campaign.missing(target.runs, target.folder)
+    for what, runs, folder, threads, draw in targets:
+        todo = campaign.missing(runs, folder)
         if todo and time.monotonic() < deadline:
-            print(f"{what}: {len(todo)} of {len(target.runs)} runs to train", flush=True)
-            where, threads = target.folder, target.threads
-            campaign.train_missing(todo, where, at_once=options.jobs, threads=threads, deadline=deadline)
-            todo = campaign.missing(target.runs, target.folder)
+            print(f"{what}: {len(todo)} of {len(runs)} runs to train", flush=True)
+            campaign.train_missing(todo, folder, at_once=options.jobs, threads=threads, deadline=deadline)
+            todo = campaign.missing(runs, folder)
         if todo:
-            left.append(f"{what}: {_left(todo, len(target.runs), target.folder)}")
+            begun = [text for run in todo if (text := campaign.how_far(run, folder))]
+            left.append(
+                f"{what}: {len(todo)} of {len(runs)} runs to train" + (f" ({'; '.join(begun)})" if begun else "")
+            )
         else:
-            print(f"{target.draw()}\n", flush=True)
+            print(f"{draw()}\n", flush=True)
             done += 1
     lines = [f"{done} of {done + len(left)} figures and tables are in {options.folder}."]
     if left:
@@ -80,9 +82,3 @@ def _target(what: str, options: Options, network: Features | None, n_images: int
     campaign.missing([panel.planned for panel in panels], folder)
     draw = lambda: figure1.reproduce(folder, jobs_at_once=options.jobs, seeds=[options.seed])  # noqa: E731
     return _Target(what, [panel.planned for panel in panels], folder, 1, draw)
-
-
-def _left(todo: list[campaign.Planned], n_runs: int, folder: Path) -> str:
-    """How many runs are to be trained yet, and how far those are that have begun."""
-    begun = [text for run in todo if (text := campaign.how_far(run, folder))]
-    return f"{len(todo)} of {n_runs} runs to train" + (f" ({'; '.join(begun)})" if begun else "")

@@ -1,18 +1,16 @@
 """`grbm reproduce table1` to `fig9`: the paper's image experiments, trained where missing, scored and drawn."""
 
 import shlex
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 
 from grbm import runs
-from grbm.core import files
 from grbm.core.errors import UserError
 from grbm.core.options import Precision
 from grbm.data.images import tile
@@ -62,27 +60,18 @@ def reproduce(what: str, options: Options, judge: Callable[[str], Features | Non
     network = judge("mnist") if what in TABLES else None
     print(f"{what}: {len(wanted)} runs, {len(todo)} to train, in {options.folder}", flush=True)
     campaign.train_missing(todo, options.folder, at_once=options.jobs)
-    done = {run.name: runs.read(options.folder / run.name) for run in wanted}
-    where = {run.name: run.config for run in wanted}  # the data may have moved since
-    for name, run in done.items():
-        config = replace(run.config, data_dir=where[name].data_dir, data=where[name].data)
-        config = config if options.mean is None else showing(config, options.mean)
-        done[name] = run._replace(config=config)
+    done = {}
+    for name, where in wanted:  # the data may have moved since
+        run = runs.read(options.folder / name)
+        config = replace(run.config, data_dir=where.data_dir, data=where.data)
+        done[name] = run._replace(config=config if options.mean is None else showing(config, options.mean))
     if what in TABLES:
-        text = "\n".join(table(what, list(done.values()), options.folder, network, n_images))
-        _pages(done)
-        return text
-    _pages(done)
-    path = options.folder / f"{what}.png"
-    with files.replacing(path) as temporary:
-        _draw(what, done).savefig(temporary, dpi=150)
-    return "\n".join([*notes(done.values()), f"Figure: {path}"])
-
-
-def _pages(done: dict[str, runs.Run]) -> None:
-    """A report.html in every run's folder; after scores, so that they are on it."""
+        lines = list(table(what, list(done.values()), options.folder, network, n_images))
+    else:
+        lines = [*notes(done.values()), f"Figure: {plots.save(_draw(what, done), options.folder / f'{what}.png')}"]
     for run in done.values():
-        print(f"  {report(run)}", flush=True)
+        print(f"  {report(run)}", flush=True)  # with the scores of the table
+    return "\n".join(lines)
 
 
 def planned(what: str, options: Options) -> list[campaign.Planned]:
@@ -126,25 +115,27 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
     head = f"Figure {what.removeprefix('fig')}: {ABOUT[what]}"
     if what == "fig2":
         states, steps = trajectory(first, 10, n_states=13)
-        return sheets.chain_grid(states, _shape(first), steps, _wrap(f"{head}; {about(first)}", 8 * len(steps)))
+        return sheets.chain_grid(states, _shape(first), steps, fill(f"{head}; {about(first)}", 8 * len(steps)))
     if what == "fig3":
         figure = Figure(figsize=(11.5, 4.0), layout="constrained")
         curve, middle, right = figure.subplots(1, 3)
-        plots.log_variance(curve, first.metrics, "(a) log σ²: mean, and range over units")
+        plots.log_variance(curve, first.metrics)
+        curve.set_title("(a) log σ²: mean, and range over units", fontsize=9)
+        curve.set_xlabel("update", fontsize=8)
         sheets.show(middle, sheets.filter_sheet(first.model.W, _shape(first), 100), "(b) filters of largest norm")
-        sheets.show(right, _samples(first, 100, 10), "(c) samples")
+        sheets.show(right, tile(generate(first, 100), _shape(first), 10), "(c) samples")
     elif what in ("fig4", "fig5"):
         rows, columns = (1, 3) if what == "fig4" else (2, 3)
         figure = Figure(figsize=(11.5, 4.3 * rows), layout="constrained")
         panels = list(figure.subplots(rows, columns).flat)
         for letter, axes, (name, run) in zip("abcde", panels, done.items(), strict=False):
-            sheets.show(axes, _samples(run, 100, 10), f"({letter}) {title(name)}")
+            sheets.show(axes, tile(generate(run, 100), _shape(run), 10), f"({letter}) {title(name)}")
         if what == "fig5":
             data = first.load_data()
             sheet = tile(data.train[spread(len(data.train), 100)], _shape(first), 10)
             sheets.show(panels[-1], sheet, "training images")
         if what == "fig4":
-            figure.suptitle("\n".join([head, *(_wrap(about(run), 150) for run in done.values())]), fontsize=8)
+            figure.suptitle("\n".join([head, *(fill(about(run), 150) for run in done.values())]), fontsize=8)
             return figure
     else:
         figure = Figure(figsize=(11.5, 6.2), layout="constrained")
@@ -152,19 +143,11 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
         for axes, part in zip(figure.subplots(1, 2), torch.split(images, 256), strict=True):
             sheets.show(axes, tile(part, _shape(first), 16), "")
     made = about(first, title=len(done) == 1)  # else what all of them have in common
-    figure.suptitle(_wrap(f"{head}; {made}", 130), fontsize=10)
+    figure.suptitle(fill(f"{head}; {made}", 130), fontsize=10)
     return figure
-
-
-def _samples(run: runs.Run, n: int, columns: int) -> np.ndarray:
-    return tile(generate(run, n), _shape(run), columns)
 
 
 def _shape(run: runs.Run) -> ImageShape:
     if run.image_shape is None:
         raise UserError(f"{run.folder} is not a run on images.")
     return run.image_shape
-
-
-def _wrap(text: str, width: int) -> str:
-    return textwrap.fill(text, width)

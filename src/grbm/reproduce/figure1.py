@@ -38,6 +38,12 @@ RULES = {"program": "as the program ran", "printed": "as printed", "ours": "ours
 SOME = "table-of-some.json"  # the table, where not all samplers were asked for
 PLATEAUS = "plateaus.png"
 BUDGETS = {"short": (7000, 50), "long": (30_000, 100), "paper": (500_000, 100)}  # updates; CD steps of printed rows
+BELOW_TABLE = """\
+truth: mass and share .330 .330 .340, .989 within 3σ. KL(data || model) and mode mass by quadrature;
+{:,} samples from noise; 1,000 training points;
+as the program ran: α₀ = 10 mean(σ²), v at the temperature 100 of a batch, adjusted Gibbs-Langevin tested at
+temperature 1, conditional means shown; as printed: temperature 1, α₀ = 0.5 (Langevin), 0.2 (Gibbs-Langevin)
+per unit, log σ² at a tenth of the rate, states shown"""
 
 
 class Panel(NamedTuple):
@@ -152,14 +158,11 @@ def reproduce(
     files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
     text = _table(rows, n_samples)
     if len(seeds) > 1:
-        with files.replacing(folder / PLATEAUS) as temporary:
-            _plateaus(todo, folder).savefig(temporary, dpi=130)
-        text += f"\nFigure: {folder / PLATEAUS}"
-    if not is_whole:
-        return text
-    with files.replacing(folder / "figure1.png") as temporary:
-        _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder).savefig(temporary, dpi=130)
-    return text + f"\nFigure: {folder / 'figure1.png'}"
+        text += f"\nFigure: {plots.save(_plateaus(todo, folder), folder / PLATEAUS, dpi=130)}"
+    if is_whole:
+        figure = _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder)
+        text += f"\nFigure: {plots.save(figure, folder / 'figure1.png', dpi=130)}"
+    return text
 
 
 def refuse_foreign(folder: Path, every: Sequence[Panel]) -> None:
@@ -179,8 +182,8 @@ def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
     run, mixture = runs.read(folder), MIXTURES[panel.mixture]
     row: dict[str, Any] = {"mixture": panel.mixture, "rule": panel.rule, "method": panel.method}
     row |= {"seed": panel.config.seed, "updates": panel.config.train.n_updates}
-    row["stopped"] = "" if run.status.ended == "finished" else str(run.status)
-    row["stopped_at"] = None if run.status.ended == "finished" else run.status.update
+    whole = run.status.ended == "finished"
+    row |= {"stopped": "" if whole else str(run.status), "stopped_at": None if whole else run.status.update}
     row["var"] = run.model.var.tolist()
     try:
         density = density_score(run.model, mixture)
@@ -208,16 +211,7 @@ def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
             + " ".join(f"{x:.2g}" for x in row["var"])
             + stopped
         )
-    lines.append("truth: mass and share .330 .330 .340, .989 within 3σ. KL(data || model) and mode mass by quadrature;")
-    lines.append(f"{n_samples:,} samples from noise; 1,000 training points;")
-    lines.append(
-        "as the program ran: α₀ = 10 mean(σ²), v at the temperature 100 of a batch, adjusted Gibbs-Langevin tested at"
-    )
-    lines.append(
-        "temperature 1, conditional means shown; as printed: temperature 1, α₀ = 0.5 (Langevin), 0.2 (Gibbs-Langevin)"
-    )
-    lines.append("per unit, log σ² at a tenth of the rate, states shown")
-    return "\n".join(lines)
+    return "\n".join([*lines, BELOW_TABLE.format(n_samples)])
 
 
 def _plateaus(todo: list[Panel], folder: Path) -> Figure:
@@ -232,11 +226,8 @@ def _plateaus(todo: list[Panel], folder: Path) -> Figure:
         largest = [math.exp(x) for x in plots.column(metrics, "log_var_max")]
         panel_axes.loglog([m["update"] for m in metrics], largest, lw=1.2, label=f"seed {panel.config.seed}")
     for (mixture, method), panel_axes in axes.items():
-        panel_axes.set_title(f"{mixture}, {RULES[rule]}:\n{TITLES[method]}", fontsize=9)
-        panel_axes.tick_params(labelsize=8)
-        panel_axes.spines[["top", "right"]].set_visible(False)
-        panel_axes.set_xlabel("update", fontsize=8)
-        panel_axes.set_ylabel("largest σ²", fontsize=8)
+        words = f"{mixture}, {RULES[rule]}:\n{TITLES[method]}", "update", "largest σ²"
+        plots.name_axes(panel_axes, *words, sizes=(9, 8, 8))
     next(iter(axes.values())).legend(frameon=False, fontsize=7)
     return figure
 

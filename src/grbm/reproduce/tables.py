@@ -11,8 +11,8 @@ from typing import Any
 from grbm import runs
 from grbm.core import files
 from grbm.evaluate.features import Features
-from grbm.report.image_scores import OWN, cells, judges_of, score_images, widths
-from grbm.report.words import ending
+from grbm.report.image_scores import OWN, cells, judges_of, score_images
+from grbm.report.words import aligned, ending
 from grbm.runs.paper import EXPERIMENTS, describe
 
 SECONDS = "seconds"  # the column of training times
@@ -40,23 +40,19 @@ def table(what: str, done: Sequence[runs.Run], folder: Path, network: Features |
         protocol += [f"Means over {n_seeds} seeds and their standard errors over them; reference points as said above."]
     rows = {name: over_seeds(several) for name, several in seeds.items()}
     shown = {name: cells(row) | _time(row) for name, row in (rows | references).items()}
-    columns = {name: w for name, w in widths(rows | references).items() if name not in ("density", "coverage", SECONDS)}
-    columns[SECONDS] = max(map(len, [SECONDS, *(row.get(SECONDS, "") for row in shown.values())]))
-    titles = {name: title(name) for name in rows}
-    width = max(map(len, [*titles.values(), *references]))
-
-    def line(title: str, printed: float | None, row: dict[str, str]) -> str:
+    left_out = ("density", "coverage", SECONDS)
+    columns = [*dict.fromkeys(c for row in shown.values() for c in row if c not in left_out), SECONDS]
+    body = []
+    for name, row in shown.items():
+        printed = _printed(name)
         number = "" if printed is None else f"{printed:.2f}"
-        return f"{title:<{width}}  {number:>9}" + "".join(f"  {row.get(c, '–'):>{w}}" for c, w in columns.items())
-
+        body.append([title(name) if name in rows else name, number, *(row.get(c, "–") for c in columns)])
     yield f"Table {what.removeprefix('table')} of the paper, its FID (2048 features, full scale) beside ours"
-    yield f"{'':<{width}}  {'paper FID':>9}" + "".join(f"  {c:>{w}}" for c, w in columns.items())
-    for name in rows:
+    head, *lines = aligned([["", "paper FID", *columns], *body], numbers=True)
+    yield head
+    for name, line in zip(shown, lines, strict=True):
         stopped = sum(run.status.ended != "finished" for run in done if run.config.preset == name)
-        text = "" if not stopped else "  stopped" if n_seeds == 1 else f"  {stopped} stopped"
-        yield line(titles[name], _printed(name), shown[name]) + text
-    for name in references:
-        yield line(name, None, shown[name])
+        yield line + ("" if not stopped else "  stopped" if n_seeds == 1 else f"  {stopped} stopped")
     for column in judges:
         yield order(column, rows)
     yield from ("", *protocol, *notes(done))

@@ -275,13 +275,12 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
         found = checkpoint.updates(folder / CHECKPOINTS) if read_status(folder).ended == "running" else []
     for where in found:
         try:
-            tensors = checkpoint.read(where).tensors
+            saved = checkpoint.read(where)
         except checkpoint.DamagedError as error:
             warn(f"{where} is damaged ({error}) and was left out.")
             continue
-        kind = "average" if which != "raw" and any(name.startswith("average.") for name in tensors) else "model"
-        chosen = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(f"{kind}.")}
-        return GRBM.from_parameters(chosen, str(where)), where
+        average = {} if which == "raw" else saved.part("average")
+        return GRBM.from_parameters(average or saved.part("model"), str(where)), where
     if which == "best":
         raise UserError(f"{folder / CHECKPOINTS} holds no scored checkpoint; leave out --weights best.")
     if found and not path.is_file():

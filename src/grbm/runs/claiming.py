@@ -108,11 +108,7 @@ def _remove(folder: Path) -> None:
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():
             folders.append(path)
-        elif (
-            _is_own(name, written)
-            and (path.is_file() or path.is_symlink())
-            and (not path.is_symlink() or name.startswith(f"{WANDB}/"))
-        ):
+        elif _is_own(name, written) and (name.startswith(f"{WANDB}/") if path.is_symlink() else path.is_file()):
             files.append(path)
         else:
             raise UserError(
@@ -121,7 +117,8 @@ def _remove(folder: Path) -> None:
             )
     for path in checkpoint.updates(folder / CHECKPOINTS):
         checkpoint.remove(path)
-    for path in (path for path in files if path != folder / CONFIG):
+    files.remove(folder / CONFIG)
+    for path in files:
         path.unlink(missing_ok=True)
     for path in folders:
         with suppress(OSError):  # one that holds nothing of ours and is empty goes too

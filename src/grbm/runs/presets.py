@@ -170,15 +170,15 @@ PRESETS: dict[str, Preset] = {
     "celeba-64": Preset(
         "2,000 of CelebA's faces, 64 x 64, on two CPU cores", _faces(1000, size=64, **_SPECTRAL | {"n_updates": 600})
     ),
-    "paper-isotropic": Preset(
-        "Fig. 1, rows 1-2, with Gibbs (--sampler.name for the others)",
-        paper("isotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
-    ),
-    "paper-anisotropic": Preset(
-        "Fig. 1, rows 3-4, with Gibbs (--sampler.name for the others)",
-        paper("anisotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
-    ),
-} | {
+}
+PRESETS |= {
+    f"paper-{name}": Preset(
+        f"Fig. 1, rows {rows}, with Gibbs (--sampler.name for the others)",
+        paper(name, PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
+    )
+    for name, rows in (("isotropic", "1-2"), ("anisotropic", "3-4"))
+}
+PRESETS |= {
     name: Preset(f"{e.title}; --scale {f'{e.cpu_scale:f}'.rstrip('0')} for a CPU", configure(name))
     for name, e in EXPERIMENTS.items()
 }

@@ -239,13 +239,10 @@ def machine_of(model: GRBM, group: ProcessGroup, engine: str) -> str:
     """Description of device, threads, processes and software."""
     device, size = model.W.device, group.world_size
     cuda = device.type == "cuda"
-    what = torch.cuda.get_device_name(device) if cuda else f"CPU, {_counted(torch.get_num_threads(), 'thread')}"
+    n_threads = torch.get_num_threads()
+    what = torch.cuda.get_device_name(device) if cuda else f"CPU, {n_threads} thread{'' if n_threads == 1 else 's'}"
     processes = f", {size} processes" if size > 1 else ""
     return f"{what}{processes}; PyTorch {torch.__version__}, chains in {engine} code"
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _nats(nats: Nats | None, log_det: float) -> Record:

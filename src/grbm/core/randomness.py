@@ -134,13 +134,13 @@ def local(n_chains: int, rng: Rng) -> int:
     return n_chains * len(rng.own) // rng.total if isinstance(rng, Blocks) else n_chains
 
 
-def normal(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int = -2) -> Tensor:
-    """Standard normal draws, dtype and device as ``like``; blocks lie one after another along ``chain_axis``."""
-    return _draw("normal", torch.randn, shape, like, rng, chain_axis)
+def normal(shape: Sequence[int], like: Tensor, rng: Rng) -> Tensor:
+    """Standard normal draws, dtype and device as ``like``; blocks lie one after another along the axis -2."""
+    return _draw("normal", torch.randn, shape, like, rng, -2)
 
 
 def uniform(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int = -2) -> Tensor:
-    """Uniform draws in [0, 1), as `normal`."""
+    """Uniform draws in [0, 1), as `normal`, with blocks along ``chain_axis``."""
     return _draw("uniform", torch.rand, shape, like, rng, chain_axis)
 
 
@@ -148,12 +148,11 @@ def _draw(
     name: str, kind: Callable[..., Tensor], shape: Sequence[int], like: Tensor, rng: Rng, chain_axis: int
 ) -> Tensor:
     if isinstance(rng, Philox):
-        drawn = getattr(rng, name)((*shape, 1) if chain_axis == -1 else shape, like)
-        return drawn.squeeze(-1) if chain_axis == -1 else drawn
+        found: Tensor = getattr(rng, name)((*shape, 1) if chain_axis == -1 else shape, like)
+        return found.squeeze(-1) if chain_axis == -1 else found
     if isinstance(rng, torch.Generator):
         return kind(tuple(shape), generator=rng, dtype=like.dtype, device=like.device)
     part = list(shape)
     part[chain_axis] //= len(rng.own)
-    return torch.cat(
-        [kind(part, generator=g, dtype=like.dtype, device=like.device) for g in rng.generators], chain_axis
-    )
+    drawn = [kind(part, generator=g, dtype=like.dtype, device=like.device) for g in rng.generators]
+    return torch.cat(drawn, chain_axis)

@@ -9,7 +9,7 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from grbm.data.tables import StoredTable
 
 RESIDENT = 64 << 20  # bytes of a map that may be in memory before they are given back
 LARGE_PAGE = 2 << 20
+ZIP = b"PK\x03\x04"  # first bytes of an archive
 COLUMNS = "columns"  # in an archive: the names of the other array's columns
 CHUNK = 1 << 20  # bytes read at a time
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 100  # what is larger than the first and unpacks by more than the second is refused
@@ -29,6 +30,9 @@ UNREADABLE = (
     *(OSError, EOFError, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError, RecursionError),
     *(SyntaxError, tokenize.TokenError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
 )
+
+
+Order = Literal["C", "F"]
 
 
 class _ObjectsError(ValueError):
@@ -44,11 +48,10 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
         raise UserError(f"{path} is not a file; give the path of a .npy or .npz file.")
     try:
         with path.open("rb") as file:
-            if file.read(4) not in (b"\x93NUM", b"PK\x03\x04") and path.suffix not in (".npy", ".npz"):
+            begins = file.read(4)
+            if begins not in (b"\x93NUM", ZIP) and path.suffix not in (".npy", ".npz"):
                 raise UserError(f"{path} {as_array(path)}")
-            file.seek(0)
-            archive = file.read(4) == b"PK\x03\x04"
-            array = _from_archive(path, file, key) if archive else _map(file, 0, path.stat().st_size)
+            array = _from_archive(path, file, key) if begins == ZIP else _map(file, 0, path.stat().st_size)
     except UserError:
         raise
     except PermissionError as error:
@@ -69,9 +72,7 @@ def column_names(path: Path, n_columns: int) -> tuple[str, ...]:
     ``numpy.savez("table.npz", x=x, columns=names)`` writes such a one.
     """
     names = _member(path, COLUMNS) if zipfile.is_zipfile(path) else None
-    if names is None:
-        return ()
-    if names.dtype.kind not in "US":
+    if names is None or names.dtype.kind not in "US":
         return ()
     if names.shape != (n_columns,):
         raise UserError(f"{path} has {names.size} names in its {COLUMNS} and {n_columns} columns; give each a name.")
@@ -119,7 +120,7 @@ def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:
 class Mapped:
     """An array in a file. What has been read is given back to the system at once: resident memory stays small."""
 
-    def __init__(self, file: BinaryIO, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> None:
+    def __init__(self, file: BinaryIO, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> None:
         self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.file = os.fdopen(os.dup(file.fileno()), "rb")
         self.name, self.was = file.name, _version(self.file)
@@ -153,8 +154,8 @@ def _version(file: IO[bytes]) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _header(file: BinaryIO | IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether columns come first, type, and the bytes of the numbers that a .npy header promises."""
+def _header(file: BinaryIO | IO[bytes], end: int, name: str) -> tuple[tuple[int, ...], Order, np.dtype[Any]]:
+    """Shape, order and type that a .npy header promises; raises ValueError if the numbers pass ``end``."""
     version = np.lib.format.read_magic(file)  # type: ignore[arg-type]
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"it has version {version} of the format")
@@ -164,16 +165,17 @@ def _header(file: BinaryIO | IO[bytes], name: str) -> tuple[tuple[int, ...], boo
         raise _ObjectsError(f"{name} holds Python objects, which are read by unpickling alone, never done here")
     if any(n < 0 for n in shape):
         raise ValueError(f"its header promises an array of shape {shape}")
-    return shape, fortran, dtype, math.prod(shape) * dtype.itemsize
+    size, there = math.prod(shape) * dtype.itemsize, end - file.tell()
+    if size > there:
+        raise ValueError(f"its header promises {size:,} bytes of numbers, and {there:,} are there")
+    return shape, "F" if fortran else "C", dtype
 
 
 def _map(file: BinaryIO, start: int, end: int, name: str = "the array") -> Mapped:
     """The .npy array that lies between ``start`` and ``end`` of a file."""
     file.seek(start)
-    shape, fortran, dtype, size = _header(file, name)
-    if file.tell() + size > end:
-        raise ValueError(f"its header promises {size:,} bytes of numbers, and {end - file.tell():,} are there")
-    return Mapped(file, file.tell(), dtype, shape, "F" if fortran else "C")
+    shape, order, dtype = _header(file, end, name)
+    return Mapped(file, file.tell(), dtype, shape, order)
 
 
 def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.ndarray":
@@ -220,9 +222,6 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> n
         )
     require_memory(entry.file_size, f"{path}, unpacked", "write it with numpy.savez or numpy.save, to be mapped")
     with archive.open(entry) as packed:
-        shape, fortran, dtype, size = _header(packed, _title(entry))
+        shape, order, dtype = _header(packed, entry.file_size, _title(entry))
         numbers = packed.read()  # all, and so to the checksum
-    if len(numbers) < size:
-        raise ValueError(f"its header promises {size:,} bytes of numbers, and {len(numbers):,} are there")
-    count = math.prod(shape)
-    return np.frombuffer(numbers, dtype, count).reshape(shape, order="F" if fortran else "C")
+    return np.frombuffer(numbers, dtype, math.prod(shape)).reshape(shape, order=order)

@@ -68,19 +68,19 @@ class Frame:
         """True if units are linear combinations of columns, False if each unit is a column."""
         return isinstance(self.transform, Whitening)
 
-    def jumps(self, n_moves: int = 5) -> GlobalMoves | None:
+    def jumps(self) -> GlobalMoves | None:
         """Chains that jump by draws of what describes the data; None without a reference."""
-        return None if self.reference is None else GlobalMoves(self.reference.widened(self.base), n_moves)
+        return None if self.reference is None else GlobalMoves(self.reference.widened(self.base))
 
     @property
     def constant(self) -> list[int]:
         """Columns that do not vary."""
-        return _numbers(self.transform.constant)
+        return self.transform.constant.nonzero()[:, 0].tolist()
 
     @property
     def collinear(self) -> list[int]:
         """Columns that are linear functions of others."""
-        return _numbers(~self.transform.kept & ~self.transform.constant)
+        return (~self.transform.kept & ~self.transform.constant).nonzero()[:, 0].tolist()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in files."""
@@ -95,25 +95,16 @@ class Frame:
 
         Other names are ignored.
         """
-        limits = (
-            censoring.from_tensors(dict(tensors), len(tensors["mean"]), "the frame")
-            if "mean" in tensors
-            else UNCENSORED
-        )
         known = {name: x for name, x in tensors.items() if name in NAMES or name.startswith("contrast_")}
         if any(not x.is_floating_point() or not x.isfinite().all() for k, x in known.items() if k != "columns"):
             raise ValueError("a frame holds finite numbers")
         transform = _transform(known)
         K = transform.n_units
+        limits = censoring.from_tensors(dict(tensors), transform.n_columns, "the frame")
         base = Base(known["base_mean"], known["base_var"])
         _require(base.mean.shape == base.var.shape == (K,) and bool((base.var > 0).all()), "base")
         _require(limits is UNCENSORED or isinstance(transform, Elementwise), "limits")
         return cls(transform, base, _reference(known, K), contrasts.from_tensors(dict(known), K, "the frame"), limits)
-
-
-def _numbers(columns: Tensor) -> list[int]:
-    """Numbers of the columns (N,) that are true."""
-    return [int(column) for column in columns.nonzero()[:, 0]]
 
 
 NAMES = {"mean", "scale", "columns", "to_z", "to_x", "digits", "base_mean", "base_var"}

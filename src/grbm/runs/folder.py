@@ -18,7 +18,7 @@ from grbm.core.errors import Divergence, UserError, unreadable
 from grbm.core.files import read_tensors, write_tensors, write_text
 from grbm.core.typed import read_bytes, read_json, restore
 from grbm.data.frame import Frame
-from grbm.data.images import IDX_FOLDERS
+from grbm.data.images import IDX_FOLDERS, find_idx
 from grbm.data.loading import Dataset, statistics
 from grbm.data.transforms import Transform
 from grbm.fitting.density import Fitted
@@ -36,10 +36,7 @@ MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 WRITTEN = "written.txt"  # files in the folder whose names the user chose
 REPORT = "report.html"
 LARGEST = torch.finfo(torch.float32).max  # of numbers in metrics.jsonl: greater ones no training has logged
-TOP = (
-    *(CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB),
-    WRITTEN,
-)  # files
+TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
 FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED)
 
 
@@ -132,15 +129,11 @@ class OtherDataError(UserError):
 def _require_there(config: RunConfig) -> None:
     """Raise UserError for data that would have to be downloaded."""
     name, folder = config.dataset.name, config.data_dir
-    if name not in IDX_FOLDERS:
-        return
-    places = (folder / IDX_FOLDERS[name] / "raw", folder / "raw", folder)
-    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        if not any((place / f"{part}-ubyte{suffix}").is_file() for place in places for suffix in ("", ".gz")):
-            raise UserError(
-                f"{IDX_FOLDERS[name]} is not in {folder}; give --data-dir a folder that holds "
-                f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
-            )
+    if name in IDX_FOLDERS and None in (*find_idx(name, folder, "train"), *find_idx(name, folder, "t10k")):
+        raise UserError(
+            f"{IDX_FOLDERS[name]} is not in {folder}; give --data-dir a folder that holds "
+            f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
+        )
 
 
 def refuse_links(folder: Path) -> None:
@@ -176,20 +169,14 @@ def forget_results(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def save_data(
-    folder: Path,
-    frame: Frame,
-    image_shape: tuple[int, int, int] | None = None,
-    fingerprint: str = "",
-    kept: Frame | None = None,
-) -> None:
+def save_data(folder: Path, frame: Frame, dataset: Dataset, fingerprint: str, kept: Frame | None) -> None:
     """The frame that is learned in, the shape of images, the fingerprint of the data, by which they are known again.
 
     And the frame of what is ``kept``, where it is another: that of one Gaussian of all rows.
     """
     tensors = frame.tensors() | {f"{KEPT}{name}": x.clone() for name, x in (kept.tensors() if kept else {}).items()}
-    if image_shape is not None:
-        tensors["image_shape"] = torch.tensor(image_shape)
+    if dataset.image_shape is not None:
+        tensors["image_shape"] = torch.tensor(dataset.image_shape)
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
 
 

@@ -19,8 +19,7 @@ def rows_with_gaps(
     """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
     rows = rows_to_encode(run, str(path), key, note)
     array: np.ndarray = rows[slice(None)].double().numpy()
-    scale = run.transform
-    wrong = ((torch.from_numpy(array) - scale.mean) / scale.scale).float().isinf()
+    wrong = run.transform.scaled(torch.from_numpy(array)).float().isinf()
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         raise UserError(f"Row {row}, column {column} of {path} is infinite, or too large; NaN marks what is missing.")

@@ -246,7 +246,7 @@ def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
     if found is None:
         return False
     place.require(state.update)
-    run_folder.save_data(place.folder, frame, run.dataset.image_shape, run.measured.fingerprint, found.frame)
+    run_folder.save_data(place.folder, frame, run.dataset, run.measured.fingerprint, found.frame)
     run_folder.save_model(place.folder, state.model, found.model)
     print(
         "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
@@ -260,7 +260,7 @@ def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
     kept = run_folder.kept_frame(folder)  # of weights that stay until there are others
-    run_folder.save_data(folder, run.frame, run.dataset.image_shape, run.measured.fingerprint, kept)
+    run_folder.save_data(folder, run.frame, run.dataset, run.measured.fingerprint, kept)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update, warn)
 

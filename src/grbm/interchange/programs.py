@@ -29,22 +29,11 @@ class Encoder(nn.Module):
         energy = model.freeze()
         projection = energy.projection if to_z is None else energy.projection.double() @ to_z.T
         zero = torch.zeros(projection.shape[1])
-        self.mean: Tensor
-        self.scale: Tensor
-        self.projection: Tensor
-        self.b: Tensor
-        parts = {
-            "mean": zero if mean is None else mean,
-            "scale": zero + 1 if scale is None else scale,
-            "projection": projection,
-            "b": energy.b,
-        }
-        for name, tensor in parts.items():
-            self.register_buffer(name, tensor.detach().float().cpu().contiguous())
+        self.mean, self.scale = _buffer(zero if mean is None else mean), _buffer(zero + 1 if scale is None else scale)
+        self.projection, self.b = _buffer(projection), _buffer(energy.b)
         several = model.contrasts.n > 1
         self.machine = copy.deepcopy(model).float().cpu().requires_grad_(False) if several else None
-        self.to_z: Tensor | None
-        self.register_buffer("to_z", to_z.detach().float().cpu() if several and to_z is not None else None)
+        self.to_z = _buffer(to_z) if several and to_z is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
         z = (x - self.mean) / self.scale
@@ -52,6 +41,10 @@ class Encoder(nn.Module):
             return functional.linear(z, self.projection, self.b).sigmoid()
         probabilities: Tensor = self.machine(z if self.to_z is None else z @ self.to_z)
         return probabilities
+
+
+def _buffer(x: Tensor) -> nn.Buffer:
+    return nn.Buffer(x.detach().float().cpu().contiguous())
 
 
 def write_program(encoder: Encoder, path: Path) -> None:

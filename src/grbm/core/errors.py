@@ -1,5 +1,6 @@
 """What can go wrong, as data: each error has fields, and the sentence that a person reads is made of them here."""
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,16 @@ class UserError(ValueError):
 def unreadable(what: object, error: OSError) -> UserError:
     """The sentence for what is there and may not be read, which says nothing of damage."""
     return UserError(f"{what} cannot be read ({error.strerror or error}); check its permissions.")
+
+
+def require_packages(what: str, extra: str, *packages: str) -> None:
+    """Import optional packages; raise UserError, which says ``what`` needs them, where one is not installed."""
+    try:
+        for package in packages:
+            importlib.import_module(package)
+    except ImportError as error:
+        named = " ".join(packages)
+        raise UserError(f"{what} needs pip install {named} (in a clone: uv run --extra {extra}).") from error
 
 
 @dataclass(frozen=True)

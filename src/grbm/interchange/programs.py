@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grbm.core.errors import UserError
+from grbm.core.errors import require_packages
 from grbm.core.files import replacing
 from grbm.model import GRBM
 
@@ -39,8 +39,7 @@ class Encoder(nn.Module):
         z = (x - self.mean) / self.scale
         if self.machine is None:
             return functional.linear(z, self.projection, self.b).sigmoid()
-        probabilities: Tensor = self.machine(z if self.to_z is None else z @ self.to_z)
-        return probabilities
+        return self.machine(z if self.to_z is None else z @ self.to_z)
 
 
 def _buffer(x: Tensor) -> nn.Buffer:
@@ -62,14 +61,9 @@ def write_onnx(encoder: Encoder, path: Path, about: dict[str, str] | None = None
 
     Raises UserError where the packages that write it are not installed.
     """
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"Writing ONNX needs packages that are not here ({error}): pip install onnx onnxscript (in a clone: uv run "
-            f"--extra onnx)."
-        ) from error
+    require_packages("Writing ONNX", "onnx", "onnx", "onnxscript")
+    import onnx
+
     x = torch.zeros(2, len(encoder.mean))
     with replacing(path) as temporary, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # PyTorch's, of its own interior

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grbm.core.errors import UserError
+from grbm.core.errors import require_packages
 from grbm.core.files import write_text
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import METRICS, TENSORBOARD, WANDB, read_metrics
@@ -20,18 +20,9 @@ Record = dict[str, Any]
 
 
 class Log:
-    """Open for as long as a run trains.
+    """Log of a run in training, written where ``config.log`` says, from ``update`` on.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    config : RunConfig
-        Its ``log`` says where to write.
-    update : int
-        Where training goes on; what an earlier attempt wrote after it is taken back.
-    warn : callable
-        Called where lines of that attempt were damaged, and go.
+    What an earlier attempt wrote after this update is taken back; ``warn`` is told of damaged lines, which go.
     """
 
     def __init__(
@@ -131,12 +122,7 @@ class Board:
 def check(config: RunConfig) -> None:
     """Raise UserError where a log is asked for that cannot be written here."""
     if config.log.wandb:
-        try:
-            import wandb  # noqa: F401
-        except ImportError as error:
-            raise UserError(
-                "--log.wandb needs Weights & Biases: pip install wandb (in a clone: uv run --extra wandb)."
-            ) from error
+        require_packages("--log.wandb", "wandb", "wandb")
 
 
 def _wandb(folder: Path, config: RunConfig, project: str) -> Any:

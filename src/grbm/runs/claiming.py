@@ -12,24 +12,9 @@ from grbm.core.errors import UserError
 from grbm.core.files import write_text
 from grbm.core.typed import read_bytes
 from grbm.runs import checkpoint
+from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
-from grbm.runs.folder import (
-    CHECKPOINTS,
-    CODES,
-    CONFIG,
-    FIGURES,
-    IMPUTED,
-    JOB,
-    SAMPLES,
-    TENSORBOARD,
-    TOP,
-    TRAJECTORY,
-    WANDB,
-    WRITTEN,
-    read_config,
-    read_status,
-    refuse_links,
-)
+from grbm.runs.folder import CHECKPOINTS, CODES, CONFIG, IMPUTED, JOB, OWN, WANDB, WRITTEN
 
 
 def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
@@ -37,14 +22,14 @@ def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another folder with --out.")
     if folder.is_dir() and any(not _is_first(path) for path in folder.iterdir()):
-        refuse_links(folder)
+        run_folder.refuse_links(folder)
         try:
-            read_config(folder)
+            run_folder.read_config(folder)
         except (UserError, OSError) as error:
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.") from error
         if not overwrite:
             ends = {"finished": "it is finished", "diverged": "it diverged"}
-            how = ends.get(read_status(folder).ended, "go on with --resume")
+            how = ends.get(run_folder.read_status(folder).ended, "go on with --resume")
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
         if config.data is not None and _inside(config.data, folder):
             raise UserError(f"{config.data} lies in {folder}, which would be removed; move it away, or choose another.")
@@ -67,21 +52,6 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         write_text(folder / CONFIG, config.to_json())
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
-
-
-OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
-    "|".join(
-        [
-            *(re.escape(name) for name in TOP),
-            rf"{FIGURES}/(samples|chains|filters|nearest|density|learning|mixing|marginals|correlations)\.(png|gif)",
-            rf"{SAMPLES}/samples\.(npy|png)",
-            rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
-            rf"{TRAJECTORY}/\d{{8,}}\.safetensors",
-            rf"{TENSORBOARD}/events\.out\.tfevents\.\d+\.[^/]+\.\d+(\.\d+)?",
-            rf"{WANDB}/(id\.txt|latest-run|debug(-\w+)?\.log|(offline-)?run-\d{{8}}_\d{{6}}-\w+(/.+)?)",
-        ]
-    )
-)
 
 
 LEFT = re.compile(r"(.*/)?\.([^/]+)\.[a-z0-9_]{8}(\.\w+)?")  # by a kill: a file that was being replaced
@@ -192,8 +162,6 @@ def locked(folder: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder with --out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)

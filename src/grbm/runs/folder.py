@@ -16,10 +16,11 @@ from torch import Tensor
 
 from grbm.core.errors import Divergence, UserError, unreadable
 from grbm.core.files import read_tensors, write_tensors, write_text
-from grbm.core.typed import read_bytes, read_json, restore
+from grbm.core.typed import is_kind, read_bytes, read_json, restore
 from grbm.data.frame import Frame
 from grbm.data.images import IDX_FOLDERS, find_idx
 from grbm.data.loading import Dataset, statistics
+from grbm.data.pictures import ImageShape
 from grbm.data.transforms import Transform
 from grbm.fitting.density import Fitted
 from grbm.model import GRBM
@@ -38,6 +39,19 @@ REPORT = "report.html"
 LARGEST = torch.finfo(torch.float32).max  # of numbers in metrics.jsonl: greater ones no training has logged
 TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
 FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED)
+OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
+    "|".join(
+        [
+            *(re.escape(name) for name in TOP),
+            rf"{FIGURES}/(samples|chains|filters|nearest|density|learning|mixing|marginals|correlations)\.(png|gif)",
+            rf"{SAMPLES}/samples\.(npy|png)",
+            rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
+            rf"{TRAJECTORY}/\d{{8,}}\.safetensors",
+            rf"{TENSORBOARD}/events\.out\.tfevents\.\d+\.[^/]+\.\d+(\.\d+)?",
+            rf"{WANDB}/(id\.txt|latest-run|debug(-\w+)?\.log|(offline-)?run-\d{{8}}_\d{{6}}-\w+(/.+)?)",
+        ]
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -50,14 +64,12 @@ class Status:
     divergence: Divergence | None = None
 
     def __str__(self) -> str:
-        match self.ended:
-            case "running":
-                return "training has not ended, or was killed"
-            case "interrupted":
-                return f"interrupted at update {self.update}"
-            case "diverged":
-                return str(self.divergence or f"diverged at update {self.update}")
-        return ""
+        said = {
+            "running": "training has not ended, or was killed",
+            "interrupted": f"interrupted at update {self.update}",
+            "diverged": str(self.divergence or f"diverged at update {self.update}"),
+        }
+        return said.get(self.ended, "")
 
 
 FINGERPRINT, KEPT = "fingerprint", "kept."
@@ -69,7 +81,7 @@ class Run(NamedTuple):
     folder: Path
     config: RunConfig
     fitted: Fitted
-    image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
+    image_shape: ImageShape | None  # channels, height, width, where rows are images
     status: Status
     metrics: list[dict[str, Any]]
     fingerprint: str  # of the data
@@ -180,14 +192,6 @@ def save_data(folder: Path, frame: Frame, dataset: Dataset, fingerprint: str, ke
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
 
 
-def read_fingerprint(folder: Path) -> str:
-    """Read the fingerprint of the training data; raise UserError where it is missing."""
-    kept = read_tensors(folder / DATA).get(FINGERPRINT)
-    if kept is None or kept.dtype != torch.uint8 or not kept.numel():
-        raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
-    return bytes(kept.flatten().tolist()).decode("ascii", "replace")
-
-
 def save_status(folder: Path, status: Status) -> None:
     """How training ended."""
     content = asdict(status)
@@ -246,8 +250,7 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
     metrics = read_metrics(folder, warn)
-    fingerprint = read_fingerprint(folder)
-    return Run(folder, config, Fitted(frame, model), data.image_shape, status, metrics, fingerprint)
+    return Run(folder, config, Fitted(frame, model), data.image_shape, status, metrics, data.fingerprint)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -283,31 +286,31 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
 
 
 class Data(NamedTuple):
-    """Content of ``data.safetensors`` without the fingerprint."""
+    """Content of ``data.safetensors``."""
 
     frame: Frame
     kept: Frame
-    image_shape: tuple[int, int, int] | None
+    image_shape: ImageShape | None
+    fingerprint: str
 
 
 def read_data(folder: Path) -> Data:
     """Read ``data.safetensors``; raise UserError if it is missing or damaged."""
     data = read_tensors(folder / DATA)
-    shape = data.pop("image_shape", None)
-    data.pop(FINGERPRINT, None)
+    sides, fingerprint = data.pop("image_shape", None), data.pop(FINGERPRINT, torch.empty(0))
     try:
         kept = {name.removeprefix(KEPT): x for name, x in data.items() if name.startswith(KEPT)}
         frame = Frame.from_tensors(data)
-        found = Data(frame, Frame.from_tensors(kept) if kept else frame, None)
-        if shape is None:
-            return found
-        good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)
-        if not good or int(shape.prod()) != frame.transform.n_columns:
+        shape: Any = None if sides is None else tuple(sides.flatten().tolist())
+        good = shape is None or (is_kind(ImageShape, shape) and min(shape) > 0 and shape[0] in (1, 3))
+        if not good or (shape and math.prod(shape) != frame.transform.n_columns):
             raise ValueError("its shape of images is of other data")
+        if fingerprint.dtype != torch.uint8 or not fingerprint.numel():
+            raise ValueError("it has no fingerprint")
+        text = bytes(fingerprint.flatten().tolist()).decode("ascii", "replace")
+        return Data(frame, Frame.from_tensors(kept) if kept else frame, shape, text)
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.") from error
-    channels, height, width = shape.tolist()
-    return found._replace(image_shape=(channels, height, width))
 
 
 def kept_frame(folder: Path) -> Frame | None:

@@ -44,14 +44,8 @@ class Philox:
     is word (i // 16) % 4 of the counter (16 (i // 64) + i % 16, chain, draw, replica). A uniform number is the upper
     24 bits of its word; two words make two normal ones (Box & Muller 1958).
 
-    Parameters
-    ----------
-    key : int
-        64 bits.
-    first_chain : int
-        Number of the first chain held here.
-    draw : int
-        Number of the next draw; `normal` and `uniform` each make one.
+    The ``key`` has 64 bits; ``first_chain`` is the number of the first chain held here, and ``draw`` that of the next
+    draw: `normal` and `uniform` each make one.
     """
 
     def __init__(self, key: int, first_chain: int = 0, draw: int = 0) -> None:
@@ -92,16 +86,8 @@ class Philox:
 class Blocks:
     """Random numbers that belong to the chain, for equal and consecutive blocks of chains.
 
-    A block draws the same numbers whichever process holds it, and whatever other blocks that process holds.
-
-    Parameters
-    ----------
-    seed : int
-        Of all blocks together.
-    total : int
-        Blocks of all processes together.
-    own : range, optional
-        Those that this process holds; by default all.
+    A block draws the same numbers whichever process holds it, and whatever other blocks that process holds. ``seed``
+    and ``total`` are of the blocks of all processes; ``own`` are those that this process holds, by default all.
     """
 
     def __init__(self, seed: int, total: int, own: range | None = None, device: torch.device | str = "cpu") -> None:
@@ -134,13 +120,13 @@ def local(n_chains: int, rng: Rng) -> int:
     return n_chains * len(rng.own) // rng.total if isinstance(rng, Blocks) else n_chains
 
 
-def normal(shape: Sequence[int], like: Tensor, rng: Rng) -> Tensor:
-    """Standard normal draws, dtype and device as ``like``; blocks lie one after another along the axis -2."""
-    return _draw("normal", torch.randn, shape, like, rng, -2)
+def normal(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int = -2) -> Tensor:
+    """Standard normal draws, dtype and device as ``like``; blocks lie one after another along ``chain_axis``."""
+    return _draw("normal", torch.randn, shape, like, rng, chain_axis)
 
 
 def uniform(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int = -2) -> Tensor:
-    """Uniform draws in [0, 1), as `normal`, with blocks along ``chain_axis``."""
+    """Uniform draws in [0, 1), as `normal`."""
     return _draw("uniform", torch.rand, shape, like, rng, chain_axis)
 
 

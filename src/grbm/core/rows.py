@@ -97,5 +97,4 @@ def rows_of(data: Any, like: Tensor) -> Tensor | Rows:
         if data.is_complex():
             raise TypeError("data is complex; give its real and imaginary parts as columns of their own.")
         data = data.to(like.dtype)
-    rows: Tensor | Rows = data
-    return rows
+    return data

@@ -33,8 +33,7 @@ def restore(kind: type[T], value: Any) -> T:
     ValueError
         For a field that ``kind`` has not, one that it needs, and one of another type; the message names it.
     """
-    found: T = _fields(kind, value, "")
-    return found
+    return _fields(kind, value, "")
 
 
 def is_kind(hint: Any, value: Any) -> bool:

@@ -35,10 +35,6 @@ UNREADABLE = (
 Order = Literal["C", "F"]
 
 
-class _ObjectsError(ValueError):
-    """An array of Python objects, which only unpickling reads."""
-
-
 def open_array(path: Path, key: str | None = None) -> StoredTable:
     """An array (n, N), or (n, ...) flattened to it, from a .npy file or from a .npz archive under ``key``.
 
@@ -51,13 +47,11 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
             begins = file.read(4)
             if begins not in (b"\x93NUM", ZIP) and path.suffix not in (".npy", ".npz"):
                 raise UserError(f"{path} {as_array(path)}")
-            array = _from_archive(path, file, key) if begins == ZIP else _map(file, 0, path.stat().st_size)
+            array = _from_archive(path, file, key) if begins == ZIP else _map(path, file, 0, path.stat().st_size)
     except UserError:
         raise
     except PermissionError as error:
         raise unreadable(path, error) from error
-    except _ObjectsError as error:
-        raise UserError(f"{path}: {error}; write numbers: x.astype(float), or df.to_numpy(float).") from error
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
@@ -99,9 +93,6 @@ def _member(path: Path, key: str) -> np.ndarray | None:
             return _unpacked(archive, archive.getinfo(f"{key}.npy"), path)
     except UserError:
         raise
-    except _ObjectsError as error:
-        advice = "names: columns=df.columns.to_numpy(str)" if key == COLUMNS else "numbers: x.astype(float)"
-        raise UserError(f"{path}: {error}; write {advice}.") from error
     except UNREADABLE as error:
         raise UserError(f"{path} is not a whole .npz file ({key}: {error}); write it with numpy.savez.") from error
 
@@ -154,15 +145,23 @@ def _version(file: IO[bytes]) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _header(file: BinaryIO | IO[bytes], end: int, name: str) -> tuple[tuple[int, ...], Order, np.dtype[Any]]:
-    """Shape, order and type that a .npy header promises; raises ValueError if the numbers pass ``end``."""
+def _header(file: IO[bytes], end: int, path: Path, name: str = "") -> tuple[tuple[int, ...], Order, np.dtype[Any]]:
+    """Shape, order and type that the .npy header of an array of this ``name`` promises.
+
+    Raises ValueError if its numbers do not end before ``end``, and UserError for Python objects.
+    """
     version = np.lib.format.read_magic(file)  # type: ignore[arg-type]
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"it has version {version} of the format")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = header(file)  # type: ignore[arg-type]
     if dtype.hasobject:
-        raise _ObjectsError(f"{name} holds Python objects, which are read by unpickling alone, never done here")
+        numbers = "numbers: x.astype(float), or df.to_numpy(float)"
+        advice = "names: columns=df.columns.to_numpy(str)" if name == COLUMNS else numbers
+        raise UserError(
+            f"{path}: the array{name and f' {name!r}'} holds Python objects, which are read by unpickling alone, never "
+            f"done here; write {advice}."
+        )
     if any(n < 0 for n in shape):
         raise ValueError(f"its header promises an array of shape {shape}")
     size, there = math.prod(shape) * dtype.itemsize, end - file.tell()
@@ -171,10 +170,10 @@ def _header(file: BinaryIO | IO[bytes], end: int, name: str) -> tuple[tuple[int,
     return shape, "F" if fortran else "C", dtype
 
 
-def _map(file: BinaryIO, start: int, end: int, name: str = "the array") -> Mapped:
+def _map(path: Path, file: BinaryIO, start: int, end: int, name: str = "") -> Mapped:
     """The .npy array that lies between ``start`` and ``end`` of a file."""
     file.seek(start)
-    shape, order, dtype = _header(file, end, name)
+    shape, order, dtype = _header(file, end, path, name)
     return Mapped(file, file.tell(), dtype, shape, order)
 
 
@@ -200,17 +199,13 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
         file.seek(entry.header_offset + 26)  # of the local header, whose name and extra field may differ in length
         name_length, extra_length = struct.unpack("<HH", file.read(4))
         start = entry.header_offset + 30 + name_length + extra_length
-        return _map(file, start, start + entry.file_size, _title(entry))
+        return _map(path, file, start, start + entry.file_size, entry.filename.removesuffix(".npy"))
 
 
 def _is_array(entry: zipfile.ZipInfo) -> bool:
     """Whether a member of an archive is one that numpy.savez wrote, by its name."""
     path = PurePosixPath(entry.filename)
     return path.suffix == ".npy" and not path.name.startswith(".")
-
-
-def _title(entry: zipfile.ZipInfo) -> str:
-    return f"the array {entry.filename.removesuffix('.npy')!r}"
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> np.ndarray:
@@ -222,6 +217,6 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> n
         )
     require_memory(entry.file_size, f"{path}, unpacked", "write it with numpy.savez or numpy.save, to be mapped")
     with archive.open(entry) as packed:
-        shape, order, dtype = _header(packed, entry.file_size, _title(entry))
+        shape, order, dtype = _header(packed, entry.file_size, path, entry.filename.removesuffix(".npy"))
         numbers = packed.read()  # all, and so to the checksum
     return np.frombuffer(numbers, dtype, math.prod(shape)).reshape(shape, order=order)

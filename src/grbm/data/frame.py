@@ -139,10 +139,10 @@ def _transform(known: Mapping[str, Tensor]) -> Transform:
 
 def _reference(known: Mapping[str, Tensor], K: int) -> Reference | None:
     """The reference among tensors by name, of K units."""
-    parts = [known.get(f"reference_{name}") for name in REFERENCE]
-    if all(part is None for part in parts):
+    names = [f"reference_{name}" for name in REFERENCE]
+    if not known.keys() & set(names):
         return None
-    weights, means, factors = (x if x is not None else torch.empty(0) for x in parts)
+    weights, means, factors = (known.get(name, torch.empty(0)) for name in names)
     n = weights.numel()
     sound = n > 0 and weights.shape == (n,) and means.shape == (n, K) and factors.shape == (n, K, K)
     sound = sound and bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-3

@@ -63,9 +63,7 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         return Dataset(train.float(), mixture.sample(10_000, seed=seed + 1).float(), mixture=mixture)
     if name == "array":
         assert source.path is not None
-        if is_arrow(source.path):
-            return _split(open_arrow(source.path, config.key), config, source, seed)
-        rows = open_array(source.path, config.key)
+        rows = (open_arrow if is_arrow(source.path) else open_array)(source.path, config.key)
         return _split(rows, config, source, seed)._replace(columns=column_names(source.path, rows.n_columns))
     if name in ("images", "celeba"):
         path = source.path or _find_celeba(source.folder)
@@ -122,10 +120,10 @@ class Measured(NamedTuple):
 def statistics(dataset: Dataset, where: str) -> Measured:
     """One pass over all rows; refuses what is not finite in ``where``, and training rows without any variation."""
     digest = hashlib.sha256()
-    train = measure(dataset.train, where, digest)
+    train = measure(dataset.train, where, digest.update)
     if not (train.high > train.low).any():
         raise nothing_varies(len(dataset.train))
-    test = measure(dataset.test, where, digest) if len(dataset.test) else None
+    test = measure(dataset.test, where, digest.update) if len(dataset.test) else None
     n, n_columns = dataset.train.shape
     return Measured(train, test, f"{n} + {len(dataset.test)} x {n_columns}, {digest.hexdigest()[:32]}")
 
@@ -143,9 +141,7 @@ def _split(rows: Table, config: DatasetConfig, source: Source, seed: int) -> Dat
         same = torch.zeros(len(rows), dtype=torch.int64).index_copy(0, order, found)
     parts = split(order, n_test, same)
     same = None if same is None else same[parts[0]]
-    if isinstance(rows, Tensor):
-        return Dataset(rows[parts[0]], rows[parts[1]], numbers=parts, same=same)
-    if len(order) * rows.n_columns * 4 > source.memory << 20:
+    if not isinstance(rows, Tensor) and len(order) * rows.n_columns * 4 > source.memory << 20:
         return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=parts, same=same)
     held = [rows[part] for part in parts]
     for part, numbers in zip(held, parts, strict=True):

@@ -87,21 +87,9 @@ def save(
 ) -> Path:
     """Write ``state`` to ``folder/update-…`` and return that path; all processes must call it, the leader writes.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the run's checkpoints are.
-    run : str
-        What identifies the run; a checkpoint of another is refused when it is read.
-    notes : dict, optional
-        Anything that JSON holds; comes back in ``Checkpoint.record["notes"]``.
-    callbacks : dict, optional
-        What callbacks remember, by name: numbers, texts and tensors; comes back from ``Checkpoint.of_callback``.
-
-    Raises
-    ------
-    OSError
-        If the disk is full or not writable. What was there before stays.
+    ``run`` identifies the run: a checkpoint of another is refused when it is read. ``notes`` are anything that JSON
+    holds, for ``Checkpoint.record["notes"]``. ``callbacks`` are numbers, texts and tensors by name, for
+    `Checkpoint.of_callback`. Raises OSError if the disk is full or not writable; what was there before stays.
     """
     target = folder / _name(state.update)
     persistent = None if state.persistent is None else group.all_gather(state.persistent)

@@ -115,8 +115,7 @@ def for_table(config: RunConfig, facts: Facts, asked: Mapping[str, Any]) -> RunC
     if (name := asked.get("sampling.sampler.name", sampling.sampler.name)) != sampling.sampler.name:
         sampling = replace(sampling, sampler=SamplerConfig(name))
     dataset = replace(config.dataset, standardise=recipe.standardise)
-    found: RunConfig = changed(replace(config, dataset=dataset, **parts, sampling=sampling), others)
-    return found
+    return changed(replace(config, dataset=dataset, **parts, sampling=sampling), others)
 
 
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:

@@ -1,6 +1,7 @@
 """What can go wrong, as data: each error has fields, and the sentence that a person reads is made of them here."""
 
-import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,14 +26,13 @@ def unreadable(what: object, error: OSError) -> UserError:
     return UserError(f"{what} cannot be read ({error.strerror or error}); check its permissions.")
 
 
-def require_packages(what: str, extra: str, *packages: str) -> None:
-    """Import optional packages; raise UserError, which says ``what`` needs them, where one is not installed."""
+@contextmanager
+def needed_by(what: str, extra: str, packages: str) -> Iterator[None]:
+    """Import optional ``packages`` inside the block: raises UserError, which says ``what`` needs them, if it fails."""
     try:
-        for package in packages:
-            importlib.import_module(package)
+        yield
     except ImportError as error:
-        named = " ".join(packages)
-        raise UserError(f"{what} needs pip install {named} (in a clone: uv run --extra {extra}).") from error
+        raise UserError(f"{what} needs pip install {packages} (in a clone: uv run --extra {extra}).") from error
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from grbm.core.errors import UserError, require_packages, unreadable
+from grbm.core.errors import UserError, needed_by, unreadable
 from grbm.core.files import cache_folder, keeping, kept
 from grbm.data.arrays import UNREADABLE, open_array
 from grbm.data.kinds import SUFFIXES, is_arrow
@@ -220,9 +220,8 @@ def open_arrow(folder: Path, key: str | None = None) -> StoredTable:
 
 
 def _load_arrow(folder: Path, key: str | None) -> tuple[Any, str]:
-    require_packages(f"{folder} is a Hugging Face data set, which", "datasets", "datasets")
-    import datasets
-
+    with needed_by(f"{folder} is a Hugging Face data set, which", "datasets", "datasets"):
+        import datasets
     try:
         table = datasets.load_from_disk(str(folder))
     except Exception as error:  # whatever the library raises, it is about this folder

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grbm.core.errors import require_packages
+from grbm.core.errors import needed_by
 from grbm.core.files import replacing
 from grbm.model import GRBM
 
@@ -61,9 +61,9 @@ def write_onnx(encoder: Encoder, path: Path, about: dict[str, str] | None = None
 
     Raises UserError where the packages that write it are not installed.
     """
-    require_packages("Writing ONNX", "onnx", "onnx", "onnxscript")
-    import onnx
-
+    with needed_by("Writing ONNX", "onnx", "onnx onnxscript"):
+        import onnx
+        import onnxscript  # noqa: F401
     x = torch.zeros(2, len(encoder.mean))
     with replacing(path) as temporary, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # PyTorch's, of its own interior

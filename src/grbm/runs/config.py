@@ -123,6 +123,11 @@ class RunConfig:
         return Source(self.data_dir, self.data, self.memory)
 
     @property
+    def where(self) -> str:
+        """Name of the data in messages."""
+        return str(self.data or self.dataset.name)
+
+    @property
     def recipe(self) -> Recipe:
         """All that decides what is learned from rows."""
         parts = self.model, self.sampler, self.objective, self.train

@@ -115,7 +115,7 @@ class Run(NamedTuple):
         """
         _require_there(self.config)
         dataset, n_columns = self.config.load_data(), self.transform.n_columns
-        where = str(self.config.data or self.config.dataset.name)
+        where = self.config.where
         if (found := dataset.train.shape[1]) != n_columns:
             raise OtherDataError(
                 f"{where} has {found} columns now, but {self.folder} was trained on {n_columns}; give its data."

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grbm.core.errors import require_packages
+from grbm.core.errors import needed_by
 from grbm.core.files import write_text
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import METRICS, TENSORBOARD, WANDB, read_metrics
@@ -122,7 +122,8 @@ class Board:
 def check(config: RunConfig) -> None:
     """Raise UserError where a log is asked for that cannot be written here."""
     if config.log.wandb:
-        require_packages("--log.wandb", "wandb", "wandb")
+        with needed_by("--log.wandb", "wandb", "wandb"):
+            import wandb  # noqa: F401
 
 
 def _wandb(folder: Path, config: RunConfig, project: str) -> Any:

@@ -138,14 +138,12 @@ PAPER_SAMPLERS = {
     "gibbs-langevin-adjusted": SamplerConfig("gibbs-langevin", step_size=0.04, n_inner=10, adjust_from=0),
 }
 
-DIGITS = _images("digits", 256, 2000, 0.3, spectral_norm=0.3)  # docs/measurements.md, Digits
 _SPECTRAL: dict[str, Any] = {"n_updates": 1200, "learning_rate": 0.5, "n_steps": 5, "spectral_norm": 0.5}
 _CENSORED = _SPECTRAL | {"learning_rate": 0.8, "is_censored": True}
-MNIST_SMALL = _images("mnist", 512, **_CENSORED)  # docs/measurements.md, MNIST
 
 PRESETS: dict[str, Preset] = {
-    "digits": Preset("scikit-learn's 8 x 8 digits", DIGITS),
-    "mnist-small": Preset("MNIST on two CPU cores, a minute or two", MNIST_SMALL),
+    "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.3, spectral_norm=0.3)),
+    "mnist-small": Preset("MNIST on two CPU cores, a minute or two", _images("mnist", 512, **_CENSORED)),
     "mnist-medium": Preset(
         "MNIST on two CPU cores, some twenty minutes", _images("mnist", 2048, **_SPECTRAL | {"n_updates": 4000})
     ),

@@ -98,14 +98,13 @@ class MetricsLog(Callback):
         chains = self.group.all_gather(metrics.negative.v)
         if self.place.log is not None:
             self.place.require(progress.update)
-            self.record = self._write(progress, chains)
+            self.record = self._write(self.place.log, progress, chains)
             between = every * max(1, log.points // max(1, log.images))
             if self.image_shape is not None and log.images and progress.update % between == 0:
-                self._picture(progress.state, self.image_shape, chains)
+                self._picture(self.place.log, progress.state, self.image_shape, chains)
         self.clipped, self.since = torch.tensor(0), 0
 
-    def _write(self, progress: Progress, chains: Tensor) -> Record:
-        assert self.place.log is not None
+    def _write(self, log: Log, progress: Progress, chains: Tensor) -> Record:
         record = record_of(
             progress.state, progress.metrics, chains, self.seen, self.test, self.config.train.min_var
         ) | _nats(progress.nats, self.frame.transform.log_det)
@@ -113,7 +112,7 @@ class MetricsLog(Callback):
         record["seconds"] = round(time.perf_counter() - self.started, 3)
         if record["energy_distance"] is not None:
             self.scores.append(record["energy_distance"])
-        self.place.log.write(record)
+        log.write(record)
         self._remark(progress.state)
         return record
 
@@ -130,13 +129,12 @@ class MetricsLog(Callback):
             self.warn = None
 
     @torch.no_grad()
-    def _picture(self, state: TrainState, shape: tuple[int, int, int], chains: Tensor) -> None:
+    def _picture(self, log: Log, state: TrainState, shape: tuple[int, int, int], chains: Tensor) -> None:
         """The chains' conditional means."""
-        assert self.place.log is not None
         rng = generator(state.seed, "shown", state.update, device=chains.device)
         mean = state.model.reconstruction(state.model.at_any_contrast(chains[:64], rng))
         picture = tile(self.frame.transform.inverse(mean.cpu()), shape, 16)
-        self.place.log.image("chains", picture, state.update)
+        log.image("chains", picture, state.update)
 
 
 class Trajectory(Callback):

@@ -28,7 +28,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
-from grbm.runs.preparing import Prepared, open_data, prepare, where_of
+from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.recording import Checkpoints, Interrupt, MetricsLog, Place, Trajectory, machine_of
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
@@ -241,7 +241,7 @@ def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) ->
 def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
     """Save a Gaussian of all rows in place of the model if it scores as well; return whether it does."""
     frame, state = run.frame, run.state
-    how: dict[str, Any] = {"seed": run.config.seed, "where": where_of(run.config)}
+    how: dict[str, Any] = {"seed": run.config.seed, "where": run.config.where}
     found = one_gaussian(keep, run.config.recipe, frame, run.data, run.dataset.train, run.measured.train, **how)
     if found is None:
         return False

@@ -3,6 +3,7 @@
 import errno
 import json
 import types
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -38,11 +39,10 @@ def restore(kind: type[T], value: Any) -> T:
 
 def is_kind(hint: Any, value: Any) -> bool:
     """Whether ``value``, as JSON gave it, is what ``hint`` says."""
-    try:
+    with suppress(ValueError):
         _restored(hint, value, "")
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _fields(kind: Any, value: Any, where: str) -> Any:

@@ -119,19 +119,17 @@ def _inside(path: Path, folder: Path) -> bool:
 
 
 def _written(folder: Path) -> set[str]:
-    try:
+    with suppress(OSError):
         return set(read_bytes(folder / WRITTEN).decode("utf-8", "replace").splitlines())
-    except OSError:
-        return set()
+    return set()
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
     """What stays the same of a run's folder for as long as it is where it was; None where there is none."""
-    try:
+    with suppress(OSError):
         found = folder.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None
+        return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None
+    return None
 
 
 def is_held(folder: Path) -> bool:

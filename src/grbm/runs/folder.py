@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -167,12 +168,11 @@ def read_config(folder: Path) -> RunConfig:
 
 def has_weights(folder: Path) -> bool:
     """Whether the weights that training ended with are there, and whole."""
-    try:
+    with suppress(UserError):
         for name in (WEIGHTS, *([RAW_WEIGHTS] if (folder / RAW_WEIGHTS).is_file() else [])):
             GRBM.from_parameters(read_tensors(folder / name), name)
-    except UserError:
-        return False
-    return True
+        return True
+    return False
 
 
 def forget_results(folder: Path) -> None:
@@ -315,11 +315,10 @@ def read_data(folder: Path) -> Data:
 
 def kept_frame(folder: Path) -> Frame | None:
     """Read the frame of one Gaussian that a run keeps; None without one, or if the file is damaged."""
-    try:
+    with suppress(UserError):
         data = read_data(folder)
-    except UserError:
-        return None
-    return None if data.kept is data.frame else data.kept
+        return None if data.kept is data.frame else data.kept
+    return None
 
 
 def read_metrics(folder: Path, warn: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:

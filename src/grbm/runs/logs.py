@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,9 @@ class Log:
     @property
     def lost(self) -> bool:
         """Whether metrics.jsonl is no longer the file that is written to."""
-        try:
+        with suppress(OSError):
             return not os.path.samestat(os.fstat(self.file.fileno()), os.stat(self.file.name))
-        except OSError:
-            return True
+        return True
 
     def write(self, record: Record) -> None:
         """Write a line of metrics.jsonl, and its numbers as scalars elsewhere."""

@@ -85,11 +85,9 @@ def _restored(hint: Any, value: Any, where: str) -> Any:
         return {name: _restored(args[1], x, f"{where}[{name!r}]") for name, x in value.items()}
     elif hint is Path and isinstance(value, str):
         return Path(value)
-    elif hint is float and (type(value) is float or (type(value) is int and abs(value) < 2**63)):
+    elif hint in (int, float) and type(value) is int and abs(value) < 2**63:
         return value  # a whole number stays one: configurations are compared as they are written
-    elif hint is type(None) and value is None:
-        return None
-    elif hint in (int, str, bool) and type(value) is hint and not (hint is int and abs(value) >= 2**63):
+    elif hint in (float, str, bool, types.NoneType) and type(value) is hint:
         return value
     raise ValueError(f"{where or 'it'} is {_short(value)}")
 

@@ -20,26 +20,16 @@ REFERENCE = ("weights", "means", "factors")
 class Frame:
     """Coordinates of a model, and what is known of the data in them: a Gaussian, a mixture, contrasts.
 
-    Parameters
-    ----------
-    transform : Transform
-        From the columns of the data to the units of the machine.
-    base : Base
-        One Gaussian with independent units, where tempered paths start. In whitened units it has the data's covariance.
-    reference : Reference, optional
-        The mixture of Gaussians that describes whitened data best: chains jump by its draws, and log Z is bridged from
-        it.
-    contrasts : Contrasts
-        The scales at which a machine begins; base and reference are of unit contrast.
-    censoring : Censoring
-        Limits of the columns (N,), which then have units of their own.
+    The ``base`` is one Gaussian with independent units, where tempered paths start; in whitened units it has the data's
+    covariance. The ``reference`` is the mixture of Gaussians that describes whitened data best: chains jump by its
+    draws, and log Z is bridged from it. Both are of unit contrast.
     """
 
-    transform: Transform
+    transform: Transform  # from the columns of the data to the units of the machine
     base: Base
     reference: Reference | None = None
-    contrasts: Contrasts = UNIT
-    censoring: Censoring = UNCENSORED
+    contrasts: Contrasts = UNIT  # scales at which a machine begins
+    censoring: Censoring = UNCENSORED  # limits of the columns (N,), which then have units of their own
 
     @property
     def limits(self) -> Censoring:

@@ -106,13 +106,8 @@ class Run(NamedTuple):
         """The data that it was trained on, split as they were.
 
         Nothing is downloaded: whoever wrote the run's configuration does not decide what is fetched, and to where.
-
-        Raises
-        ------
-        OtherDataError
-            Where data from files differ from the training data: a new split would mix learned rows into the held-out.
-        UserError
-            Where they are not there.
+        Raises UserError where they are not there, and OtherDataError where data from files differ from the training
+        data: a new split would mix learned rows into the held-out.
         """
         _require_there(self.config)
         dataset, n_columns = self.config.load_data(), self.transform.n_columns

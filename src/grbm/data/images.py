@@ -91,11 +91,10 @@ def _download(name: str, folder: Path, train: bool) -> tuple[Tensor, Tensor]:
 def tile(images: Tensor, shape: tuple[int, int, int], columns: int) -> np.ndarray:
     """Images (n, N) in [0, 1], of ``shape`` (channels, height, width), as one array (H, W, 3), with light gaps."""
     channels, height, width = shape
-    x = images.detach().float().cpu().clamp(0, 1).view(-1, channels, height, width).permute(0, 2, 3, 1)
-    x = x.expand(-1, -1, -1, 3) if channels == 1 else x
+    x = images.detach().float().cpu().clamp(0, 1).view(-1, channels, height, width).expand(-1, 3, -1, -1)
     rows = -(-len(x) // columns)
     sheet = torch.full((rows * (height + 1) + 1, columns * (width + 1) + 1, 3), 0.85)
-    for k, image in enumerate(x):
+    for k, image in enumerate(x.permute(0, 2, 3, 1)):
         top, left = (k // columns) * (height + 1) + 1, (k % columns) * (width + 1) + 1
         sheet[top : top + height, left : left + width] = image
     return np.asarray(sheet.numpy())

@@ -26,9 +26,7 @@ class Log:
     What an earlier attempt wrote after this update is taken back; ``warn`` is told of damaged lines, which go.
     """
 
-    def __init__(
-        self, folder: Path, config: RunConfig, update: int = 0, warn: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, folder: Path, config: RunConfig, update: int, warn: Callable[[str], None]) -> None:
         path = folder / METRICS
         kept = [record for record in read_metrics(folder, warn) if record["update"] <= update]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grbm import cli, runs
-from grbm.runs.folder import read_fingerprint
+from grbm.runs.folder import read_data
 from tests.helpers import TINY, mnist_folder, refused, rest_in_whole
 
 
@@ -124,7 +124,7 @@ def test_a_run_without_its_fingerprint_is_damaged(trained, capsys):
     from grbm.core.files import read_tensors, write_tensors
 
     tensors = read_tensors(run / runs.DATA)
-    assert read_fingerprint(run).startswith("270 + 30 x 3, ")
+    assert read_data(run).fingerprint.startswith("270 + 30 x 3, ")
     del tensors["fingerprint"]
     write_tensors(run / runs.DATA, tensors)
     refused(["evaluate", run], capsys, run / runs.DATA)

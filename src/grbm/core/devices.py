@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -66,11 +66,9 @@ def memory(device: torch.device | str = "cpu") -> int | None:
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
+        with suppress(OSError, ValueError):  # no such file, or "max"
             found.append(int((Path("/sys/fs/cgroup") / limit).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return min(found) if found else None
+    return min(found, default=None)
 
 
 def require_memory(n_bytes: float, what: str, remedy: str, device: torch.device | str = "cpu") -> None:

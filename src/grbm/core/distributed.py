@@ -21,18 +21,10 @@ T = TypeVar("T")
 
 
 class ProcessGroup:
-    """The processes that share a run, seen from one of them.
+    """The processes that share a run, seen from process ``rank`` of ``world_size``; by default the only one.
 
-    Parameters
-    ----------
-    rank, world_size : int
-        Which of how many processes this is; by default the only one.
-
-    Attributes
-    ----------
-    requests, agreed : set of str
-        What this process asks of all ("stop", "save"), and what all know that one of them asks. Requests travel with
-        the moments of the next update, so that all heed them after the same one.
+    A process adds "stop" or "save" to its ``requests``; ``agreed`` are those that all know of. Requests travel with the
+    moments of the next update, so that all heed them after the same one.
     """
 
     REQUESTS = ("stop", "save")

@@ -1,5 +1,7 @@
 """What can go wrong, as data: each error has fields, and the sentence that a person reads is made of them here."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +24,15 @@ class UserError(ValueError):
 def unreadable(what: object, error: OSError) -> UserError:
     """The sentence for what is there and may not be read, which says nothing of damage."""
     return UserError(f"{what} cannot be read ({error.strerror or error}); check its permissions.")
+
+
+@contextmanager
+def needed_by(what: str, extra: str, packages: str) -> Iterator[None]:
+    """Import optional ``packages`` inside the block: raises UserError, which says ``what`` needs them, if it fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{what} needs pip install {packages} (in a clone: uv run --extra {extra}).") from error
 
 
 @dataclass(frozen=True)
@@ -66,11 +77,11 @@ class Divergence:
         if self.since is not None:
             when = f"in one of the updates since {self.since}"
             return f"Stopped at update {self.update}: {when} the gradient was no longer a sensible number"
-        where = ""
-        if self.unit is not None:
-            where = f", worst at visible unit {self.unit} (variance {_shown(self.var)}, mean square of its chains "
-            where += f"{_shown(self.chains_v2)})"
-        return f"Stopped at update {self.update}: the gradient is no longer a sensible number{where}"
+        what = f"Stopped at update {self.update}: the gradient is no longer a sensible number"
+        if self.unit is None:
+            return what
+        shown = f"variance {_shown(self.var)}, mean square of its chains {_shown(self.chains_v2)}"
+        return f"{what}, worst at visible unit {self.unit} ({shown})"
 
     def __str__(self) -> str:
         return f"{self.happened}; {', or '.join(ADVICE[remedy] for remedy in self.remedies)}."
@@ -80,6 +91,7 @@ def _shown(number: float | None) -> str:
     return "unknown" if number is None else f"{number:.3g}"
 
 
+@dataclass(eq=False)
 class DivergenceError(RuntimeError):
     """Learning left the finite world.
 
@@ -93,9 +105,9 @@ class DivergenceError(RuntimeError):
         What to do, in the words of whoever learned, in place of the remedies'.
     """
 
-    def __init__(self, divergence: Divergence, kept: Path | None = None, advice: str = "") -> None:
-        super().__init__(divergence, kept, advice)
-        self.divergence, self.kept, self.advice = divergence, kept, advice
+    divergence: Divergence
+    kept: Path | None = None
+    advice: str = ""
 
     def __str__(self) -> str:
         if self.advice:
@@ -103,20 +115,13 @@ class DivergenceError(RuntimeError):
         return f"{self.divergence}" + (f" The last good weights are in {self.kept}." if self.kept else "")
 
 
+@dataclass(eq=False)
 class StoppedError(Exception):
-    """Training was asked to stop, and did so after a whole update, with its checkpoint written.
+    """Training was asked to stop, and did so after a whole update, with its checkpoint written."""
 
-    Attributes
-    ----------
-    signal : int
-        The number of the signal that asked, or 0.
-    folder, update
-        The run that can go on and its last update; None where several runs were stopped.
-    """
-
-    def __init__(self, signal: int = 0, folder: Path | None = None, update: int | None = None) -> None:
-        super().__init__(signal, folder, update)
-        self.signal, self.folder, self.update = signal, folder, update
+    signal: int = 0  # number of the signal that asked, or 0
+    folder: Path | None = None  # of the run that can go on; None where several runs were stopped
+    update: int | None = None  # last one of the run
 
     def __str__(self) -> str:
         if self.folder is None:

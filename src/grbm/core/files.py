@@ -32,11 +32,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-        flush_folder(path.parent)
+        _settle(temporary, path)
     except OSError as error:
         if error.filename is None:  # NumPy does not say which file it could not write, nor why
             reason = error.strerror or f"{error}; the disk may be full"
@@ -44,6 +40,15 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _settle(temporary: Path, path: Path) -> None:
+    """Flush a file to the disk and rename it."""
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.chmod(0o644)
+    temporary.replace(path)
+    flush_folder(path.parent)
 
 
 def flush_folder(folder: Path) -> None:
@@ -135,11 +140,7 @@ def keeping(folder: Path, name: str, suffix: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=folder, prefix=MAKING) as making:  # others may be making the same
         temporary = Path(making) / f"{name}{suffix}"
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(folder / f"{name}-{_digest(temporary)}{suffix}")
-        flush_folder(folder)
+        _settle(temporary, folder / f"{name}-{_digest(temporary)}{suffix}")
     for left in folder.glob(f"{MAKING}*"):  # by a kill; nothing takes so long
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > 24 * 3600:

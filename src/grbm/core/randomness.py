@@ -44,14 +44,8 @@ class Philox:
     is word (i // 16) % 4 of the counter (16 (i // 64) + i % 16, chain, draw, replica). A uniform number is the upper
     24 bits of its word; two words make two normal ones (Box & Muller 1958).
 
-    Parameters
-    ----------
-    key : int
-        64 bits.
-    first_chain : int
-        Number of the first chain held here.
-    draw : int
-        Number of the next draw; `normal` and `uniform` each make one.
+    The ``key`` has 64 bits; ``first_chain`` is the number of the first chain held here, and ``draw`` that of the next
+    draw: `normal` and `uniform` each make one.
     """
 
     def __init__(self, key: int, first_chain: int = 0, draw: int = 0) -> None:
@@ -92,16 +86,8 @@ class Philox:
 class Blocks:
     """Random numbers that belong to the chain, for equal and consecutive blocks of chains.
 
-    A block draws the same numbers whichever process holds it, and whatever other blocks that process holds.
-
-    Parameters
-    ----------
-    seed : int
-        Of all blocks together.
-    total : int
-        Blocks of all processes together.
-    own : range, optional
-        Those that this process holds; by default all.
+    A block draws the same numbers whichever process holds it, and whatever other blocks that process holds. ``seed``
+    and ``total`` are of the blocks of all processes; ``own`` are those that this process holds, by default all.
     """
 
     def __init__(self, seed: int, total: int, own: range | None = None, device: torch.device | str = "cpu") -> None:
@@ -148,12 +134,11 @@ def _draw(
     name: str, kind: Callable[..., Tensor], shape: Sequence[int], like: Tensor, rng: Rng, chain_axis: int
 ) -> Tensor:
     if isinstance(rng, Philox):
-        drawn = getattr(rng, name)((*shape, 1) if chain_axis == -1 else shape, like)
-        return drawn.squeeze(-1) if chain_axis == -1 else drawn
+        found: Tensor = getattr(rng, name)((*shape, 1) if chain_axis == -1 else shape, like)
+        return found.squeeze(-1) if chain_axis == -1 else found
     if isinstance(rng, torch.Generator):
         return kind(tuple(shape), generator=rng, dtype=like.dtype, device=like.device)
     part = list(shape)
     part[chain_axis] //= len(rng.own)
-    return torch.cat(
-        [kind(part, generator=g, dtype=like.dtype, device=like.device) for g in rng.generators], chain_axis
-    )
+    drawn = [kind(part, generator=g, dtype=like.dtype, device=like.device) for g in rng.generators]
+    return torch.cat(drawn, chain_axis)

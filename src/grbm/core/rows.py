@@ -60,11 +60,7 @@ def rows_of(data: Any, like: Tensor) -> Tensor | Rows:
     """``data`` as rows: tensors and tables as they are, data sets of PyTorch as numbers like ``like``.
 
     Of a ``DataLoader`` the data set is taken; batches are made by whoever learns, so that they follow from the seed.
-
-    Raises
-    ------
-    TypeError
-        For what has no rows that can be asked for by number; the message says what to give.
+    Raises TypeError for what has no rows that can be asked for by number; the message says what to give.
     """
     if isinstance(data, DataLoader):
         streams = isinstance(data.dataset, IterableDataset)
@@ -97,5 +93,4 @@ def rows_of(data: Any, like: Tensor) -> Tensor | Rows:
         if data.is_complex():
             raise TypeError("data is complex; give its real and imaginary parts as columns of their own.")
         data = data.to(like.dtype)
-    rows: Tensor | Rows = data
-    return rows
+    return data

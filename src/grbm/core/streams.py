@@ -20,22 +20,11 @@ def plain(text: str) -> str:
 
 
 class Stream:
-    """A stream of text that takes everything and raises nothing.
+    """A text stream that takes everything and raises nothing.
 
     Control characters but line feeds and tabs are written out, characters that its encoding lacks become question
-    marks, and after the first error that the system reports everything is dropped.
-
-    Parameters
-    ----------
-    stream : Any
-        The text stream to write to.
-    formatted : bool
-        Whether escape sequences pass, for a progress bar on a terminal.
-
-    Attributes
-    ----------
-    failure : OSError, optional
-        What kept text from being written.
+    marks, and after the first error that the system reports, its ``failure``, everything is dropped. Escape sequences
+    pass if it is ``formatted``, for a progress bar on a terminal.
     """
 
     def __init__(self, stream: Any, *, formatted: bool = False) -> None:

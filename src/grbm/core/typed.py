@@ -3,6 +3,7 @@
 import errno
 import json
 import types
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -33,17 +34,15 @@ def restore(kind: type[T], value: Any) -> T:
     ValueError
         For a field that ``kind`` has not, one that it needs, and one of another type; the message names it.
     """
-    found: T = _fields(kind, value, "")
-    return found
+    return _fields(kind, value, "")
 
 
 def is_kind(hint: Any, value: Any) -> bool:
     """Whether ``value``, as JSON gave it, is what ``hint`` says."""
-    try:
+    with suppress(ValueError):
         _restored(hint, value, "")
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _fields(kind: Any, value: Any, where: str) -> Any:
@@ -86,11 +85,9 @@ def _restored(hint: Any, value: Any, where: str) -> Any:
         return {name: _restored(args[1], x, f"{where}[{name!r}]") for name, x in value.items()}
     elif hint is Path and isinstance(value, str):
         return Path(value)
-    elif hint is float and (type(value) is float or (type(value) is int and abs(value) < 2**63)):
+    elif hint in (int, float) and type(value) is int and abs(value) < 2**63:
         return value  # a whole number stays one: configurations are compared as they are written
-    elif hint is type(None) and value is None:
-        return None
-    elif hint in (int, str, bool) and type(value) is hint and not (hint is int and abs(value) >= 2**63):
+    elif hint in (float, str, bool, types.NoneType) and type(value) is hint:
         return value
     raise ValueError(f"{where or 'it'} is {_short(value)}")
 

@@ -9,7 +9,7 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from grbm.data.tables import StoredTable
 
 RESIDENT = 64 << 20  # bytes of a map that may be in memory before they are given back
 LARGE_PAGE = 2 << 20
+ZIP = b"PK\x03\x04"  # first bytes of an archive
 COLUMNS = "columns"  # in an archive: the names of the other array's columns
 CHUNK = 1 << 20  # bytes read at a time
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 100  # what is larger than the first and unpacks by more than the second is refused
@@ -31,8 +32,7 @@ UNREADABLE = (
 )
 
 
-class _ObjectsError(ValueError):
-    """An array of Python objects, which only unpickling reads."""
+Order = Literal["C", "F"]
 
 
 def open_array(path: Path, key: str | None = None) -> StoredTable:
@@ -44,17 +44,14 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
         raise UserError(f"{path} is not a file; give the path of a .npy or .npz file.")
     try:
         with path.open("rb") as file:
-            if file.read(4) not in (b"\x93NUM", b"PK\x03\x04") and path.suffix not in (".npy", ".npz"):
+            begins = file.read(4)
+            if begins not in (b"\x93NUM", ZIP) and path.suffix not in (".npy", ".npz"):
                 raise UserError(f"{path} {as_array(path)}")
-            file.seek(0)
-            archive = file.read(4) == b"PK\x03\x04"
-            array = _from_archive(path, file, key) if archive else _map(file, 0, path.stat().st_size)
+            array = _from_archive(path, file, key) if begins == ZIP else _map(path, file, 0, path.stat().st_size)
     except UserError:
         raise
     except PermissionError as error:
         raise unreadable(path, error) from error
-    except _ObjectsError as error:
-        raise UserError(f"{path}: {error}; write numbers: x.astype(float), or df.to_numpy(float).") from error
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
@@ -69,9 +66,7 @@ def column_names(path: Path, n_columns: int) -> tuple[str, ...]:
     ``numpy.savez("table.npz", x=x, columns=names)`` writes such a one.
     """
     names = _member(path, COLUMNS) if zipfile.is_zipfile(path) else None
-    if names is None:
-        return ()
-    if names.dtype.kind not in "US":
+    if names is None or names.dtype.kind not in "US":
         return ()
     if names.shape != (n_columns,):
         raise UserError(f"{path} has {names.size} names in its {COLUMNS} and {n_columns} columns; give each a name.")
@@ -98,9 +93,6 @@ def _member(path: Path, key: str) -> np.ndarray | None:
             return _unpacked(archive, archive.getinfo(f"{key}.npy"), path)
     except UserError:
         raise
-    except _ObjectsError as error:
-        advice = "names: columns=df.columns.to_numpy(str)" if key == COLUMNS else "numbers: x.astype(float)"
-        raise UserError(f"{path}: {error}; write {advice}.") from error
     except UNREADABLE as error:
         raise UserError(f"{path} is not a whole .npz file ({key}: {error}); write it with numpy.savez.") from error
 
@@ -119,7 +111,7 @@ def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:
 class Mapped:
     """An array in a file. What has been read is given back to the system at once: resident memory stays small."""
 
-    def __init__(self, file: BinaryIO, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> None:
+    def __init__(self, file: BinaryIO, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> None:
         self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.file = os.fdopen(os.dup(file.fileno()), "rb")
         self.name, self.was = file.name, _version(self.file)
@@ -153,27 +145,36 @@ def _version(file: IO[bytes]) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _header(file: BinaryIO | IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether columns come first, type, and the bytes of the numbers that a .npy header promises."""
+def _header(file: IO[bytes], end: int, path: Path, name: str = "") -> tuple[tuple[int, ...], Order, np.dtype[Any]]:
+    """Shape, order and type that the .npy header of an array of this ``name`` promises.
+
+    Raises ValueError if its numbers do not end before ``end``, and UserError for Python objects.
+    """
     version = np.lib.format.read_magic(file)  # type: ignore[arg-type]
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"it has version {version} of the format")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = header(file)  # type: ignore[arg-type]
     if dtype.hasobject:
-        raise _ObjectsError(f"{name} holds Python objects, which are read by unpickling alone, never done here")
+        numbers = "numbers: x.astype(float), or df.to_numpy(float)"
+        advice = "names: columns=df.columns.to_numpy(str)" if name == COLUMNS else numbers
+        raise UserError(
+            f"{path}: the array{name and f' {name!r}'} holds Python objects, which are read by unpickling alone, never "
+            f"done here; write {advice}."
+        )
     if any(n < 0 for n in shape):
         raise ValueError(f"its header promises an array of shape {shape}")
-    return shape, fortran, dtype, math.prod(shape) * dtype.itemsize
+    size, there = math.prod(shape) * dtype.itemsize, end - file.tell()
+    if size > there:
+        raise ValueError(f"its header promises {size:,} bytes of numbers, and {there:,} are there")
+    return shape, "F" if fortran else "C", dtype
 
 
-def _map(file: BinaryIO, start: int, end: int, name: str = "the array") -> Mapped:
+def _map(path: Path, file: BinaryIO, start: int, end: int, name: str = "") -> Mapped:
     """The .npy array that lies between ``start`` and ``end`` of a file."""
     file.seek(start)
-    shape, fortran, dtype, size = _header(file, name)
-    if file.tell() + size > end:
-        raise ValueError(f"its header promises {size:,} bytes of numbers, and {end - file.tell():,} are there")
-    return Mapped(file, file.tell(), dtype, shape, "F" if fortran else "C")
+    shape, order, dtype = _header(file, end, path, name)
+    return Mapped(file, file.tell(), dtype, shape, order)
 
 
 def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.ndarray":
@@ -198,17 +199,13 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
         file.seek(entry.header_offset + 26)  # of the local header, whose name and extra field may differ in length
         name_length, extra_length = struct.unpack("<HH", file.read(4))
         start = entry.header_offset + 30 + name_length + extra_length
-        return _map(file, start, start + entry.file_size, _title(entry))
+        return _map(path, file, start, start + entry.file_size, entry.filename.removesuffix(".npy"))
 
 
 def _is_array(entry: zipfile.ZipInfo) -> bool:
     """Whether a member of an archive is one that numpy.savez wrote, by its name."""
     path = PurePosixPath(entry.filename)
     return path.suffix == ".npy" and not path.name.startswith(".")
-
-
-def _title(entry: zipfile.ZipInfo) -> str:
-    return f"the array {entry.filename.removesuffix('.npy')!r}"
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> np.ndarray:
@@ -220,9 +217,6 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> n
         )
     require_memory(entry.file_size, f"{path}, unpacked", "write it with numpy.savez or numpy.save, to be mapped")
     with archive.open(entry) as packed:
-        shape, fortran, dtype, size = _header(packed, _title(entry))
+        shape, order, dtype = _header(packed, entry.file_size, path, entry.filename.removesuffix(".npy"))
         numbers = packed.read()  # all, and so to the checksum
-    if len(numbers) < size:
-        raise ValueError(f"its header promises {size:,} bytes of numbers, and {len(numbers):,} are there")
-    count = math.prod(shape)
-    return np.frombuffer(numbers, dtype, count).reshape(shape, order="F" if fortran else "C")
+    return np.frombuffer(numbers, dtype, math.prod(shape)).reshape(shape, order=order)

@@ -20,26 +20,16 @@ REFERENCE = ("weights", "means", "factors")
 class Frame:
     """Coordinates of a model, and what is known of the data in them: a Gaussian, a mixture, contrasts.
 
-    Parameters
-    ----------
-    transform : Transform
-        From the columns of the data to the units of the machine.
-    base : Base
-        One Gaussian with independent units, where tempered paths start. In whitened units it has the data's covariance.
-    reference : Reference, optional
-        The mixture of Gaussians that describes whitened data best: chains jump by its draws, and log Z is bridged from
-        it.
-    contrasts : Contrasts
-        The scales at which a machine begins; base and reference are of unit contrast.
-    censoring : Censoring
-        Limits of the columns (N,), which then have units of their own.
+    The ``base`` is one Gaussian with independent units, where tempered paths start; in whitened units it has the data's
+    covariance. The ``reference`` is the mixture of Gaussians that describes whitened data best: chains jump by its
+    draws, and log Z is bridged from it. Both are of unit contrast.
     """
 
-    transform: Transform
+    transform: Transform  # from the columns of the data to the units of the machine
     base: Base
     reference: Reference | None = None
-    contrasts: Contrasts = UNIT
-    censoring: Censoring = UNCENSORED
+    contrasts: Contrasts = UNIT  # scales at which a machine begins
+    censoring: Censoring = UNCENSORED  # limits of the columns (N,), which then have units of their own
 
     @property
     def limits(self) -> Censoring:
@@ -76,19 +66,19 @@ class Frame:
         """True if units are linear combinations of columns, False if each unit is a column."""
         return isinstance(self.transform, Whitening)
 
-    def jumps(self, n_moves: int = 5) -> GlobalMoves | None:
+    def jumps(self) -> GlobalMoves | None:
         """Chains that jump by draws of what describes the data; None without a reference."""
-        return None if self.reference is None else GlobalMoves(self.reference.widened(self.base), n_moves)
+        return None if self.reference is None else GlobalMoves(self.reference.widened(self.base))
 
     @property
     def constant(self) -> list[int]:
         """Columns that do not vary."""
-        return _numbers(self.transform.constant)
+        return self.transform.constant.nonzero()[:, 0].tolist()
 
     @property
     def collinear(self) -> list[int]:
         """Columns that are linear functions of others."""
-        return _numbers(~self.transform.kept & ~self.transform.constant)
+        return (~self.transform.kept & ~self.transform.constant).nonzero()[:, 0].tolist()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in files."""
@@ -103,25 +93,16 @@ class Frame:
 
         Other names are ignored.
         """
-        limits = (
-            censoring.from_tensors(dict(tensors), len(tensors["mean"]), "the frame")
-            if "mean" in tensors
-            else UNCENSORED
-        )
         known = {name: x for name, x in tensors.items() if name in NAMES or name.startswith("contrast_")}
         if any(not x.is_floating_point() or not x.isfinite().all() for k, x in known.items() if k != "columns"):
             raise ValueError("a frame holds finite numbers")
         transform = _transform(known)
         K = transform.n_units
+        limits = censoring.from_tensors(dict(tensors), transform.n_columns, "the frame")
         base = Base(known["base_mean"], known["base_var"])
         _require(base.mean.shape == base.var.shape == (K,) and bool((base.var > 0).all()), "base")
         _require(limits is UNCENSORED or isinstance(transform, Elementwise), "limits")
         return cls(transform, base, _reference(known, K), contrasts.from_tensors(dict(known), K, "the frame"), limits)
-
-
-def _numbers(columns: Tensor) -> list[int]:
-    """Numbers of the columns (N,) that are true."""
-    return [int(column) for column in columns.nonzero()[:, 0]]
 
 
 NAMES = {"mean", "scale", "columns", "to_z", "to_x", "digits", "base_mean", "base_var"}
@@ -156,10 +137,10 @@ def _transform(known: Mapping[str, Tensor]) -> Transform:
 
 def _reference(known: Mapping[str, Tensor], K: int) -> Reference | None:
     """The reference among tensors by name, of K units."""
-    parts = [known.get(f"reference_{name}") for name in REFERENCE]
-    if all(part is None for part in parts):
+    names = [f"reference_{name}" for name in REFERENCE]
+    if not known.keys() & set(names):
         return None
-    weights, means, factors = (x if x is not None else torch.empty(0) for x in parts)
+    weights, means, factors = (known.get(name, torch.empty(0)) for name in names)
     n = weights.numel()
     sound = n > 0 and weights.shape == (n,) and means.shape == (n, K) and factors.shape == (n, K, K)
     sound = sound and bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-3

@@ -37,24 +37,24 @@ def load_idx(name: str, folder: Path, *, train: bool = True) -> tuple[Tensor, Te
     IDX files, gzipped or not, are looked for in ``folder``, ``folder/raw`` and ``folder/<NAME>/raw`` and read as they
     are; where they are absent torchvision downloads them to ``folder``.
     """
-    kind = "train" if train else "t10k"
-    folders = [folder / IDX_FOLDERS[name] / "raw", folder / "raw", folder]
-    found = [_find(folders, f"{kind}-{part}-ubyte") for part in ("images-idx3", "labels-idx1")]
-    if found[0] is None or found[1] is None:
+    pictures, numbers = find_idx(name, folder, "train" if train else "t10k")
+    if pictures is None or numbers is None:
         return _download(name, folder, train)
-    images, labels = _read_idx(found[0], 3), _read_idx(found[1], 1)
+    images, labels = _read_idx(pictures, 3), _read_idx(numbers, 1)
     if images.shape[1:] != (28, 28) or len(images) == 0:
-        raise UserError(f"{found[0]} holds an array of shape {images.shape}, not images of 28 x 28; fetch it again.")
+        raise UserError(f"{pictures} holds an array of shape {images.shape}, not images of 28 x 28; fetch it again.")
     if len(images) != len(labels):
-        raise UserError(f"{found[0]} holds {len(images)} images but {found[1]} {len(labels)} labels; fetch them again.")
-    return torch.from_numpy(images.reshape(len(images), -1) / np.float32(255)), torch.from_numpy(
-        labels.astype(np.int64)
-    )
+        raise UserError(f"{pictures} holds {len(images)} images but {numbers} {len(labels)} labels; fetch them again.")
+    pixels = images.reshape(len(images), -1) / np.float32(255)
+    return torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64))
 
 
-def _find(folders: list[Path], name: str) -> Path | None:
-    candidates = (folder / f"{name}{suffix}" for folder in folders for suffix in ("", ".gz"))
-    return next((path for path in candidates if path.is_file()), None)
+def find_idx(name: str, folder: Path, kind: str) -> list[Path | None]:
+    """Files of images and labels of the ``kind`` "train" or "t10k" of MNIST or Fashion-MNIST; None where absent."""
+    folders = (folder / IDX_FOLDERS[name] / "raw", folder / "raw", folder)
+    named = ((f"{kind}-{part}-ubyte", f"{kind}-{part}-ubyte.gz") for part in ("images-idx3", "labels-idx1"))
+    found = ([place / file for place in folders for file in files] for files in named)
+    return [next((path for path in paths if path.is_file()), None) for paths in found]
 
 
 def _read_idx(path: Path, n_dims: int) -> np.ndarray:
@@ -88,14 +88,13 @@ def _download(name: str, folder: Path, train: bool) -> tuple[Tensor, Tensor]:
     return data.data.reshape(len(data.data), -1).float() / 255, data.targets
 
 
-def tile(images: Tensor, shape: tuple[int, int, int], columns: int, gap: int = 1) -> np.ndarray:
+def tile(images: Tensor, shape: tuple[int, int, int], columns: int) -> np.ndarray:
     """Images (n, N) in [0, 1], of ``shape`` (channels, height, width), as one array (H, W, 3), with light gaps."""
     channels, height, width = shape
-    x = images.detach().float().cpu().clamp(0, 1).view(-1, channels, height, width).permute(0, 2, 3, 1)
-    x = x.expand(-1, -1, -1, 3) if channels == 1 else x
+    x = images.detach().float().cpu().clamp(0, 1).view(-1, channels, height, width).expand(-1, 3, -1, -1)
     rows = -(-len(x) // columns)
-    sheet = torch.full((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), 0.85)
-    for k, image in enumerate(x):
-        top, left = (k // columns) * (height + gap) + gap, (k % columns) * (width + gap) + gap
+    sheet = torch.full((rows * (height + 1) + 1, columns * (width + 1) + 1, 3), 0.85)
+    for k, image in enumerate(x.permute(0, 2, 3, 1)):
+        top, left = (k // columns) * (height + 1) + 1, (k % columns) * (width + 1) + 1
         sheet[top : top + height, left : left + width] = image
     return np.asarray(sheet.numpy())

@@ -6,6 +6,7 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")  # of pictures
@@ -87,11 +88,9 @@ def holds_pictures(path: Path) -> bool:
 
 def _members(path: Path) -> Iterable[str]:
     """The names in a zip file; none where it is no whole one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return ()
+    with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+    return ()
 
 
 def _text(value: object) -> str:
@@ -100,9 +99,8 @@ def _text(value: object) -> str:
 
 
 def _are_numbers(words: Iterable[str]) -> bool:
-    try:
+    with suppress(ValueError):
         for word in words:
             float(word)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False

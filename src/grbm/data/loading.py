@@ -63,12 +63,11 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         return Dataset(train.float(), mixture.sample(10_000, seed=seed + 1).float(), mixture=mixture)
     if name == "array":
         assert source.path is not None
-        if is_arrow(source.path):
-            return _split(open_arrow(source.path, config.key), config, source, seed)
-        rows = open_array(source.path, config.key)
+        rows = (open_arrow if is_arrow(source.path) else open_array)(source.path, config.key)
         return _split(rows, config, source, seed)._replace(columns=column_names(source.path, rows.n_columns))
     if name in ("images", "celeba"):
-        pictures = _open_images(config, source)
+        path = source.path or _find_celeba(source.folder)
+        pictures = open_pictures(path, look_of(config), config.key if name == "images" else None)
         split = _split(pictures.rows, config, source, seed)
         return split._replace(image_shape=pictures.shape, levels=LEVELS[name], pictures=pictures)
     if name == "digits":
@@ -85,19 +84,12 @@ def look_of(config: DatasetConfig) -> Look:
     return Look(config.crop, config.size, config.grey, config.white)
 
 
-def _open_images(config: DatasetConfig, source: Source) -> Pictures:
-    if config.name == "celeba":
-        return open_pictures(source.path or _find_celeba(source.folder), look_of(config))
-    assert source.path is not None
-    return open_pictures(source.path, look_of(config), config.key)
-
-
 def _find_celeba(folder: Path) -> Path:
     """The aligned pictures, as torchvision lays them out, as they are published, or at half size."""
     names = ("celeba/img_align_celeba", "img_align_celeba", "celeba/img_align_celeba.zip", "img_align_celeba.zip")
-    for name in (*names, "faces/celeba_aligned_half_10000.zip"):
-        if (folder / name).exists():
-            return folder / name
+    for path in (folder / name for name in (*names, "faces/celeba_aligned_half_10000.zip")):
+        if path.exists():
+            return path
     raise UserError(
         f"The aligned pictures of CelebA are not in {folder}; give --data their folder or zip file "
         f"(img_align_celeba), which torchvision.datasets.CelebA downloads."
@@ -114,11 +106,7 @@ class Measured(NamedTuple):
     def refuse_extreme(self, transform: Transform, where: str) -> None:
         """Raise UserError for columns whose numbers, or their squares, leave float32 in the model's units."""
         for stats in filter(None, (self.train, self.test)):
-            z = (
-                torch.stack([(bound - transform.mean) / transform.scale for bound in (stats.low, stats.high)])
-                .abs()
-                .amax(0)
-            )
+            z = torch.maximum(*(transform.scaled(bound).abs() for bound in (stats.low, stats.high)))
             wrong = transform.kept & ~(z < LARGEST)
             if wrong.any():
                 column = int(wrong.nonzero()[0])
@@ -132,10 +120,10 @@ class Measured(NamedTuple):
 def statistics(dataset: Dataset, where: str) -> Measured:
     """One pass over all rows; refuses what is not finite in ``where``, and training rows without any variation."""
     digest = hashlib.sha256()
-    train = measure(dataset.train, where, digest)
+    train = measure(dataset.train, where, digest.update)
     if not (train.high > train.low).any():
         raise nothing_varies(len(dataset.train))
-    test = measure(dataset.test, where, digest) if len(dataset.test) else None
+    test = measure(dataset.test, where, digest.update) if len(dataset.test) else None
     n, n_columns = dataset.train.shape
     return Measured(train, test, f"{n} + {len(dataset.test)} x {n_columns}, {digest.hexdigest()[:32]}")
 
@@ -153,9 +141,7 @@ def _split(rows: Table, config: DatasetConfig, source: Source, seed: int) -> Dat
         same = torch.zeros(len(rows), dtype=torch.int64).index_copy(0, order, found)
     parts = split(order, n_test, same)
     same = None if same is None else same[parts[0]]
-    if isinstance(rows, Tensor):
-        return Dataset(rows[parts[0]], rows[parts[1]], numbers=parts, same=same)
-    if len(order) * rows.n_columns * 4 > source.memory << 20:
+    if not isinstance(rows, Tensor) and len(order) * rows.n_columns * 4 > source.memory << 20:
         return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=parts, same=same)
     held = [rows[part] for part in parts]
     for part, numbers in zip(held, parts, strict=True):

@@ -18,18 +18,21 @@ class Mixture(NamedTuple):
 
     def log_prob(self, v: Tensor) -> Tensor:
         """log p(v) in nats, per sample: (..., N) -> (...), float64."""
-        z = (v.double()[..., None, :] - self.means) / self.stds
         log_norm = self.weights.log() - self.stds.log().sum(-1) - 0.5 * self.means.shape[1] * math.log(2 * math.pi)
-        return (log_norm - 0.5 * z.square().sum(-1)).logsumexp(-1)
+        return (log_norm - 0.5 * self._scaled(v).square().sum(-1)).logsumexp(-1)
 
     def distances(self, v: Tensor) -> Tensor:
         """Mahalanobis distance to each mode: (..., N) -> (..., K)."""
-        return ((v.double()[..., None, :] - self.means) / self.stds).norm(dim=-1)
+        return self._scaled(v).norm(dim=-1)
 
     def modes(self, v: Tensor) -> Tensor:
         """Index of the mode most likely to have made each v: (..., N) -> (...)."""
-        z = (v.double()[..., None, :] - self.means) / self.stds
-        return (self.weights.log() - self.stds.log().sum(-1) - 0.5 * z.square().sum(-1)).argmax(-1)
+        log_norm = self.weights.log() - self.stds.log().sum(-1)
+        return (log_norm - 0.5 * self._scaled(v).square().sum(-1)).argmax(-1)
+
+    def _scaled(self, v: Tensor) -> Tensor:
+        """v beside each mode, in its deviations: (..., N) -> (..., K, N)."""
+        return (v.double()[..., None, :] - self.means) / self.stds
 
     def sample(self, n_samples: int, *, seed: int = 0, stratified: bool = False) -> Tensor:
         """Draws (n, N) in float64; ``stratified`` fixes the counts per mode at n·weights, rounded."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from grbm.core.errors import UserError, unreadable
+from grbm.core.errors import UserError, needed_by, unreadable
 from grbm.core.files import cache_folder, keeping, kept
 from grbm.data.arrays import UNREADABLE, open_array
 from grbm.data.kinds import SUFFIXES, is_arrow
@@ -131,7 +131,6 @@ def open_pictures(folder: Path, look: Look, key: str | None = None) -> Pictures:
     else:
         # files alone: a pipe would never end
         paths = sorted(path for path in _files(folder) if _is_picture(path.relative_to(folder)) and path.is_file())
-    _enough(len(paths), folder)
     stamps = [(str(path.relative_to(folder)), *_stamp(path)) for path in paths]
     name = f"{folder.resolve()} {json.dumps(stamps)}"
     return _cached(name, look, len(paths), lambda k: (str(paths[k]), paths[k]), folder)
@@ -165,7 +164,6 @@ def _open_zip(path: Path, look: Look) -> Pictures:
         raise unreadable(path, error) from error
     except UNREADABLE as error:
         raise UserError(f"{path} is not a whole zip file ({error}); fetch it again.") from error
-    _enough(len(infos), path)
     held = threading.local()  # an archive for each thread: they would move each other's place in the file
 
     def picture(k: int) -> tuple[str, Encoded]:
@@ -199,11 +197,6 @@ def _stored(table: Any, k: int, column: str, folder: Path) -> tuple[str, Encoded
         raise UserError(f"Picture {k} of {folder} cannot be read ({error}); save the data set again.") from error
 
 
-def _enough(count: int, where: Path) -> None:
-    if count == 0:
-        raise UserError(f"{where} holds no pictures ({', '.join(SUFFIXES)}).")
-
-
 def open_arrow(folder: Path, key: str | None = None) -> StoredTable:
     """A column of numbers, or of lists of numbers of one length, of a Hugging Face data set on disk."""
     table, column = _load_arrow(folder, key)
@@ -227,13 +220,8 @@ def open_arrow(folder: Path, key: str | None = None) -> StoredTable:
 
 
 def _load_arrow(folder: Path, key: str | None) -> tuple[Any, str]:
-    try:
+    with needed_by(f"{folder} is a Hugging Face data set, which", "datasets", "datasets"):
         import datasets
-    except ImportError as error:
-        raise UserError(
-            f"{folder} is a Hugging Face data set, which needs pip install datasets (in a clone: uv run --extra "
-            f"datasets)."
-        ) from error
     try:
         table = datasets.load_from_disk(str(folder))
     except Exception as error:  # whatever the library raises, it is about this folder
@@ -332,6 +320,8 @@ def _in_order(work: Callable[[int], T], count: int, together: int) -> Generator[
 
 def _cached(name: str, look: Look, count: int, picture: Callable[[int], tuple[str, Encoded]], where: Path) -> Pictures:
     """Decode all pictures, on all cores, into one array of bytes in the cache, unless it is there; then map it."""
+    if count == 0:
+        raise UserError(f"{where} holds no pictures ({', '.join(SUFFIXES)}).")
     found = _found_in(name, count, picture, where)
     look = look._replace(white=(look.white or found.white) if found.deep else None)
     digest = hashlib.sha256(f"{DECODER} {name} {look}".encode()).hexdigest()[:24]

@@ -42,13 +42,10 @@ def sentinels(x: np.ndarray) -> list[Sentinel]:
         away = np.abs(values - middle)
         is_candidate = (counts >= max(FEWEST, SHARE * len(numbers))) & (away > FAR * (high - low))
         others = values[~is_candidate]
-        if is_candidate.any() and len(others) >= OTHERS:
-            is_candidate &= away > GAP * np.abs(others - middle).max()
-        if is_candidate.any() and len(others) >= OTHERS:
-            k = int(np.where(is_candidate, counts, 0).argmax())
-            found.append(
-                Sentinel(
-                    column, float(values[k]), int(counts[k]), float(others.min()), float(others.max()), len(numbers)
-                )
-            )
+        if len(others) < OTHERS:
+            continue
+        is_candidate &= away > GAP * np.abs(others - middle).max()
+        if is_candidate.any():
+            k, ends = int(np.where(is_candidate, counts, 0).argmax()), (float(others.min()), float(others.max()))
+            found.append(Sentinel(column, float(values[k]), int(counts[k]), *ends, len(numbers)))
     return found

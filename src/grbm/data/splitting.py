@@ -65,8 +65,7 @@ def _digests(x: np.ndarray) -> np.ndarray:
     factors = np.random.default_rng(0).integers(1 << 63, size=x.shape[1], dtype=np.uint64) * 2 + 1
     bits = np.ascontiguousarray(x + 0.0).view(np.uint64)  # −0 is 0
     bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)  # round numbers end in zeros
-    found: np.ndarray = ((bits ^ (bits >> np.uint64(29))) * factors).sum(1, dtype=np.uint64)
-    return found
+    return ((bits ^ (bits >> np.uint64(29))) * factors).sum(1, dtype=np.uint64)
 
 
 def _identifies(column: np.ndarray, same: np.ndarray) -> bool:
@@ -79,5 +78,4 @@ def _identifies(column: np.ndarray, same: np.ndarray) -> bool:
 def _repeats(x: np.ndarray) -> np.ndarray:
     """Count the occurrences of each number that is no atom."""
     counts = np.unique(x, return_counts=True)[1]
-    found: np.ndarray = counts[counts <= max(FEW, ATOM * len(x))]
-    return found
+    return counts[counts <= max(FEW, ATOM * len(x))]

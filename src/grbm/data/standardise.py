@@ -40,10 +40,10 @@ def standardise(x: Tensor | ColumnStatistics, mode: Mode, *, n_channels: int = 1
     return Elementwise.of(mean, torch.where(scale > ROUNDING * largest, scale, 1.0))
 
 
-def base_of(transform: Elementwise, stats: ColumnStatistics, floor: float = 1e-4) -> Base:
-    """The Gaussian with independent units that matches the standardised data; constant columns get the floor."""
-    mean, var = ((stats.mean - transform.mean) / transform.scale), stats.var / transform.scale**2
-    return Base(mean[transform.columns].float(), var[transform.columns].clamp_min(floor).float())
+def base_of(transform: Elementwise, stats: ColumnStatistics) -> Base:
+    """The Gaussian with independent units that matches the standardised data; variances are 1e-4 at least."""
+    mean, var = transform.scaled(stats.mean), stats.var / transform.scale**2
+    return Base(mean[transform.columns].float(), var[transform.columns].clamp_min(1e-4).float())
 
 
 class Standardised:

@@ -1,7 +1,7 @@
 """Tables larger than memory: rows read from the disk as they are asked for, and statistics in one pass over them."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +17,8 @@ ROUNDING = 2 * DOUBLE  # share of a column's size that it may vary by without me
 class StoredTable:
     """A table (n, N) of real numbers that stays on the disk; indexed like a tensor, it reads the rows asked for.
 
-    Parameters
-    ----------
-    read : callable
-        Takes row numbers (k,), an int64 array, and returns those rows (k, N), of any real dtype.
-    index : Tensor
-        The row numbers of the source that make up this table, in order (n,).
-    n_columns : int
-        N.
+    ``read`` takes row numbers (k,) of the source, int64, and returns those rows (k, N), of any real dtype. ``index``
+    (n,) has the row numbers that make up this table, in order.
     """
 
     def __init__(self, read: Callable[[np.ndarray], np.ndarray], index: Tensor, n_columns: int) -> None:
@@ -49,12 +43,6 @@ class StoredTable:
 Table = Tensor | StoredTable
 
 
-class Digest(Protocol):
-    """What `hashlib` makes."""
-
-    def update(self, data: Any, /) -> None: ...
-
-
 class ColumnStatistics(NamedTuple):
     """What standardisation and tempered paths need to know about a table; all (N,), float64."""
 
@@ -77,12 +65,12 @@ def chunks(table: Table) -> Iterator[tuple[int, np.ndarray]]:
         yield first, table[first : first + step].double().cpu().numpy()
 
 
-def refuse_not_finite(x: np.ndarray, numbers: Tensor | None, where: str, first: int = 0) -> None:
-    """Raise UserError for the first NaN or infinity in rows x, ``numbers`` of ``where`` or from ``first`` on."""
+def refuse_not_finite(x: np.ndarray, numbers: Tensor, where: str) -> None:
+    """Raise UserError for the first NaN or infinity in rows x, of these ``numbers`` in ``where``."""
     bad = ~np.isfinite(x)
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        number = first + row if numbers is None else int(numbers[row])
+        number = int(numbers[row])
         raise UserError(
             f"{where} holds NaN or infinite numbers, the first at row {number}, column {column}; remove or fill them."
         )
@@ -90,15 +78,13 @@ def refuse_not_finite(x: np.ndarray, numbers: Tensor | None, where: str, first: 
 
 def vary(std: np.ndarray, low: np.ndarray, high: np.ndarray, digits: Any = DOUBLE) -> np.ndarray:
     """(N,) bool: columns of these deviations and bounds that vary by more than rounding to ``digits`` can make."""
-    varies: np.ndarray = (high > low) & (std > 2 * digits * np.maximum(np.abs(low), np.abs(high)))
-    return varies
+    return (high > low) & (std > 2 * digits * np.maximum(np.abs(low), np.abs(high)))
 
 
 def is_single(x: np.ndarray) -> np.ndarray:
     """Mark numbers that have the digits of float32 alone, and are no integers, which are exact: bool, like x."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found: np.ndarray = (x == x.astype(np.float32)) & (x != np.round(x))
-    return found
+        return (x == x.astype(np.float32)) & (x != np.round(x))
 
 
 def resolution(x: np.ndarray) -> np.ndarray:
@@ -118,7 +104,7 @@ def nothing_varies(n_rows: int) -> UserError:
 
 def refuse_magnitudes(low: np.ndarray, high: np.ndarray, where: str, dtype: Any = np.float64) -> None:
     """Raise UserError for the first column whose numbers, or how they vary, have squares beyond ``dtype``."""
-    least, most = (4 * np.sqrt(np.finfo(dtype).tiny), np.sqrt(np.finfo(dtype).max) / 4)
+    least, most = 4 * np.sqrt(np.finfo(dtype).tiny), np.sqrt(np.finfo(dtype).max) / 4
     largest = np.maximum(np.abs(low), np.abs(high))
     with np.errstate(over="ignore"):
         range_ = high - low
@@ -134,21 +120,21 @@ def refuse_magnitudes(low: np.ndarray, high: np.ndarray, where: str, dtype: Any 
         )
 
 
-def measure(table: Table, where: str = "the data", digest: Digest | None = None) -> ColumnStatistics:
+def measure(
+    table: Table, where: str = "the data", digest: Callable[[memoryview], object] = lambda numbers: None
+) -> ColumnStatistics:
     """ColumnStatistics in one pass (Chan, Golub & LeVeque 1983), the same for any number of threads.
 
-    The numbers pass through ``digest``, if one is given. Raises UserError that names the first number that is not
-    finite, and a column whose variance is not.
+    The numbers pass through ``digest``, such as the ``update`` of a hash. Raises UserError that names the first number
+    that is not finite, and a column whose variance is not.
     """
     n, N = 0, table.shape[1]
     mean, squares = np.zeros(N), np.zeros(N)
     low, high = np.full(N, np.inf), np.full(N, -np.inf)
+    numbers = table.index if isinstance(table, StoredTable) else torch.arange(len(table))
     for first, x in chunks(table):
-        refuse_not_finite(
-            x, table.index[first : first + len(x)] if isinstance(table, StoredTable) else None, where, first
-        )
-        if digest is not None:
-            digest.update(np.ascontiguousarray(x).data)
+        refuse_not_finite(x, numbers[first:], where)
+        digest(np.ascontiguousarray(x).data)
         k = len(x)
         with np.errstate(over="ignore", invalid="ignore"):  # looked at below
             delta = x.mean(0) - mean

@@ -162,8 +162,7 @@ def suits_whitening(x: Array) -> bool:
 def coarse(x: Array) -> Array:
     """(N,) bool: columns of which a quarter of the rows or more have one and the same value."""
     some = x[np.linspace(0, len(x) - 1, min(FIT_ROWS, len(x))).astype(int)]
-    found: Array = np.array([np.unique(column, return_counts=True)[1].max() >= COARSE * len(some) for column in some.T])
-    return found
+    return np.array([np.unique(column, return_counts=True)[1].max() >= COARSE * len(some) for column in some.T])
 
 
 def correlation(x: Array) -> float:
@@ -254,15 +253,13 @@ def cross_validated(x: Array) -> Array:
         squares += np.square((unseen - mean) @ vectors).sum(0)
     values = np.maximum(isotonic_regression(squares / n), 1e-10)
     vectors = np.linalg.eigh(x.T @ x)[1]
-    found: Array = vectors * values @ vectors.T
-    return found
+    return vectors * values @ vectors.T
 
 
 def _root(covariance: Array) -> Array:
     """Coordinates (N, N) in which it is the identity, by its eigenvectors."""
     values, vectors = np.linalg.eigh(covariance)
-    found: Array = vectors / np.sqrt(np.maximum(values, 1e-12))
-    return found
+    return vectors / np.sqrt(np.maximum(values, 1e-12))
 
 
 def _within(white: Array, tied: Any, coordinates: Array) -> Array:
@@ -277,15 +274,13 @@ def _within(white: Array, tied: Any, coordinates: Array) -> Array:
     rest = white @ back - expected
     uncertain = (means.T * shares.mean(0)) @ means - expected.T @ expected / len(white)
     within = (cross_validated(rest - rest.mean(0)) + uncertain) * len(white) / (len(white) - len(means))
-    found: Array = coordinates.T @ within @ coordinates
-    return found
+    return coordinates.T @ within @ coordinates
 
 
 def _narrowest(clusters: Any, n_rows: int) -> Array:
     """The narrowest variance of each coordinate, in those of a mixture's clusters that have rows enough to tell."""
     whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / n_rows, SMALLEST))
-    narrow: Array = clusters.covariances_[whole].min(0)
-    return narrow
+    return clusters.covariances_[whole].min(0)
 
 
 def best_mixture(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grbm.core.errors import UserError
+from grbm.core.errors import needed_by
 from grbm.core.files import replacing
 from grbm.model import GRBM
 
@@ -29,29 +29,21 @@ class Encoder(nn.Module):
         energy = model.freeze()
         projection = energy.projection if to_z is None else energy.projection.double() @ to_z.T
         zero = torch.zeros(projection.shape[1])
-        self.mean: Tensor
-        self.scale: Tensor
-        self.projection: Tensor
-        self.b: Tensor
-        parts = {
-            "mean": zero if mean is None else mean,
-            "scale": zero + 1 if scale is None else scale,
-            "projection": projection,
-            "b": energy.b,
-        }
-        for name, tensor in parts.items():
-            self.register_buffer(name, tensor.detach().float().cpu().contiguous())
+        self.mean, self.scale = _buffer(zero if mean is None else mean), _buffer(zero + 1 if scale is None else scale)
+        self.projection, self.b = _buffer(projection), _buffer(energy.b)
         several = model.contrasts.n > 1
         self.machine = copy.deepcopy(model).float().cpu().requires_grad_(False) if several else None
-        self.to_z: Tensor | None
-        self.register_buffer("to_z", to_z.detach().float().cpu() if several and to_z is not None else None)
+        self.to_z = _buffer(to_z) if several and to_z is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
         z = (x - self.mean) / self.scale
         if self.machine is None:
             return functional.linear(z, self.projection, self.b).sigmoid()
-        probabilities: Tensor = self.machine(z if self.to_z is None else z @ self.to_z)
-        return probabilities
+        return self.machine(z if self.to_z is None else z @ self.to_z)
+
+
+def _buffer(x: Tensor) -> nn.Buffer:
+    return nn.Buffer(x.detach().float().cpu().contiguous())
 
 
 def write_program(encoder: Encoder, path: Path) -> None:
@@ -69,14 +61,9 @@ def write_onnx(encoder: Encoder, path: Path, about: dict[str, str] | None = None
 
     Raises UserError where the packages that write it are not installed.
     """
-    try:
+    with needed_by("Writing ONNX", "onnx", "onnx onnxscript"):
         import onnx
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"Writing ONNX needs packages that are not here ({error}): pip install onnx onnxscript (in a clone: uv run "
-            f"--extra onnx)."
-        ) from error
     x = torch.zeros(2, len(encoder.mean))
     with replacing(path) as temporary, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # PyTorch's, of its own interior

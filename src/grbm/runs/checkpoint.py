@@ -14,8 +14,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
@@ -52,6 +55,10 @@ class Optimizer(NamedTuple):
     numbers: dict[str, dict[str, Any]]
 
 
+KINDS: dict[str, Any] = {"run": str, "update": int, "seed": int, "tensors": str, "notes": dict[str, Any]}
+KINDS |= {"callbacks": dict[str, dict[str, Any]], "optimizer": Optimizer}  # of the entries of a record
+
+
 class Checkpoint(NamedTuple):
     """A checkpoint read back and verified."""
 
@@ -60,11 +67,13 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
     record: dict[str, Any]
 
+    def part(self, kind: str, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """Return the tensors of a ``kind``, such as "model", by name; empty if there are none."""
+        return {k.removeprefix(f"{kind}."): x.to(device) for k, x in self.tensors.items() if k.startswith(f"{kind}.")}
+
     def of_callback(self, name: str, device: torch.device) -> dict[str, Any]:
         """Return the saved state of the callback ``name``; raise KeyError if there is none."""
-        prefix = f"{CALLBACK}.{name}."
-        tensors = {k.removeprefix(prefix): x.to(device) for k, x in self.tensors.items() if k.startswith(prefix)}
-        return self.record["callbacks"][name] | tensors
+        return self.record["callbacks"][name] | self.part(f"{CALLBACK}.{name}", device)
 
 
 def save(
@@ -73,54 +82,35 @@ def save(
     *,
     run: str = "",
     notes: dict[str, Any] | None = None,
-    callbacks: Mapping[str, Mapping[str, Any]] | None = None,
+    callbacks: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     group: ProcessGroup = ALONE,
 ) -> Path:
     """Write ``state`` to ``folder/update-…`` and return that path; all processes must call it, the leader writes.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the run's checkpoints are.
-    run : str
-        What identifies the run; a checkpoint of another is refused when it is read.
-    notes : dict, optional
-        Anything that JSON holds; comes back in ``Checkpoint.record["notes"]``.
-    callbacks : dict, optional
-        What callbacks remember, by name: numbers, texts and tensors; comes back from ``Checkpoint.of_callback``.
-
-    Raises
-    ------
-    OSError
-        If the disk is full or not writable. What was there before stays.
+    ``run`` identifies the run: a checkpoint of another is refused when it is read. ``notes`` are anything that JSON
+    holds, for ``Checkpoint.record["notes"]``. ``callbacks`` are numbers, texts and tensors by name, for
+    `Checkpoint.of_callback`. Raises OSError if the disk is full or not writable; what was there before stays.
     """
     target = folder / _name(state.update)
     persistent = None if state.persistent is None else group.all_gather(state.persistent)
     if not group.is_leader:
         return target
-    tensors = {f"model.{name}": p for name, p in state.model.state_dict().items()}
-    if state.average is not None:
-        tensors |= {f"average.{name}": p for name, p in state.average.state_dict().items()}
-    if state.guard.last_good is not None:
-        tensors |= {f"last_good.{name}": p for name, p in state.guard.last_good.items()}
-    if state.curvature is not None:
-        tensors |= {f"curvature.{name}": x for name, x in state.curvature._asdict().items()}
+    optimizer = state.optimizer.state_dict()
+    parts: dict[str, Mapping[str, Any]] = {
+        "model": state.model.state_dict(),
+        "average": {} if state.average is None else state.average.state_dict(),
+        "last_good": state.guard.last_good or {},
+        "curvature": {} if state.curvature is None else state.curvature._asdict(),
+        "memory": state.adaptation.state_dict,
+    }
+    parts |= {f"optimizer.{index}": entries for index, entries in optimizer["state"].items()}
+    for name, entries in callbacks.items():  # may share memory with the state, which the format does not allow
+        parts[f"{CALLBACK}.{name}"] = {k: x.clone() for k, x in entries.items() if isinstance(x, Tensor)}
+    tensors = {f"{kind}.{k}": x for kind, part in parts.items() for k, x in part.items() if isinstance(x, Tensor)}
     if persistent is not None:
         tensors["persistent"] = persistent
-    tensors |= {f"memory.{name}": x for name, x in state.adaptation.state_dict.items()}
-    optimizer = state.optimizer.state_dict()
-    numbers: dict[str, dict[str, Any]] = {}
-    for index, entries in optimizer["state"].items():
-        for name, value in entries.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{name}"] = value
-            else:
-                numbers.setdefault(str(index), {})[name] = value
-    remembered: dict[str, dict[str, Any]] = {}
-    for name, state_dict in (callbacks or {}).items():
-        remembered[name] = {k: x for k, x in state_dict.items() if not isinstance(x, Tensor)}
-        tensors |= {f"{CALLBACK}.{name}.{k}": x.clone() for k, x in state_dict.items() if isinstance(x, Tensor)}
     content = encode(tensors)
+    numbers = {index: entries for index, entries in _numbers(optimizer["state"]).items() if entries}
     record = {
         "format": FORMAT,
         "run": run,
@@ -128,7 +118,7 @@ def save(
         "seed": state.seed,
         "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
         "notes": notes or {},
-        "callbacks": remembered,
+        "callbacks": _numbers(callbacks),
         "tensors": hashlib.sha256(content).hexdigest(),
     }
     record["checksum"] = _checksum(record)
@@ -136,6 +126,11 @@ def save(
         raise UserError(f"{target} is there and not a checkpoint of this run; move it away, then resume the run.")
     _write_folder(target, {TENSORS: content, RECORD: (json.dumps(record, indent=1) + "\n").encode()})
     return target
+
+
+def _numbers(parts: Mapping[Any, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the entries of parts that are no tensors, such as numbers, which go into the record."""
+    return {str(k): {name: x for name, x in part.items() if not isinstance(x, Tensor)} for k, part in parts.items()}
 
 
 def _write_folder(target: Path, files: dict[str, bytes]) -> None:
@@ -165,23 +160,27 @@ def _checksum(record: dict[str, Any]) -> str:
 
 def updates(folder: Path) -> list[Path]:
     """The checkpoints in ``folder``, newest first, good or not."""
-    found = {path: number for path in folder.glob(f"{PREFIX}*") if (number := _number(path)) is not None}
-    return sorted(found, key=found.__getitem__, reverse=True)
+    return sorted((path for path in folder.glob(f"{PREFIX}*") if _number(path) >= 0), key=_number, reverse=True)
 
 
 def _name(update: int) -> str:
     return f"{PREFIX}{update:08d}"
 
 
-def _number(path: Path) -> int | None:
-    """The update that a checkpoint's name tells; None for what is not called like one."""
+def _number(path: Path) -> int:
+    """The update that a checkpoint's name tells; -1 for what is not called like one."""
     match = re.fullmatch(rf"{PREFIX}(\d{{8,}})", path.name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match else -1
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether ``path`` is a folder, and holds nothing but files called as those of a checkpoint."""
+    return not path.is_symlink() and path.is_dir() and all(p.name in (TENSORS, RECORD) for p in path.iterdir())
 
 
 def _removable(path: Path, run: str) -> bool:
     """Whether ``path`` is a checkpoint of this run, or a damaged one in the run's own folder, and nothing besides."""
-    if path.is_symlink() or not path.is_dir() or any(p.name not in (TENSORS, RECORD) for p in path.iterdir()):
+    if not _is_plain(path):
         return False
     try:
         return bool(read_record(path)["run"] == run)
@@ -192,33 +191,18 @@ def _removable(path: Path, run: str) -> bool:
 def read_record(path: Path) -> dict[str, Any]:
     """The JSON half of a checkpoint, verified; raises DamagedError."""
     try:
-        record = read_json(path / RECORD)
-        good = record["checksum"] == _checksum(record)
-        known = record["format"] == FORMAT
-        kinds = {
-            "run": str,
-            "update": int,
-            "seed": int,
-            "tensors": str,
-            "notes": dict[str, Any],
-            "callbacks": dict[str, dict[str, Any]],
-            "optimizer": Optimizer,
-        }
-        typed = all(is_kind(kind, record.get(name)) for name, kind in kinds.items())
-        named = path.name == _name(record["update"])
+        record: dict[str, Any] = read_json(path / RECORD)
+        if record["checksum"] != _checksum(record):
+            raise DamagedError(f"{RECORD} does not match its checksum")
+        if (version := record["format"]) != FORMAT:
+            raise OtherVersionError(f"it has format {version}, of another version of grbm; this one reads {FORMAT}")
+        if not all(is_kind(kind, record.get(name)) for name, kind in KINDS.items()):
+            raise DamagedError(f"{RECORD} is not what was written")
+        if path.name != _name(record["update"]):
+            raise DamagedError(f"it holds update {record['update']}")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{RECORD} cannot be read ({type(error).__name__})") from error
-    if not good:
-        raise DamagedError(f"{RECORD} does not match its checksum")
-    if not known:
-        raise OtherVersionError(
-            f"it has format {record['format']}, of another version of grbm; this one reads {FORMAT}"
-        )
-    if not typed:
-        raise DamagedError(f"{RECORD} is not what was written")
-    if not named:
-        raise DamagedError(f"it holds update {record['update']}")
-    return cast(dict[str, Any], record)
+    return record
 
 
 def read(path: Path, *, run: str | None = None) -> Checkpoint:
@@ -266,6 +250,10 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
     model = state.model.state_dict()
     like = model | {"var": model["log_var"]}
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+    for kind in ("model", "average", "last_good"):
+        part = checkpoint.part(kind)
+        if (part or kind == "model") and (missing := [name for name in model if name not in part]):
+            raise DamagedError(f"{kind}.{missing[0]} is missing")
     for name, tensor in checkpoint.tensors.items():
         kind, _, rest = name.partition(".")
         if kind in ("model", "average", "last_good"):
@@ -290,19 +278,13 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
     rates = [x for group in checkpoint.record["optimizer"]["groups"] for k, x in group.items() if k in RATES]
     if not all(is_kind(float, rate) for rate in rates):
         raise DamagedError("its learning rates are not numbers")
-    for kind in {name.partition(".")[0] for name in checkpoint.tensors} & {"model", "average", "last_good"} | {"model"}:
-        if missing := [name for name in model if f"{kind}.{name}" not in checkpoint.tensors]:
-            raise DamagedError(f"{kind}.{missing[0]} is missing")
 
 
 def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALONE) -> None:
     """Put ``state`` where the checkpoint was taken, on the model's device, with this process's part of the chains."""
     model, tensors, record = state.model, checkpoint.tensors, checkpoint.record
     device = model.W.device
-
-    def part(kind: str) -> dict[str, Tensor]:
-        return {k.partition(".")[2]: v.to(device) for k, v in tensors.items() if k.startswith(f"{kind}.")}
-
+    part = partial(checkpoint.part, device=device)
     model.load_state_dict(part("model"))
     state.seed, state.update = record["seed"], record["update"]
     state.guard = Guard(part("last_good") or None)
@@ -334,8 +316,7 @@ def prune(folder: Path, keep: int, update: int, run: str = "") -> None:
     """
     clean(folder)
     kept = best(folder)
-    present = [path for path in updates(folder) if (_number(path) or 0) <= update]
-    for path in present[keep:]:
+    for path in [path for path in updates(folder) if _number(path) <= update][keep:]:
         if path != kept and _removable(path, run):
             remove(path)
 
@@ -343,7 +324,7 @@ def prune(folder: Path, keep: int, update: int, run: str = "") -> None:
 def clean(folder: Path) -> None:
     """Remove what kills left of checkpoints that were being written or removed."""
     for path in folder.glob(f"{PARTIAL}*"):
-        if path.is_dir() and not path.is_symlink() and all(p.name in (TENSORS, RECORD) for p in path.iterdir()):
+        if _is_plain(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -358,10 +339,7 @@ def best(folder: Path) -> Path | None:
     """The checkpoint whose note "score" is lowest."""
     scores = []
     for path in updates(folder):
-        try:
-            score = read_record(path)["notes"].get("score")
-        except DamagedError:
-            continue
-        if is_kind(float, score):
-            scores.append((score, path))
+        with suppress(DamagedError):
+            if is_kind(float, score := read_record(path)["notes"].get("score")):
+                scores.append((score, path))
     return min(scores)[1] if scores else None

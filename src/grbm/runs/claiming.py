@@ -12,24 +12,9 @@ from grbm.core.errors import UserError
 from grbm.core.files import write_text
 from grbm.core.typed import read_bytes
 from grbm.runs import checkpoint
+from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
-from grbm.runs.folder import (
-    CHECKPOINTS,
-    CODES,
-    CONFIG,
-    FIGURES,
-    IMPUTED,
-    JOB,
-    SAMPLES,
-    TENSORBOARD,
-    TOP,
-    TRAJECTORY,
-    WANDB,
-    WRITTEN,
-    read_config,
-    read_status,
-    refuse_links,
-)
+from grbm.runs.folder import CHECKPOINTS, CODES, CONFIG, IMPUTED, JOB, OWN, WANDB, WRITTEN
 
 
 def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
@@ -37,14 +22,14 @@ def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another folder with --out.")
     if folder.is_dir() and any(not _is_first(path) for path in folder.iterdir()):
-        refuse_links(folder)
+        run_folder.refuse_links(folder)
         try:
-            read_config(folder)
+            run_folder.read_config(folder)
         except (UserError, OSError) as error:
             raise UserError(f"{folder} is not empty and not a run; choose another folder with --out.") from error
         if not overwrite:
             ends = {"finished": "it is finished", "diverged": "it diverged"}
-            how = ends.get(read_status(folder).ended, "go on with --resume")
+            how = ends.get(run_folder.read_status(folder).ended, "go on with --resume")
             raise UserError(f"{folder} already holds a run ({how}); choose another with --out, or add --overwrite.")
         if config.data is not None and _inside(config.data, folder):
             raise UserError(f"{config.data} lies in {folder}, which would be removed; move it away, or choose another.")
@@ -67,21 +52,6 @@ def create(folder: Path, config: RunConfig, *, overwrite: bool) -> None:
         write_text(folder / CONFIG, config.to_json())
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error}); choose another folder with --out.") from error
-
-
-OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
-    "|".join(
-        [
-            *(re.escape(name) for name in TOP),
-            rf"{FIGURES}/(samples|chains|filters|nearest|density|learning|mixing|marginals|correlations)\.(png|gif)",
-            rf"{SAMPLES}/samples\.(npy|png)",
-            rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
-            rf"{TRAJECTORY}/\d{{8,}}\.safetensors",
-            rf"{TENSORBOARD}/events\.out\.tfevents\.\d+\.[^/]+\.\d+(\.\d+)?",
-            rf"{WANDB}/(id\.txt|latest-run|debug(-\w+)?\.log|(offline-)?run-\d{{8}}_\d{{6}}-\w+(/.+)?)",
-        ]
-    )
-)
 
 
 LEFT = re.compile(r"(.*/)?\.([^/]+)\.[a-z0-9_]{8}(\.\w+)?")  # by a kill: a file that was being replaced
@@ -108,11 +78,7 @@ def _remove(folder: Path) -> None:
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():
             folders.append(path)
-        elif (
-            _is_own(name, written)
-            and (path.is_file() or path.is_symlink())
-            and (not path.is_symlink() or name.startswith(f"{WANDB}/"))
-        ):
+        elif _is_own(name, written) and (name.startswith(f"{WANDB}/") if path.is_symlink() else path.is_file()):
             files.append(path)
         else:
             raise UserError(
@@ -121,7 +87,8 @@ def _remove(folder: Path) -> None:
             )
     for path in checkpoint.updates(folder / CHECKPOINTS):
         checkpoint.remove(path)
-    for path in (path for path in files if path != folder / CONFIG):
+    files.remove(folder / CONFIG)
+    for path in files:
         path.unlink(missing_ok=True)
     for path in folders:
         with suppress(OSError):  # one that holds nothing of ours and is empty goes too
@@ -152,19 +119,17 @@ def _inside(path: Path, folder: Path) -> bool:
 
 
 def _written(folder: Path) -> set[str]:
-    try:
+    with suppress(OSError):
         return set(read_bytes(folder / WRITTEN).decode("utf-8", "replace").splitlines())
-    except OSError:
-        return set()
+    return set()
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
     """What stays the same of a run's folder for as long as it is where it was; None where there is none."""
-    try:
+    with suppress(OSError):
         found = folder.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None
+        return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None
+    return None
 
 
 def is_held(folder: Path) -> bool:
@@ -195,8 +160,6 @@ def locked(folder: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder with --out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,7 @@
 """Typed, frozen configuration of a run."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,14 +18,22 @@ if TYPE_CHECKING:  # what a configuration is, can be asked without loading what 
 Which = Literal["model", "raw", "best"]  # weights of a run
 LARGEST_SIDE = 4096  # of a square picture: 17 million visible units
 ALWAYS = ("dataset", "model", "sampler", "objective", "train", "sampling")  # what every run's configuration holds
-ABOVE_0 = (  # or None, where that is allowed
-    *("model.n_hidden", "model.n_at_work", "model.contrasts", "model.anchor_var", "model.anchor_length"),
-    *("model.start_var", "train.latent_depth", "train.latent_rounds"),
-    *("dataset.n_points", "dataset.crop", "dataset.size", "dataset.white", "objective.n_steps", "objective.n_chains"),
-    *("train.n_updates", "train.batch_size", "train.learning_rate", "train.min_var", "train.blocks", "train.patience"),
-    *("train.clip_norm", "train.spectral_norm", "checkpoint.minutes", "checkpoint.updates", "checkpoint.keep"),
-    *("sampling.n_steps", "log.points"),
-)
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # of settings that are not None
+    "above 0": (
+        lambda x: x > 0,
+        "model.n_hidden model.n_at_work model.contrasts model.anchor_var model.anchor_length model.start_var "
+        "train.latent_depth train.latent_rounds dataset.n_points dataset.crop dataset.size dataset.white "
+        "objective.n_steps objective.n_chains train.n_updates train.batch_size train.learning_rate train.min_var "
+        "train.blocks train.patience train.clip_norm train.spectral_norm checkpoint.minutes checkpoint.updates "
+        "checkpoint.keep sampling.n_steps log.points",
+    ),
+    "above 1": (lambda x: x > 1, "dataset.subset"),
+    "at least 0 and below 1": (
+        lambda x: 0 <= x < 1,
+        "dataset.held_out train.adam_beta1 train.validation train.average_decay checkpoint.trajectory",
+    ),
+    "at least 0": (lambda x: x >= 0, "train.rounds train.variance_rate train.tol"),
+}
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,11 @@ class RunConfig:
         return Source(self.data_dir, self.data, self.memory)
 
     @property
+    def where(self) -> str:
+        """Name of the data in messages."""
+        return str(self.data or self.dataset.name)
+
+    @property
     def recipe(self) -> Recipe:
         """All that decides what is learned from rows."""
         parts = self.model, self.sampler, self.objective, self.train
@@ -129,21 +142,10 @@ class RunConfig:
     def check(self) -> None:
         """Raise UserError for what no run can mean."""
         settings = self.settings()
-        for name in ABOVE_0:
-            if (number := settings[name]) is not None and not number > 0:
-                raise UserError(f"{_flag(name)} must be above 0, got {number}.")
-        if self.dataset.subset is not None and not self.dataset.subset > 1:
-            raise UserError(f"--dataset.subset must be above 1, got {self.dataset.subset}.")
-        shares: dict[str, float] = {
-            "dataset.held_out": self.dataset.held_out,
-            "train.adam_beta1": self.train.adam_beta1,
-            "train.validation": self.train.validation,
-            "train.average_decay": self.train.average_decay or 0.0,
-            "checkpoint.trajectory": self.checkpoint.trajectory,
-        }
-        for name, number in shares.items():
-            if not 0 <= number < 1:
-                raise UserError(f"{_flag(name)} must be at least 0 and below 1, got {number}.")
+        for words, (holds, names) in RANGES.items():
+            for name in names.split():
+                if (number := settings[name]) is not None and not holds(number):
+                    raise UserError(f"{_flag(name)} must be {words}, got {number}.")
         if self.dataset.censor not in ("none", "auto"):
             read_limits(self.dataset.censor)
         if (self.dataset.size or 0) > LARGEST_SIDE:
@@ -158,9 +160,6 @@ class RunConfig:
                 "--train.spectral-norm goes with the optimizer sgd: adam would rescale every entry of W anew. "
                 "Add --train.spectral-norm None."
             )
-        for name in ("train.rounds", "train.variance_rate", "train.tol"):
-            if not settings[name] >= 0:
-                raise UserError(f"{_flag(name)} must be at least 0, got {settings[name]}.")
         keeps = self.checkpoint.trajectory > 0 or self.sampler.name == "trajectory-tempering"
         if self.sampling.sampler.name == "trajectory-tempering" and not keeps:
             raise UserError("Sampling with trajectory-tempering needs models of training: --checkpoint.trajectory 0.4.")
@@ -195,13 +194,14 @@ class RunConfig:
         """Read back a file of `to_json`; raises UserError where it is not one."""
         try:
             values = read_json(path)
-            if isinstance(values, dict) and values.get("model_type") == "grbm":
+            if not isinstance(values, dict):
+                raise ValueError("it holds no settings")
+            if values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
-            if isinstance(values, dict):
-                values.pop("given", None)  # a setting that runs had before
-            if not isinstance(values, dict) or (lacks := [name for name in ALWAYS if name not in values]):
-                raise ValueError(f"it has no {lacks[0]}" if isinstance(values, dict) else "it holds no settings")
-            config = restore(cls, values)
+            values.pop("given", None)  # a setting that runs had before
+            if lacks := [name for name in ALWAYS if name not in values]:
+                raise ValueError(f"it has no {lacks[0]}")
+            return restore(cls, values)
         except PermissionError as error:
             raise unreadable(path, error) from error
         except UserError:
@@ -210,7 +210,6 @@ class RunConfig:
             raise UserError(f"{path} is not a file; give a folder that `grbm train` made.") from error
         except ValueError as error:
             raise UserError(f"{path} is not a run's configuration ({error}); train again or restore it.") from error
-        return config
 
 
 def showing(config: RunConfig, mean: bool) -> RunConfig:

@@ -21,9 +21,7 @@ from grbm.runs.sampling import on_device
 CHUNK = 4096  # rows at a time: tables may be larger than memory
 
 
-def rows_to_encode(
-    run: Run, what: str, key: str | None = None, note: Callable[[str], None] = lambda text: None
-) -> Table:
+def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | None = None) -> Table:
     """The run's own "train" or "test" rows, or those of a file or folder, read as the run reads its data.
 
     ``note`` is called with what the user should know. Raises UserError where there is no such thing, or its rows do

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,10 +17,11 @@ from torch import Tensor
 
 from grbm.core.errors import Divergence, UserError, unreadable
 from grbm.core.files import read_tensors, write_tensors, write_text
-from grbm.core.typed import read_bytes, read_json, restore
+from grbm.core.typed import is_kind, read_bytes, read_json, restore
 from grbm.data.frame import Frame
-from grbm.data.images import IDX_FOLDERS
+from grbm.data.images import IDX_FOLDERS, find_idx
 from grbm.data.loading import Dataset, statistics
+from grbm.data.pictures import ImageShape
 from grbm.data.transforms import Transform
 from grbm.fitting.density import Fitted
 from grbm.model import GRBM
@@ -36,11 +38,21 @@ MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 WRITTEN = "written.txt"  # files in the folder whose names the user chose
 REPORT = "report.html"
 LARGEST = torch.finfo(torch.float32).max  # of numbers in metrics.jsonl: greater ones no training has logged
-TOP = (
-    *(CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB),
-    WRITTEN,
-)  # files
+TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
 FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED)
+OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
+    "|".join(
+        [
+            *(re.escape(name) for name in TOP),
+            rf"{FIGURES}/(samples|chains|filters|nearest|density|learning|mixing|marginals|correlations)\.(png|gif)",
+            rf"{SAMPLES}/samples\.(npy|png)",
+            rf"{CHECKPOINTS}/({checkpoint.PREFIX}\d{{8,}}|{re.escape(checkpoint.PARTIAL)}[^/]+)/state\.(safetensors|json)",
+            rf"{TRAJECTORY}/\d{{8,}}\.safetensors",
+            rf"{TENSORBOARD}/events\.out\.tfevents\.\d+\.[^/]+\.\d+(\.\d+)?",
+            rf"{WANDB}/(id\.txt|latest-run|debug(-\w+)?\.log|(offline-)?run-\d{{8}}_\d{{6}}-\w+(/.+)?)",
+        ]
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -53,14 +65,12 @@ class Status:
     divergence: Divergence | None = None
 
     def __str__(self) -> str:
-        match self.ended:
-            case "running":
-                return "training has not ended, or was killed"
-            case "interrupted":
-                return f"interrupted at update {self.update}"
-            case "diverged":
-                return str(self.divergence or f"diverged at update {self.update}")
-        return ""
+        said = {
+            "running": "training has not ended, or was killed",
+            "interrupted": f"interrupted at update {self.update}",
+            "diverged": str(self.divergence or f"diverged at update {self.update}"),
+        }
+        return said.get(self.ended, "")
 
 
 FINGERPRINT, KEPT = "fingerprint", "kept."
@@ -72,7 +82,7 @@ class Run(NamedTuple):
     folder: Path
     config: RunConfig
     fitted: Fitted
-    image_shape: tuple[int, int, int] | None  # channels, height, width, where rows are images
+    image_shape: ImageShape | None  # channels, height, width, where rows are images
     status: Status
     metrics: list[dict[str, Any]]
     fingerprint: str  # of the data
@@ -96,17 +106,12 @@ class Run(NamedTuple):
         """The data that it was trained on, split as they were.
 
         Nothing is downloaded: whoever wrote the run's configuration does not decide what is fetched, and to where.
-
-        Raises
-        ------
-        OtherDataError
-            Where data from files differ from the training data: a new split would mix learned rows into the held-out.
-        UserError
-            Where they are not there.
+        Raises UserError where they are not there, and OtherDataError where data from files differ from the training
+        data: a new split would mix learned rows into the held-out.
         """
         _require_there(self.config)
         dataset, n_columns = self.config.load_data(), self.transform.n_columns
-        where = str(self.config.data or self.config.dataset.name)
+        where = self.config.where
         if (found := dataset.train.shape[1]) != n_columns:
             raise OtherDataError(
                 f"{where} has {found} columns now, but {self.folder} was trained on {n_columns}; give its data."
@@ -132,15 +137,11 @@ class OtherDataError(UserError):
 def _require_there(config: RunConfig) -> None:
     """Raise UserError for data that would have to be downloaded."""
     name, folder = config.dataset.name, config.data_dir
-    if name not in IDX_FOLDERS:
-        return
-    places = (folder / IDX_FOLDERS[name] / "raw", folder / "raw", folder)
-    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        if not any((place / f"{part}-ubyte{suffix}").is_file() for place in places for suffix in ("", ".gz")):
-            raise UserError(
-                f"{IDX_FOLDERS[name]} is not in {folder}; give --data-dir a folder that holds "
-                f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
-            )
+    if name in IDX_FOLDERS and None in (*find_idx(name, folder, "train"), *find_idx(name, folder, "t10k")):
+        raise UserError(
+            f"{IDX_FOLDERS[name]} is not in {folder}; give --data-dir a folder that holds "
+            f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
+        )
 
 
 def refuse_links(folder: Path) -> None:
@@ -162,12 +163,11 @@ def read_config(folder: Path) -> RunConfig:
 
 def has_weights(folder: Path) -> bool:
     """Whether the weights that training ended with are there, and whole."""
-    try:
+    with suppress(UserError):
         for name in (WEIGHTS, *([RAW_WEIGHTS] if (folder / RAW_WEIGHTS).is_file() else [])):
             GRBM.from_parameters(read_tensors(folder / name), name)
-    except UserError:
-        return False
-    return True
+        return True
+    return False
 
 
 def forget_results(folder: Path) -> None:
@@ -176,29 +176,15 @@ def forget_results(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def save_data(
-    folder: Path,
-    frame: Frame,
-    image_shape: tuple[int, int, int] | None = None,
-    fingerprint: str = "",
-    kept: Frame | None = None,
-) -> None:
+def save_data(folder: Path, frame: Frame, dataset: Dataset, fingerprint: str, kept: Frame | None) -> None:
     """The frame that is learned in, the shape of images, the fingerprint of the data, by which they are known again.
 
     And the frame of what is ``kept``, where it is another: that of one Gaussian of all rows.
     """
     tensors = frame.tensors() | {f"{KEPT}{name}": x.clone() for name, x in (kept.tensors() if kept else {}).items()}
-    if image_shape is not None:
-        tensors["image_shape"] = torch.tensor(image_shape)
+    if dataset.image_shape is not None:
+        tensors["image_shape"] = torch.tensor(dataset.image_shape)
     write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
-
-
-def read_fingerprint(folder: Path) -> str:
-    """Read the fingerprint of the training data; raise UserError where it is missing."""
-    kept = read_tensors(folder / DATA).get(FINGERPRINT)
-    if kept is None or kept.dtype != torch.uint8 or not kept.numel():
-        raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.")
-    return bytes(kept.flatten().tolist()).decode("ascii", "replace")
 
 
 def save_status(folder: Path, status: Status) -> None:
@@ -259,8 +245,7 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
     metrics = read_metrics(folder, warn)
-    fingerprint = read_fingerprint(folder)
-    return Run(folder, config, Fitted(frame, model), data.image_shape, status, metrics, fingerprint)
+    return Run(folder, config, Fitted(frame, model), data.image_shape, status, metrics, data.fingerprint)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -275,13 +260,12 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
         found = checkpoint.updates(folder / CHECKPOINTS) if read_status(folder).ended == "running" else []
     for where in found:
         try:
-            tensors = checkpoint.read(where).tensors
+            saved = checkpoint.read(where)
         except checkpoint.DamagedError as error:
             warn(f"{where} is damaged ({error}) and was left out.")
             continue
-        kind = "average" if which != "raw" and any(name.startswith("average.") for name in tensors) else "model"
-        chosen = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(f"{kind}.")}
-        return GRBM.from_parameters(chosen, str(where)), where
+        average = {} if which == "raw" else saved.part("average")
+        return GRBM.from_parameters(average or saved.part("model"), str(where)), where
     if which == "best":
         raise UserError(f"{folder / CHECKPOINTS} holds no scored checkpoint; leave out --weights best.")
     if found and not path.is_file():
@@ -297,40 +281,39 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
 
 
 class Data(NamedTuple):
-    """Content of ``data.safetensors`` without the fingerprint."""
+    """Content of ``data.safetensors``."""
 
     frame: Frame
     kept: Frame
-    image_shape: tuple[int, int, int] | None
+    image_shape: ImageShape | None
+    fingerprint: str
 
 
 def read_data(folder: Path) -> Data:
     """Read ``data.safetensors``; raise UserError if it is missing or damaged."""
     data = read_tensors(folder / DATA)
-    shape = data.pop("image_shape", None)
-    data.pop(FINGERPRINT, None)
+    sides, fingerprint = data.pop("image_shape", None), data.pop(FINGERPRINT, torch.empty(0))
     try:
         kept = {name.removeprefix(KEPT): x for name, x in data.items() if name.startswith(KEPT)}
         frame = Frame.from_tensors(data)
-        found = Data(frame, Frame.from_tensors(kept) if kept else frame, None)
-        if shape is None:
-            return found
-        good = shape.shape == (3,) and shape.dtype == torch.int64 and shape.min() > 0 and int(shape[0]) in (1, 3)
-        if not good or int(shape.prod()) != frame.transform.n_columns:
+        shape: Any = None if sides is None else tuple(sides.flatten().tolist())
+        good = shape is None or (is_kind(ImageShape, shape) and min(shape) > 0 and shape[0] in (1, 3))
+        if not good or (shape and math.prod(shape) != frame.transform.n_columns):
             raise ValueError("its shape of images is of other data")
+        if fingerprint.dtype != torch.uint8 or not fingerprint.numel():
+            raise ValueError("it has no fingerprint")
+        text = bytes(fingerprint.flatten().tolist()).decode("ascii", "replace")
+        return Data(frame, Frame.from_tensors(kept) if kept else frame, shape, text)
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.") from error
-    channels, height, width = shape.tolist()
-    return found._replace(image_shape=(channels, height, width))
 
 
 def kept_frame(folder: Path) -> Frame | None:
     """Read the frame of one Gaussian that a run keeps; None without one, or if the file is damaged."""
-    try:
+    with suppress(UserError):
         data = read_data(folder)
-    except UserError:
-        return None
-    return None if data.kept is data.frame else data.kept
+        return None if data.kept is data.frame else data.kept
+    return None
 
 
 def read_metrics(folder: Path, warn: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:

@@ -13,14 +13,11 @@ from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
 
 
-def rows_with_gaps(
-    run: Run, path: Path, key: str | None = None, note: Callable[[str], None] = lambda text: None
-) -> np.ndarray:
+def rows_with_gaps(run: Run, path: Path, key: str | None, note: Callable[[str], None]) -> np.ndarray:
     """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
-    rows = rows_to_encode(run, str(path), key, note)
+    rows = rows_to_encode(run, str(path), note, key)
     array: np.ndarray = rows[slice(None)].double().numpy()
-    scale = run.transform
-    wrong = ((torch.from_numpy(array) - scale.mean) / scale.scale).float().isinf()
+    wrong = run.transform.scaled(torch.from_numpy(array)).float().isinf()
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         raise UserError(f"Row {row}, column {column} of {path} is infinite, or too large; NaN marks what is missing.")

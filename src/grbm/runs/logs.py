@@ -5,13 +5,14 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grbm.core.errors import UserError
+from grbm.core.errors import needed_by
 from grbm.core.files import write_text
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import METRICS, TENSORBOARD, WANDB, read_metrics
@@ -20,23 +21,12 @@ Record = dict[str, Any]
 
 
 class Log:
-    """Open for as long as a run trains.
+    """Log of a run in training, written where ``config.log`` says, from ``update`` on.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    config : RunConfig
-        Its ``log`` says where to write.
-    update : int
-        Where training goes on; what an earlier attempt wrote after it is taken back.
-    warn : callable
-        Called where lines of that attempt were damaged, and go.
+    What an earlier attempt wrote after this update is taken back; ``warn`` is told of damaged lines, which go.
     """
 
-    def __init__(
-        self, folder: Path, config: RunConfig, update: int = 0, warn: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, folder: Path, config: RunConfig, update: int, warn: Callable[[str], None]) -> None:
         path = folder / METRICS
         kept = [record for record in read_metrics(folder, warn) if record["update"] <= update]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
@@ -47,10 +37,9 @@ class Log:
     @property
     def lost(self) -> bool:
         """Whether metrics.jsonl is no longer the file that is written to."""
-        try:
+        with suppress(OSError):
             return not os.path.samestat(os.fstat(self.file.fileno()), os.stat(self.file.name))
-        except OSError:
-            return True
+        return True
 
     def write(self, record: Record) -> None:
         """Write a line of metrics.jsonl, and its numbers as scalars elsewhere."""
@@ -131,12 +120,8 @@ class Board:
 def check(config: RunConfig) -> None:
     """Raise UserError where a log is asked for that cannot be written here."""
     if config.log.wandb:
-        try:
+        with needed_by("--log.wandb", "wandb", "wandb"):
             import wandb  # noqa: F401
-        except ImportError as error:
-            raise UserError(
-                "--log.wandb needs Weights & Biases: pip install wandb (in a clone: uv run --extra wandb)."
-            ) from error
 
 
 def _wandb(folder: Path, config: RunConfig, project: str) -> Any:

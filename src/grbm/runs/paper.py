@@ -124,9 +124,8 @@ def configure(name: str, dynamics: Dynamics = "paper", scale: float = 1.0) -> Ru
     marginal = published and e.sampler == "langevin"
     dataset = DatasetConfig(e.dataset, standardise="scalar" if published else "pixel")  # type: ignore[arg-type]
     if e.dataset == "celeba":
-        small = e.n_rows == 2000
-        dataset = replace(dataset, size=64 if small else 32, subset=2000 if small else None, held_out=0.0)
-        dataset = replace(dataset, standardise="channel")
+        size, subset = (64, 2000) if e.n_rows == 2000 else (32, None)
+        dataset = replace(dataset, standardise="channel", size=size, subset=subset, held_out=0.0)
     return RunConfig(
         dataset=dataset,
         model=ModelConfig(n_hidden),

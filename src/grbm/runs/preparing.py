@@ -14,7 +14,7 @@ from grbm.core.errors import UserError
 from grbm.data.frame import Frame
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
-from grbm.data.tables import StoredTable
+from grbm.data.tables import StoredTable, Table
 from grbm.data.transforms import Transform
 from grbm.fitting.start import begin, facts_of, frame_of, held_out
 from grbm.learning.objectives import Objective
@@ -50,11 +50,6 @@ class Prepared(NamedTuple):
     objective: Objective
 
 
-def where_of(config: RunConfig) -> str:
-    """Name of the data of a run in messages."""
-    return str(config.data or config.dataset.name)
-
-
 def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] | None = None) -> Opened:
     """Read the data of a run, and settle what its configuration leaves to them.
 
@@ -65,8 +60,8 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if dataset.pictures is not None:  # other pictures of this run will be scaled as these are
         white = config.dataset.white or dataset.pictures.white
         config = replace(config, dataset=replace(config.dataset, white=white))
-    where = where_of(config)  # numbers that no statistics can be had of are refused first
-    measured = group.on_leader(lambda: statistics(dataset, where)) or statistics(dataset, where)
+    # numbers that no statistics can be had of are refused first
+    measured = group.on_leader(lambda: statistics(dataset, config.where)) or statistics(dataset, config.where)
     if asked is not None:
         config = for_table(config, facts_of(dataset.train, dataset.same), asked)
     return Opened(config, dataset, measured)
@@ -81,7 +76,7 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
     frame: Frame = group.broadcast(found)
     where = pick_device(device or config.device, config.recipe.work(frame.transform.n_units))
     validation = frame.transform(dataset.train[held[:SCORED]]).to(where)
-    data = _standardised(dataset, frame.transform, where, learned_from if len(held) else None)
+    data = _standardised(dataset.train, frame.transform, where, learned_from if len(held) else None)
     objective = group.on_leader(lambda: _objective(config, len(data), frame, group))
     objective = objective or _objective(config, len(data), frame, group)
     group.on_leader(lambda: _require_memory(config, data.shape[1], objective, where))
@@ -119,10 +114,10 @@ def _frame(
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
         return read_data(folder).frame  # the fingerprint of the checkpoints guards the data
     channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
-    how: dict[str, Any] = {"n_channels": channels, "floor": floor, "seed": config.seed, "where": where_of(config)}
+    how: dict[str, Any] = {"n_channels": channels, "floor": floor, "seed": config.seed, "where": config.where}
     frame = frame_of(config.recipe, dataset.train, measured.train, learned_from, **how)
     if not frame.is_whitened:
-        measured.refuse_extreme(frame.transform, where_of(config))
+        measured.refuse_extreme(frame.transform, config.where)
     return frame
 
 
@@ -146,13 +141,11 @@ def _require_memory(config: RunConfig, n_visible: int, objective: Objective | No
     )
 
 
-def _standardised(
-    dataset: Dataset, transform: Transform, device: torch.device, which: Tensor | None
-) -> Tensor | Standardised:
-    """The training rows, or some, as the model sees them: on its device where in memory, else read when needed."""
-    if isinstance(dataset.train, StoredTable):
-        return Standardised(dataset.train if which is None else dataset.train.take(which), transform, device)
-    return transform(dataset.train if which is None else dataset.train[which]).to(device)
+def _standardised(rows: Table, transform: Transform, where: torch.device, some: Tensor | None) -> Tensor | Standardised:
+    """Rows, or some, as the model sees them: on its device where in memory, else read when needed."""
+    if isinstance(rows, StoredTable):
+        return Standardised(rows if some is None else rows.take(some), transform, where)
+    return transform(rows if some is None else rows[some]).to(where)
 
 
 def _objective(config: RunConfig, n_rows: int, frame: Frame, group: ProcessGroup) -> Objective:

@@ -115,8 +115,7 @@ def for_table(config: RunConfig, facts: Facts, asked: Mapping[str, Any]) -> RunC
     if (name := asked.get("sampling.sampler.name", sampling.sampler.name)) != sampling.sampler.name:
         sampling = replace(sampling, sampler=SamplerConfig(name))
     dataset = replace(config.dataset, standardise=recipe.standardise)
-    found: RunConfig = changed(replace(config, dataset=dataset, **parts, sampling=sampling), others)
-    return found
+    return changed(replace(config, dataset=dataset, **parts, sampling=sampling), others)
 
 
 def paper(dataset: str, sampler: SamplerConfig, *, n_hidden: int, batch_size: int, n_updates: int) -> RunConfig:
@@ -139,14 +138,12 @@ PAPER_SAMPLERS = {
     "gibbs-langevin-adjusted": SamplerConfig("gibbs-langevin", step_size=0.04, n_inner=10, adjust_from=0),
 }
 
-DIGITS = _images("digits", 256, 2000, 0.3, spectral_norm=0.3)  # docs/measurements.md, Digits
 _SPECTRAL: dict[str, Any] = {"n_updates": 1200, "learning_rate": 0.5, "n_steps": 5, "spectral_norm": 0.5}
 _CENSORED = _SPECTRAL | {"learning_rate": 0.8, "is_censored": True}
-MNIST_SMALL = _images("mnist", 512, **_CENSORED)  # docs/measurements.md, MNIST
 
 PRESETS: dict[str, Preset] = {
-    "digits": Preset("scikit-learn's 8 x 8 digits", DIGITS),
-    "mnist-small": Preset("MNIST on two CPU cores, a minute or two", MNIST_SMALL),
+    "digits": Preset("scikit-learn's 8 x 8 digits", _images("digits", 256, 2000, 0.3, spectral_norm=0.3)),
+    "mnist-small": Preset("MNIST on two CPU cores, a minute or two", _images("mnist", 512, **_CENSORED)),
     "mnist-medium": Preset(
         "MNIST on two CPU cores, some twenty minutes", _images("mnist", 2048, **_SPECTRAL | {"n_updates": 4000})
     ),
@@ -170,15 +167,15 @@ PRESETS: dict[str, Preset] = {
     "celeba-64": Preset(
         "2,000 of CelebA's faces, 64 x 64, on two CPU cores", _faces(1000, size=64, **_SPECTRAL | {"n_updates": 600})
     ),
-    "paper-isotropic": Preset(
-        "Fig. 1, rows 1-2, with Gibbs (--sampler.name for the others)",
-        paper("isotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
-    ),
-    "paper-anisotropic": Preset(
-        "Fig. 1, rows 3-4, with Gibbs (--sampler.name for the others)",
-        paper("anisotropic", PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
-    ),
-} | {
+}
+PRESETS |= {
+    f"paper-{name}": Preset(
+        f"Fig. 1, rows {rows}, with Gibbs (--sampler.name for the others)",
+        paper(name, PAPER_SAMPLERS["gibbs"], n_hidden=256, batch_size=100, n_updates=500_000),
+    )
+    for name, rows in (("isotropic", "1-2"), ("anisotropic", "3-4"))
+}
+PRESETS |= {
     name: Preset(f"{e.title}; --scale {f'{e.cpu_scale:f}'.rstrip('0')} for a CPU", configure(name))
     for name, e in EXPERIMENTS.items()
 }

@@ -98,14 +98,13 @@ class MetricsLog(Callback):
         chains = self.group.all_gather(metrics.negative.v)
         if self.place.log is not None:
             self.place.require(progress.update)
-            self.record = self._write(progress, chains)
+            self.record = self._write(self.place.log, progress, chains)
             between = every * max(1, log.points // max(1, log.images))
             if self.image_shape is not None and log.images and progress.update % between == 0:
-                self._picture(progress.state, self.image_shape, chains)
+                self._picture(self.place.log, progress.state, self.image_shape, chains)
         self.clipped, self.since = torch.tensor(0), 0
 
-    def _write(self, progress: Progress, chains: Tensor) -> Record:
-        assert self.place.log is not None
+    def _write(self, log: Log, progress: Progress, chains: Tensor) -> Record:
         record = record_of(
             progress.state, progress.metrics, chains, self.seen, self.test, self.config.train.min_var
         ) | _nats(progress.nats, self.frame.transform.log_det)
@@ -113,7 +112,7 @@ class MetricsLog(Callback):
         record["seconds"] = round(time.perf_counter() - self.started, 3)
         if record["energy_distance"] is not None:
             self.scores.append(record["energy_distance"])
-        self.place.log.write(record)
+        log.write(record)
         self._remark(progress.state)
         return record
 
@@ -130,13 +129,12 @@ class MetricsLog(Callback):
             self.warn = None
 
     @torch.no_grad()
-    def _picture(self, state: TrainState, shape: tuple[int, int, int], chains: Tensor) -> None:
+    def _picture(self, log: Log, state: TrainState, shape: tuple[int, int, int], chains: Tensor) -> None:
         """The chains' conditional means."""
-        assert self.place.log is not None
         rng = generator(state.seed, "shown", state.update, device=chains.device)
         mean = state.model.reconstruction(state.model.at_any_contrast(chains[:64], rng))
         picture = tile(self.frame.transform.inverse(mean.cpu()), shape, 16)
-        self.place.log.image("chains", picture, state.update)
+        log.image("chains", picture, state.update)
 
 
 class Trajectory(Callback):
@@ -239,13 +237,10 @@ def machine_of(model: GRBM, group: ProcessGroup, engine: str) -> str:
     """Description of device, threads, processes and software."""
     device, size = model.W.device, group.world_size
     cuda = device.type == "cuda"
-    what = torch.cuda.get_device_name(device) if cuda else f"CPU, {_counted(torch.get_num_threads(), 'thread')}"
+    n_threads = torch.get_num_threads()
+    what = torch.cuda.get_device_name(device) if cuda else f"CPU, {n_threads} thread{'' if n_threads == 1 else 's'}"
     processes = f", {size} processes" if size > 1 else ""
     return f"{what}{processes}; PyTorch {torch.__version__}, chains in {engine} code"
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _nats(nats: Nats | None, log_det: float) -> Record:

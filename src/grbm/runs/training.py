@@ -28,7 +28,7 @@ from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
-from grbm.runs.preparing import Prepared, open_data, prepare, where_of
+from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.recording import Checkpoints, Interrupt, MetricsLog, Place, Trajectory, machine_of
 from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
@@ -241,12 +241,12 @@ def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) ->
 def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
     """Save a Gaussian of all rows in place of the model if it scores as well; return whether it does."""
     frame, state = run.frame, run.state
-    how: dict[str, Any] = {"seed": run.config.seed, "where": where_of(run.config)}
+    how: dict[str, Any] = {"seed": run.config.seed, "where": run.config.where}
     found = one_gaussian(keep, run.config.recipe, frame, run.data, run.dataset.train, run.measured.train, **how)
     if found is None:
         return False
     place.require(state.update)
-    run_folder.save_data(place.folder, frame, run.dataset.image_shape, run.measured.fingerprint, found.frame)
+    run_folder.save_data(place.folder, frame, run.dataset, run.measured.fingerprint, found.frame)
     run_folder.save_model(place.folder, state.model, found.model)
     print(
         "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
@@ -260,7 +260,7 @@ def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
     kept = run_folder.kept_frame(folder)  # of weights that stay until there are others
-    run_folder.save_data(folder, run.frame, run.dataset.image_shape, run.measured.fingerprint, kept)
+    run_folder.save_data(folder, run.frame, run.dataset, run.measured.fingerprint, kept)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update, warn)
 

@@ -39,7 +39,7 @@ def evaluate(options: EvaluateOptions) -> None:
     own = None
     try:
         dataset = run.load_data()
-    except runs.OtherDataError:
+    except UserError:  # other rows than the run's, or none that one could train on, such as a single picture
         moved = options.moved
         if moved.data is None or options.fid:
             raise

@@ -15,6 +15,7 @@ from grbm.report.beside import METHODS, comparisons, plane_grid
 from grbm.report.beside import log_z as log_z_of_run
 from grbm.report.words import measured
 from grbm.runs import EVALUATION, Run, model_digest
+from grbm.runs.encoding import finite_parts
 from grbm.runs.sampling import generate, on_device
 
 
@@ -94,8 +95,10 @@ def score_rows(
     """The mean log-likelihood of other ``rows`` (n, N) than the run's own, with its error, as one number of ``where``.
 
     They are neither rows that the run learned from nor such as it held out, and nothing of it is kept. log Z that is
-    annealed begins at the run's ``own`` data, where they are there.
+    annealed begins at the run's ``own`` data, where they are there. Raises UserError for a number that is not finite.
     """
+    for _ in finite_parts(run, rows):
+        pass
     known = log_z_of_run(run, own or Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
     score = on_device(run).log_likelihood(rows, known.value, known.error)
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}

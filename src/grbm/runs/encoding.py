@@ -72,7 +72,7 @@ def row_numbers(run: Run, what: str) -> np.ndarray | None:
     return None if numbers is None else numbers[what == "test"].numpy()
 
 
-def _parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
+def finite_parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
     """The rows, some thousands at a time; raises UserError for what is not finite, also as the model sees it."""
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
@@ -98,7 +98,7 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
     Raises UserError where a row holds numbers that are not finite.
     """
     here, rng = on_device(run), generator(seed, "codes")
-    for x in _parts(run, rows):
+    for x in finite_parts(run, rows):
         probabilities = here.encode(x)
         if bits:
             yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
@@ -118,7 +118,7 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
     here = on_device(run)
-    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in _parts(run, rows))
+    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in finite_parts(run, rows))
     _write(path, np.float32, (len(rows), here.model.contrasts.n), parts)
 
 

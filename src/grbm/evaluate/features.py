@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import tempfile
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grbm.core.devices import threads
 from grbm.core.errors import UserError
 from grbm.core.files import cache_folder, read_tensors, write_tensors
 from grbm.core.randomness import generator
@@ -71,8 +73,7 @@ def inception_768(weights: Path, device: torch.device | str = "cpu") -> Features
     network = _partial_inception(weights).to(device).to(memory_format=torch.channels_last).eval()  # 1.6 times as fast
 
     def extract(images: Tensor) -> Tensor:
-        x = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
-        x = functional.interpolate(x, (299, 299), mode="bilinear", align_corners=False)
+        x = functional.interpolate(images.expand(-1, 3, -1, -1), (299, 299), mode="bilinear", align_corners=False)
         return network((2 * x - 1).contiguous(memory_format=torch.channels_last)).mean((2, 3))
 
     protocol = "clipped to [0, 1], one channel repeated to three, bilinear to 299 x 299; mean of Mixed_6e"
@@ -93,8 +94,7 @@ def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> 
     network = network.to(device).eval()
 
     def extract(images: Tensor) -> Tensor:
-        x = images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
-        features: Tensor = network((255 * x).round().to(torch.uint8))[0]
+        features: Tensor = network((255 * images.expand(-1, 3, -1, -1)).round().to(torch.uint8))[0]
         return features
 
     protocol = "clipped to [0, 1], rounded to 8 bits, torch-fidelity's own resize to 299 x 299; 2048 features"
@@ -177,19 +177,10 @@ def _partial_inception(weights: Path) -> nn.Sequential:
         init_weights=False,
         inception_blocks=[*blocks, inception.InceptionD, inception.InceptionE, inception.InceptionAux],
     )
-    names = [
-        "Conv2d_1a_3x3",
-        "Conv2d_2a_3x3",
-        "Conv2d_2b_3x3",
-        "maxpool1",
-        "Conv2d_3b_1x1",
-        "Conv2d_4a_3x3",
-        "maxpool2",
-    ]
-    names += [f"Mixed_{k}" for k in ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e")]
+    layers = dict(full.named_children())
     network = nn.Sequential()
-    for name in names:
-        network.add_module(name, getattr(full, name))
+    for name in takewhile(lambda name: name != "Mixed_7a", layers):
+        network.add_module(name, layers[name])
     if not weights.is_file():
         raise UserError(f"{weights} is not a file; give --fid-weights the .npz of the first part of the network.")
     try:
@@ -239,6 +230,7 @@ class Classifier(nn.Module):
         return scores
 
 
+@threads(1)
 def train_classifier(
     images: Tensor, labels: Tensor, shape: tuple[int, int], *, epochs: int = 3, seed: int = 0
 ) -> Classifier:
@@ -246,15 +238,6 @@ def train_classifier(
 
     On one thread, so that its numbers do not depend on how many there are.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _train_classifier(images, labels, shape, epochs, seed)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _train_classifier(images: Tensor, labels: Tensor, shape: tuple[int, int], epochs: int, seed: int) -> Classifier:
     model = Classifier(*shape)
     rng = generator(seed, "classifier")
     with torch.no_grad():
@@ -280,7 +263,7 @@ def classifier(
     name: str, known: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], shape: tuple[int, int]
 ) -> Features:
     """The 128 features of `Classifier`, trained once on ``known`` images and labels and kept in the user's cache."""
-    program = "".join(inspect.getsource(part) for part in (Classifier, _train_classifier))
+    program = "".join(inspect.getsource(part) for part in (Classifier, train_classifier))
     source = hashlib.blake2b(program.encode(), digest_size=6).hexdigest()
     data = hashlib.blake2b(known[0].numpy().tobytes() + known[1].numpy().tobytes(), digest_size=6).hexdigest()
     path = cache_folder() / f"classifier-{name}-{data}-{source}.safetensors"
@@ -292,12 +275,10 @@ def classifier(
         write_tensors(path, model.state_dict())
     model.eval()
 
-    def extract(part: Tensor) -> Tensor:
-        return model.features(part)
-
     with torch.no_grad():
         x = unseen[0].view(-1, 1, *shape)
         right = torch.cat([model(part).argmax(1) for part in torch.split(x, 1000)]) == unseen[1]
     accuracy = float(right.float().mean())
     protocol = f"128 features of a small classifier trained here (test accuracy {accuracy:.1%}); its scale is its own"
-    return Features(f"classifier-{name}", "Fréchet", protocol, _batched(extract, "cpu"), path.stem, "kernel", True)
+    extract = _batched(model.features, "cpu")
+    return Features(f"classifier-{name}", "Fréchet", protocol, extract, path.stem, "kernel", True)

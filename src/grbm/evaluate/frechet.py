@@ -52,9 +52,8 @@ def frechet_estimate(real: FeatureStatistics, generated: Tensor, *, n_groups: in
     """
     group = torch.arange(len(generated)) % n_groups
     without = [frechet(real, FeatureStatistics.of(generated[group != k])) for k in range(n_groups)]
-    return Estimate(
-        frechet(real, FeatureStatistics.of(generated)), _jackknife(torch.tensor(without, dtype=torch.float64))
-    )
+    error = _jackknife(torch.tensor(without, dtype=torch.float64))
+    return Estimate(frechet(real, FeatureStatistics.of(generated)), error)
 
 
 def _jackknife(without: Tensor) -> float:
@@ -139,7 +138,5 @@ def neighbours(real: Tensor, generated: Tensor, k: int = 5) -> Neighbours:
 
 def _radius(x: Tensor, k: int) -> Tensor:
     """Distance of each row to its k-th nearest other row."""
-    parts = [
-        torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in torch.split(x, 1024)
-    ]  # the nearest is itself
-    return torch.cat(parts)
+    parts = torch.split(x, 1024)
+    return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in parts])  # the nearest is itself

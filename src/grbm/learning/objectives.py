@@ -106,7 +106,19 @@ def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -
 class Contrastive(Objective):
     """Base class of CD, PCD and modified CD, which differ in the start of their chains (`start`)."""
 
+    n_steps: int
     data_draws: bool
+    takes_annealed: ClassVar[bool] = False  # paths that start from their own noise
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "bind") or isinstance(self.sampler, type):
+            raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {self.sampler!r}.")
+        for name, number in (("n_steps", self.n_steps), ("n_chains", self.n_chains)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}.")
+        if self.sampler.anneals and not self.takes_annealed:
+            name = type(self).__name__
+            raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")
 
     @property
     def data_probabilities(self) -> bool:
@@ -155,8 +167,10 @@ class ModifiedCD(Contrastive):
     probabilities: bool = False
     data_draws: bool = False
 
+    takes_annealed = True
+
     def __post_init__(self) -> None:
-        _check(self.sampler, self.n_steps, self.n_chains)
+        super().__post_init__()
         if not 0 <= self.burn_in < self.n_steps:
             raise ValueError(f"Need 0 <= burn_in < n_steps, got burn_in={self.burn_in} and n_steps={self.n_steps}.")
         if self.sampler.anneals and self.burn_in != self.n_steps - 1:
@@ -176,10 +190,6 @@ class CD(Contrastive):
     n_steps: int = 1
     probabilities: bool = False
     data_draws: bool = False
-
-    def __post_init__(self) -> None:
-        _check(self.sampler, self.n_steps)
-        _refuse_annealing(self.sampler, "CD")
 
     def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
         """Chains start from the batch at every update, and their last state counts."""
@@ -207,8 +217,7 @@ class PCD(Contrastive):
     persists = True
 
     def __post_init__(self) -> None:
-        _check(self.sampler, self.n_steps, self.n_chains)
-        _refuse_annealing(self.sampler, "PCD")
+        super().__post_init__()
         if not 0 <= self.restart <= 1:
             raise ValueError(f"restart must be a probability, got {self.restart}.")
 
@@ -257,16 +266,3 @@ class Adaptation:
         self._made = objective.sampler, adapted
         if adapted is not present:
             self.state_dict = adapted.state_dict()
-
-
-def _check(sampler: Sampler, n_steps: int, n_chains: int | None = None) -> None:
-    if not hasattr(sampler, "bind") or isinstance(sampler, type):
-        raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {sampler!r}.")
-    for name, number in (("n_steps", n_steps), ("n_chains", n_chains)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}.")
-
-
-def _refuse_annealing(sampler: Sampler, name: str) -> None:
-    if sampler.anneals:
-        raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")

@@ -22,7 +22,6 @@ from grbm.model.reference import Reference
 from grbm.samplers import Sampler, run_chains
 from grbm.samplers.engines import native_averages
 from grbm.samplers.moments import Moments
-from grbm.samplers.path import in_double
 
 STEPS = 25  # of a round
 DRAWS = 2048  # of the reference, and at least as many of the model
@@ -89,7 +88,7 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
         walked = run_chains(energy, sampler, chains, 1, rng)
         chains, rate = sampler.persistent(walked.chains), walked.accept_rate
         states += [walked.chains.v] if k >= BURN_IN else []
-    exactly, of_model = in_double(energy), torch.cat(states).double()
+    exactly, of_model = energy.to(torch.float64), torch.cat(states).double()
     q = sampler.bridge()
     if not isinstance(q, Reference):
         return Drawn(Draws(of_model, -exactly.free_energy(of_model)), chains, states[-1], rate)
@@ -166,7 +165,7 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_
     curvature : Curvature
         From earlier rounds: other draws, but nearly the same curvature.
     """
-    start, rows = natural.vector(in_double(model.freeze())), rows.double()
+    start, rows = natural.vector(model.freeze().to(torch.float64)), rows.double()
     high = torch.full_like(start, torch.inf)
     high[-model.n_visible :] = -math.log(min_var)
     here = torch.minimum(start, high)

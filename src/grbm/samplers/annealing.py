@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grbm.core.randomness import Blocks, Rng, uniform
 from grbm.model import Base, Energy, base_for
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, start_chains
+from grbm.samplers.chains import Chains, Composed, Sampler, Step, StepInfo, start_chains
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.sampling import run_chains
 
@@ -22,7 +22,7 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Annealed(Sampler):
+class Annealed(Composed):
     """Chains start at the base and follow β_t = (t/T)^power up to the model over the T steps of the walk.
 
     Before each move the weight of a chain grows by F_{β_t}(v) − F_{β_{t+1}}(v) (annealed importance sampling, Neal
@@ -58,10 +58,6 @@ class Annealed(Sampler):
     def exact(self) -> bool:
         """Never: its chains are right in the limit of many chains or steps."""
         return False
-
-    @property
-    def conditions(self) -> bool:
-        return self.sampler.conditions
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         return base_for(self.base, energy).sample((n_chains,), rng)

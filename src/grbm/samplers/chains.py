@@ -177,6 +177,21 @@ class Sampler(Protocol):
         return self
 
 
+class Composed(Sampler):
+    """A sampler whose chains another one moves, ``sampler``: it leaves unchanged, and is given, what that one is."""
+
+    sampler: Sampler
+
+    @property
+    def exact(self) -> bool:
+        """Whether the sampler that moves the chains is."""
+        return self.sampler.exact
+
+    @property
+    def conditions(self) -> bool:
+        return self.sampler.conditions
+
+
 def walk(
     energy: Energy, sampler: Sampler, chains: Chains, n_steps: int, rng: Rng
 ) -> Iterator[tuple[int, Chains, StepInfo]]:

@@ -9,6 +9,7 @@ from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Base, Energy, softplus
 from grbm.model.censoring import Interval
 from grbm.samplers.engines import engine_for
+from grbm.samplers.engines.definition import Engine
 from grbm.samplers.truncated import truncated_normal
 from grbm.samplers.updates import hidden_update, visible_update
 
@@ -16,8 +17,7 @@ from grbm.samplers.updates import hidden_update, visible_update
 class PathState:
     """What F_β(v) − F_β'(v) needs of v, for any two β: energies without hidden units, and the logits at β = 1.
 
-    In float64 throughout (``energy`` too, see `in_double`): where weights hardly vary, float32 would err more than the
-    standard error.
+    In float64 throughout (``energy`` too): where weights hardly vary, float32 would err more than the standard error.
     """
 
     def __init__(self, energy: Energy, base: Base, v: Tensor) -> None:
@@ -36,11 +36,6 @@ class PathState:
         return self.base_part - self.model_part + (self.logits * (beta * self.logits).sigmoid()).sum(-1)
 
 
-def in_double(energy: Energy) -> Energy:
-    """The same energy in float64."""
-    return Energy(energy.W.double(), energy.b.double(), energy.mu.double(), energy.var.double())
-
-
 class Followed(NamedTuple):
     """Chains at the end of a path."""
 
@@ -57,29 +52,19 @@ def follow(
     *,
     back: bool = False,
     within: Interval | None = None,
+    engine: Engine | None = None,
 ) -> Followed:
     """Chains v (C, N) along E_β = (1 − β) E_0 + β E_1, a Gibbs step at each of ``betas`` (K + 1,) but the first.
 
     Forth: v is from the base, and before the step at β_k the weight grows by F_{β_{k−1}}(v) − F_{β_k}(v). Back: v is
     from the model, the same path in reverse, and the same terms are taken after each step. A step draws h ~ p(h | v),
     then v ~ p(v | h); its logits serve the weight too. With ``within`` (C, N) the path is that of v in these intervals.
+    The ``engine`` is by default the fastest for these numbers.
     """
-    found = None if within else engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, back=back)
-    return Followed(*found) if found else definition(energy, base, betas, v, rng, back=back, within=within)
-
-
-def definition(
-    energy: Energy,
-    base: Base,
-    betas: Tensor,
-    v: Tensor,
-    rng: Rng,
-    *,
-    back: bool = False,
-    within: Interval | None = None,
-) -> Followed:
-    """`follow` in plain PyTorch, for every device and dtype."""
-    exactly, ladder = in_double(energy), betas.tolist()
+    engine = engine or engine_for(energy.W, rng)
+    if within is None and (found := engine.anneal(energy, base, betas, v, rng, back=back)) is not None:
+        return Followed(*found)
+    exactly, ladder = energy.to(torch.float64), betas.tolist()
     state = PathState(exactly, base, v)
     log_weight = torch.zeros(len(v), dtype=torch.float64, device=v.device)
     for k in range(len(ladder) - 1, 0, -1) if back else range(1, len(ladder)):

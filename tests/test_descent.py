@@ -165,7 +165,7 @@ def test_packed_weights_lie_in_panels_of_64_columns(N, M, half):
     unit = energy.var.sqrt() if half else energy.var
     of_visible, of_hidden = energy.W / unit[:, None], (energy.W / unit[:, None] if half else energy.W).T
     for name, matrix in (("up", of_visible), ("down", of_hidden)):
-        found, K, n = getattr(packed, name), *matrix.shape
+        found, K, n = packed[name], *matrix.shape
         if half:  # the first of a pair of rows in the lower bits
             pairs = found.view(torch.bfloat16).view(*found.shape, 2).float()
             found = pairs.movedim(-1, 2).reshape(len(found), -1, 64)

@@ -162,7 +162,6 @@ def log_z(
         Temperatures, and chains each way.
     settling : int
         Too few leave chains where the data are and not where the model is: the upper end then lies below the lower one.
-    seed : int
 
     Returns
     -------

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
@@ -42,12 +43,8 @@ def inception(
 ) -> Features | None:
     """The network of FID as far as ``weights`` has it; downloaded where they are None.
 
-    None where it cannot be downloaded but ``dataset`` has a classifier of its own, after a word to ``warn``.
-
-    Raises
-    ------
-    UserError
-        If the network cannot be had.
+    None where it cannot be downloaded but ``dataset`` has a classifier of its own, after a word to ``warn``. Raises
+    UserError if the network cannot be had.
     """
     if weights is not None and weights.suffix == ".npz":
         return inception_768(weights, device)
@@ -63,12 +60,8 @@ def inception(
 def inception_768(weights: Path, device: torch.device | str = "cpu") -> Features:
     """768 features (mean over the map of Mixed_6e) from weights with batch normalisation folded in, a .npz file.
 
-    The network is that of FID, whose pooling branches leave the padding out of the mean, unlike torchvision's.
-
-    Raises
-    ------
-    UserError
-        If the file is not there or is not these weights.
+    The network is that of FID, whose pooling branches leave the padding out of the mean, unlike torchvision's. Raises
+    UserError if the file is not there or is not these weights.
     """
     network = _partial_inception(weights).to(device).to(memory_format=torch.channels_last).eval()  # 1.6 times as fast
 
@@ -90,12 +83,10 @@ def inception_2048(weights: Path | None, device: torch.device | str = "cpu") -> 
         ) from error
     if weights is not None and not weights.is_file():
         raise UserError(f"{weights} is not a file; give --fid-weights the .pth file that torch-fidelity uses.")
-    network: Any = _built(FeatureExtractorInceptionV3, weights or _downloaded())
-    network = network.to(device).eval()
+    network = _built(FeatureExtractorInceptionV3, weights or _downloaded()).to(device).eval()
 
     def extract(images: Tensor) -> Tensor:
-        features: Tensor = network((255 * images.expand(-1, 3, -1, -1)).round().to(torch.uint8))[0]
-        return features
+        return network((255 * images.expand(-1, 3, -1, -1)).round().to(torch.uint8))[0]
 
     protocol = "clipped to [0, 1], rounded to 8 bits, torch-fidelity's own resize to 299 x 299; 2048 features"
     key = "published" if weights is None else _digest(weights)
@@ -172,15 +163,9 @@ def _partial_inception(weights: Path) -> nn.Sequential:
             return [self.branch1x1(x), near, far, self.branch_pool(pooled)]
 
     blocks = [inception.BasicConv2d, InceptionA, inception.InceptionB, InceptionC]
-    full = inception.Inception3(
-        aux_logits=False,
-        init_weights=False,
-        inception_blocks=[*blocks, inception.InceptionD, inception.InceptionE, inception.InceptionAux],
-    )
-    layers = dict(full.named_children())
-    network = nn.Sequential()
-    for name in takewhile(lambda name: name != "Mixed_7a", layers):
-        network.add_module(name, layers[name])
+    blocks += [inception.InceptionD, inception.InceptionE, inception.InceptionAux]
+    full = inception.Inception3(aux_logits=False, init_weights=False, inception_blocks=blocks)
+    network = nn.Sequential(OrderedDict(takewhile(lambda named: named[0] != "Mixed_7a", full.named_children())))
     if not weights.is_file():
         raise UserError(f"{weights} is not a file; give --fid-weights the .npz of the first part of the network.")
     try:
@@ -222,12 +207,10 @@ class Classifier(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """(n, 1, H, W) in [0, 1] to (n, 128)."""
         x = functional.relu(self.second(functional.relu(self.first(2 * images - 1))))
-        features: Tensor = functional.relu(self.hidden(x.flatten(1)))
-        return features
+        return functional.relu(self.hidden(x.flatten(1)))
 
     def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.last(self.features(images))
-        return scores
+        return self.last(self.features(images))
 
 
 @threads(1)

@@ -175,31 +175,29 @@ def record(
         rows = torch.arange(n_from_data, device=data.device) * len(data) // n_from_data
         some = data[rows].to(energy.W)
         start[..., :n_from_data, :] = model.at_unit_contrast(some, rng) if isinstance(model, GRBM) else some
-    v, free_energies, accept_probs, swap_probs = [], [], [], []
+    v, free_energies, infos = [], [], []
     chains, step = sampler.start(energy, start, rng), sampler.bind(energy, every)
     for t in range(-burn_in, n_draws * every):
         chains, info = step(chains, t % every, rng)
         if t < 0:
             continue
-        if info.accept_prob is not None:
-            accept_probs.append(info.accept_prob)
-        if info.swap_prob is not None:
-            swap_probs.append(info.swap_prob)
+        infos.append(info)
         if (t + 1) % every == 0:
             v.append(chains.v)
             free_energies.append(energy.free_energy(chains.v))
 
-    def per_draw(x: list[Tensor]) -> Tensor | None:
-        """Steps (S · every, ..., C) averaged to draws, chains first."""
-        if len(x) < n_draws * every:
+    def per_draw(steps: tuple[Tensor | None, ...]) -> Tensor | None:
+        """Steps (S · every, ..., C) averaged to draws, chains first; None where there is nothing to average."""
+        found = [x for x in steps if x is not None]
+        if len(found) < len(steps):
             return None
-        steps = torch.stack(x).reshape(n_draws, every, *x[0].shape).mean(1)
-        return steps.movedim(-1, 0).cpu()
+        return torch.stack(found).reshape(n_draws, every, *found[0].shape).mean(1).movedim(-1, 0).cpu()
 
     recorded = torch.stack(v, 1).cpu(), torch.stack(free_energies, 1).cpu()
     if not recorded[0].isfinite().all():
         raise ValueError("They left the finite world; use a smaller step size, or adjust the sampler.")
-    return Trace(*recorded, per_draw(accept_probs), per_draw(swap_probs), every, n_from_data, sampler.exact)
+    accept_prob, swap_prob = map(per_draw, zip(*infos, strict=True))
+    return Trace(*recorded, accept_prob, swap_prob, every, n_from_data, sampler.exact)
 
 
 def to_inference_data(trace: Trace) -> Any:

@@ -16,7 +16,7 @@ from grbm.core.options import FitOptions, Precision
 from grbm.core.randomness import Blocks, Rng, generator, seed_of
 from grbm.core.rows import Rows, rows_of
 from grbm.core.schedules import cosine
-from grbm.learning.descent import BothPhases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
+from grbm.learning.descent import clip_factor, descend, phases_at_once, pool, set_gradients, shorten
 from grbm.learning.guard import Guard, looks
 from grbm.learning.objectives import Adaptation, Negative, Objective, as_objective, positive
 from grbm.learning.quasi_newton import LEAST, ROWS, Curvature, Drawn, Draws, climb, draw, height
@@ -90,8 +90,9 @@ def train_step(
         data = positive(energy, v_data, rng, probabilities=adapted.data_probabilities)  # ⟨−∂E/∂θ⟩ at the data,
         chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
         pooled = pool(data, chains, group)
-        found = BothPhases(chains, pooled, set_gradients(model, energy, pooled, centred=options.centred))  # Eqs. 14-17
-    chains, pooled, grad_norm = found
+        grad_norm = set_gradients(model, energy, pooled, centred=options.centred)  # Eqs. 14-17, 33-36
+    else:
+        chains, pooled, grad_norm = found
     state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
     factor = clip_factor(model, grad_norm, options.clip_norm)
     if options.spectral_norm is not None:
@@ -262,20 +263,16 @@ def fit(
         raise ValueError("data holds no rows.")
     batch_size = min(options.batch_size, len(data))
     n_blocks = options.n_blocks(batch_size, objective.n_chains)
-    if (
-        options.keep_last
-        and len(data) % batch_size
-        and options.n_blocks(len(data) % batch_size, objective.n_chains) % group.world_size
-    ):
-        raise ValueError(f"{group.world_size} processes cannot share the last batch, of {len(data) % batch_size} rows.")
+    left = len(data) % batch_size if options.keep_last else 0
+    if left and options.n_blocks(left, objective.n_chains) % group.world_size:
+        raise ValueError(f"{group.world_size} processes cannot share the last batch, of {left} rows.")
     if n_blocks % group.world_size:
         raise ValueError(
             f"{group.world_size} processes cannot share {n_blocks} blocks evenly, the most that divide "
             f"{options.blocks}, the {batch_size} rows of a batch and the chains."
         )
-    return Fitting(
-        _fit(state, data, objective, options, batch_size, precision, group), state.update < options.n_updates
-    )
+    updates = _fit(state, data, objective, options, batch_size, precision, group)
+    return Fitting(updates, has_work=state.update < options.n_updates)
 
 
 class Fitting(Iterator[StepMetrics]):

@@ -49,15 +49,11 @@ class Annealed(Composed):
     resample_below: float = 0.5
 
     anneals = True
+    exact = False  # its chains are right in the limit of many chains or steps
 
     def __post_init__(self) -> None:
         if not self.power > 0:
             raise ValueError(f"power must be above 0, got {self.power}.")
-
-    @property
-    def exact(self) -> bool:
-        """Never: its chains are right in the limit of many chains or steps."""
-        return False
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         return base_for(self.base, energy).sample((n_chains,), rng)
@@ -75,10 +71,8 @@ class Annealed(Composed):
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             before, after = (energy.temper(betas[k].to(energy.W), base) for k in (t, t + 1))
-            weights: Weights = chains.state
-            v = chains.v
-            log_weight = weights.log_weight + (before.free_energy(v) - after.free_energy(v)).double()
-            log_z = weights.log_z
+            v, (log_weight, log_z) = chains.v, chains.state
+            log_weight = log_weight + (before.free_energy(v) - after.free_energy(v)).double()
             log_mean, ess = importance(log_weight)
             if t == n_steps - 1 or ess < self.resample_below * len(v):
                 log_z = log_z + log_mean

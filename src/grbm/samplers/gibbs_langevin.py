@@ -46,12 +46,3 @@ def k_step_moves(var: Tensor, step_sizes: Tensor, temperature: float = 1.0) -> M
     later = torch.cat([from_here[1:], torch.ones_like(from_here[:1])])
     noise_var = (2 * alpha * later.square()).sum(0, keepdim=True)
     return Moves(from_here[:1].to(var), noise_var.sqrt().to(var))
-
-
-def k_step_loop(
-    v: Tensor, mean: Tensor, var: Tensor, step_sizes: Tensor, noise: Tensor, temperature: float = 1.0
-) -> Tensor:
-    """The same K Langevin steps one by one (Alg. 2, lines 4-6), with ``noise`` (K, C, N): for tests and teaching."""
-    for alpha, xi in zip(step_sizes.to(v), noise, strict=True):
-        v = v - alpha * (v - mean) / (temperature * var) + (2 * alpha).sqrt() * xi
-    return v

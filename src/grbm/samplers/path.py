@@ -1,7 +1,5 @@
 """The path from a Gaussian base to a model: chains that follow it, and the log weights that this gives them."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -9,7 +7,7 @@ from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Base, Energy, softplus
 from grbm.model.censoring import Interval
 from grbm.samplers.engines import engine_for
-from grbm.samplers.engines.definition import Engine
+from grbm.samplers.engines.definition import Engine, Followed
 from grbm.samplers.truncated import truncated_normal
 from grbm.samplers.updates import hidden_update, visible_update
 
@@ -36,13 +34,6 @@ class PathState:
         return self.base_part - self.model_part + (self.logits * (beta * self.logits).sigmoid()).sum(-1)
 
 
-class Followed(NamedTuple):
-    """Chains at the end of a path."""
-
-    log_weight: Tensor  # (C,) float64
-    v: Tensor  # (C, N)
-
-
 def follow(
     energy: Energy,
     base: Base,
@@ -63,7 +54,7 @@ def follow(
     """
     engine = engine or engine_for(energy.W, rng)
     if within is None and (found := engine.anneal(energy, base, betas, v, rng, back=back)) is not None:
-        return Followed(*found)
+        return found
     exactly, ladder = energy.to(torch.float64), betas.tolist()
     state = PathState(exactly, base, v)
     log_weight = torch.zeros(len(v), dtype=torch.float64, device=v.device)

@@ -25,8 +25,7 @@ class ParallelTempering(Composed):
     """R replicas at inverse temperatures 0 = β_0 < ... < β_{R−1} = 1; each step swaps neighbours, then moves all.
 
     Replica r has energy (1 − β_r) E_0 + β_r E_1, where E_0 is the base and E_1 the model, so a swap of neighbouring
-    states (v, h) is accepted with log A = (β_{r+1} − β_r) (D_{r+1} − D_r), D = E_1 − E_0; even
-    pairs first, then odd ones.
+    states (v, h) is accepted with log A = (β_{r+1} − β_r) (D_{r+1} − D_r), D = E_1 − E_0; even pairs first, then odd.
     The returned chains are those at β = 1; ``state`` holds all replicas as Chains with a leading axis (R, C, ·).
 
     The ladder starts as (r/(R − 1))^power and adapts so that all neighbours swap equally often (Syed et al. 2022):
@@ -89,8 +88,7 @@ class ParallelTempering(Composed):
         return top_of(self.sampler.start(self._energies(energy), v, rng))
 
     def persistent(self, chains: Chains) -> Tensor:
-        replicas: Chains = chains.state
-        return replicas.v
+        return chains.state.v
 
     def bridge(self) -> Ladder:
         return Ladder(self.base, self.betas())

@@ -83,8 +83,7 @@ class TrajectoryTempering(Composed):
         return self.sampler.start(energy, v[-1], rng)._replace(state=v)
 
     def persistent(self, chains: Chains) -> Tensor:
-        replicas: Tensor = chains.state
-        return replicas
+        return chains.state
 
     def adapted(self, energy: Energy, swap_rate: Tensor) -> "TrajectoryTempering":
         if float(swap_rate[-1]) >= self.save_below:

@@ -11,6 +11,7 @@ deviations.)
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -171,19 +172,16 @@ class Buffers:
 @contextlib.contextmanager
 def set_for(precision: Precision, device: torch.device) -> Iterator[None]:
     """PyTorch's switches for a walk: the current device, and TF32 with "high" ("highest" is as PyTorch is set)."""
-    modern = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+    products = torch.backends.cuda.matmul
+    modern = hasattr(products, "fp32_precision")
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         if precision != "high" or device.type != "cuda":
             yield
             return
-        before = torch.backends.cuda.matmul.fp32_precision if modern else torch.get_float32_matmul_precision()
-        change: Any = _set_modern if modern else torch.set_float32_matmul_precision
+        before = products.fp32_precision if modern else torch.get_float32_matmul_precision()
+        change: Any = partial(setattr, products, "fp32_precision") if modern else torch.set_float32_matmul_precision
         change("tf32" if modern else "high")
         try:
             yield
         finally:
             change(before)
-
-
-def _set_modern(value: str) -> None:
-    torch.backends.cuda.matmul.fp32_precision = value

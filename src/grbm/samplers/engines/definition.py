@@ -1,5 +1,7 @@
 """The verbs of an engine, and their definition in PyTorch."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,14 @@ from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
 from grbm.samplers.moves import Moves, move_step
 
 Measured = tuple[Tensor, Tensor, Tensor, Interval | None]  # `grbm.samplers.conditional.GivenHidden`
+Sums = tuple[Tensor, Tensor]  # of means and their squares, by chain (C, N) float64
+
+
+class Followed(NamedTuple):
+    """Chains at the end of a path."""
+
+    log_weight: Tensor  # (C,) float64
+    v: Tensor  # (C, N)
 
 
 class Engine:
@@ -34,20 +44,16 @@ class Engine:
         """
         return None
 
-    def run_given(
-        self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
-    ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
+    def run_given(self, energy: Energy, measured: Measured, walk: Walk, rng: Rng) -> tuple[Chains, Sums | None] | None:
         """Make a walk of `grbm.samplers.conditional.Conditional`: v given h has mean m + g (y − m) and a deviation of
         its own, and may be truncated to intervals.
 
-        With a burn-in that mean and its square are summed over steps, by chain: (C, N) float64 each.
+        With a burn-in that mean and its square are summed over steps.
         """
         return None
 
-    def anneal(
-        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool
-    ) -> tuple[Tensor, Tensor] | None:
-        """Do what `grbm.samplers.path.follow` does: log weights (C,) in float64, and the last states (C, N)."""
+    def anneal(self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool) -> Followed | None:
+        """Do what `grbm.samplers.path.follow` does."""
         return None
 
     def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from grbm.model import Base, Energy, TemperedEnergy
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
-from grbm.samplers.engines.definition import Engine, Measured, counters
+from grbm.samplers.engines.definition import Engine, Followed, Measured, Sums, counters
 from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Laid, Room, addresses, constants, lay, padded
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
@@ -205,9 +205,7 @@ class Native(Engine):
         swaps = Swaps(accepted.sum(0).double(), n_steps * C) if n_steps else None
         return Walked(top_of(replicas), sums, swaps=swaps)
 
-    def run_given(
-        self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
-    ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
+    def run_given(self, energy: Energy, measured: Measured, walk: Walk, rng: Rng) -> tuple[Chains, Sums | None] | None:
         v, given, n_steps = walk.v, walk.given, walk.n_steps
         if v.ndim != 2 or v.dtype != energy.W.dtype or energy.is_tempered or not len(v) or len(v) % n_blocks(rng):
             return None
@@ -244,9 +242,7 @@ class Native(Engine):
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
 
-    def anneal(
-        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool
-    ) -> tuple[Tensor, Tensor] | None:
+    def anneal(self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool) -> Followed | None:
         (C, N), M, n_steps, chunk = v.shape, energy.n_hidden, len(betas) - 1, together(len(v), 1, summed=False)
         v_row, h_row = padded(N), padded(M)
         states = {"v": functional.pad(starts(energy, v)["start_v"], (0, v_row - N)).contiguous()}
@@ -260,7 +256,7 @@ class Native(Engine):
             **counters(rng, C, 2 * n_steps),
         )  # fmt: skip
         call("grbm_anneal", structs.AnnealedPath(struct, back=back, **rooms.at, **bases.at, **addresses(own)))
-        return own["log_weight"], states["v"][:, :N].contiguous()
+        return Followed(own["log_weight"], states["v"][:, :N].contiguous())
 
     def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:
         C, M = h.shape

@@ -16,7 +16,6 @@ from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, 
 from grbm.core import memory
 from grbm.core.randomness import Blocks, Philox, philox
 from grbm.evaluate import exact
-from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains, Walk
 from grbm.samplers.engines import compiled, native_packing, structs
 from grbm.samplers.engines.definition import Engine
@@ -370,8 +369,7 @@ def test_native_annealing_is_its_definition(N, M, C, back):
     base = Base(torch.randn(N, generator=rng), torch.rand(N, generator=rng) + 0.5)
     v, betas = torch.randn(C, N, generator=rng), torch.linspace(0, 1, 13, dtype=torch.float64) ** 2
     one, two = (
-        paths.follow(model.freeze(), base, betas, v, Philox(KEY, 2), back=back, engine=engine)
-        for engine in (None, Engine())
+        engine.anneal(model.freeze(), base, betas, v, Philox(KEY, 2), back=back) for engine in (NATIVE, Engine())
     )
     same = ((one.v - two.v).abs() < 1e-3).all(-1)
     assert same.double().mean() >= 0.95

@@ -26,7 +26,8 @@ from grbm.model.contrasts import UNIT
 from grbm.samplers import Gibbs, run_chains
 from grbm.samplers.annealing import importance
 from grbm.samplers.collapsed import anneal
-from grbm.samplers.path import PathState, follow
+from grbm.samplers.engines import engine_for
+from grbm.samplers.path import PathState
 
 PILOT_STEPS, PILOT_CHAINS = 100, 200
 CHECKS, CHECK_STEPS = 256, 200  # annealed hidden states, and their temperatures
@@ -182,7 +183,8 @@ def log_z(
     betas = schedule(energy, base, n_steps, seed)
     rng = Blocks(seed_of(seed, "ais"), 1, device=device)
     start = float(base.log_z(energy.n_hidden))
-    forth = follow(energy, base, betas, base.sample((n_chains,), rng), rng).log_weight
+    engine = engine_for(energy.W, rng)
+    forth = engine.anneal(energy, base, betas, base.sample((n_chains,), rng), rng).log_weight
     lower, lower_error, ess = mean_weight(forth)
     lower += start
     if energy.n_hidden <= exact.MAX_HIDDEN:
@@ -195,7 +197,7 @@ def log_z(
     else:
         end, nothing = (lower, lower_error), (math.nan, math.nan)
         return LogZ(*end, *end, *nothing, (ess, math.nan), n_chains, "one end")
-    back = follow(energy, base, betas, v, rng, back=True).log_weight
+    back = engine.anneal(energy, base, betas, v, rng, back=True).log_weight
     minus_upper, upper_error, ess_back = mean_weight(-back)
     upper = start - minus_upper
     both, error = bennett(forth, back)

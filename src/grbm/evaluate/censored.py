@@ -15,7 +15,7 @@ from grbm.core.randomness import Blocks, generator, seed_of, uniform
 from grbm.evaluate.ais import schedule
 from grbm.model import GRBM, Base
 from grbm.model.censoring import Interval
-from grbm.samplers.path import follow
+from grbm.samplers.engines import engine_for
 from grbm.samplers.truncated import log_mass, truncated_normal
 
 CHAINS_AT_ONCE = 2048
@@ -96,5 +96,5 @@ def _annealed(
         rng = Blocks(seed_of(seed, "within", first), 1, device=energy.W.device)
         each = Interval(*(x.repeat_interleave(n_chains, 0) for x in rows))
         v = truncated_normal(base.mean.expand_as(each.low), std, each, uniform(each.low.shape, energy.W, rng))
-        followed = follow(energy, base, betas, v, rng, within=each)
+        followed = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, within=each)
         yield log_mass(base.mean, std, rows).sum(1) + whole, followed.log_weight.view(-1, n_chains), followed.v

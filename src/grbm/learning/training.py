@@ -170,7 +170,7 @@ def train_round(
             machine.load_state_dict(was)
         state.curvature, state.drawn = curvature, None
     data_h = energy.hidden_logits(rows).sigmoid()
-    sums = MomentSum(energy)
+    sums = MomentSum.empty(energy)
     sums.add(drawn.last, energy.hidden_logits(drawn.last).sigmoid())
     negative = Negative(sums, state.persistent, drawn.accept_rate, drawn.last[own])
     return StepMetrics(reached.gradient.norm(), data_h.mean(0), drawn.accept_rate, None, negative)

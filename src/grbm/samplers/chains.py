@@ -202,7 +202,7 @@ def walk(
 def gather(energy: Energy, step: Step, chains: Chains, walk: Walk, rng: Rng) -> Walked:
     """Take the steps of ``walk`` one by one from ``chains``, and gather what it asks for: the definition of a walk."""
     burn_in = walk.burn_in
-    sums = None if burn_in is None else MomentSum(energy, n_blocks(rng))
+    sums = None if burn_in is None else MomentSum.empty(energy, n_blocks(rng))
     total: Tensor | None = None  # of the acceptance probability, by chain
     rates, n_accepted = [], []  # of each step
     for t in range(-1, walk.n_steps):

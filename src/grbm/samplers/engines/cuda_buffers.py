@@ -166,7 +166,7 @@ class Buffers:
             h,
             torch.outer(mu, h).addcmul_(sigma[:, None], self.sum_uh),
         )
-        return MomentSum.of(Moments(*(x[None] for x in sums)), count)
+        return MomentSum(Moments(*(x[None] for x in sums)), count)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from torch.nn import functional
 from grbm.core import memory
 from grbm.core.randomness import Rng, n_blocks
 from grbm.model import Base, Energy, TemperedEnergy
+from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
@@ -54,7 +55,7 @@ def summed(sums: dict[str, Tensor], count: int, M: int) -> MomentSum:
     """What a walk has left in `sums_for`, over ``count`` states."""
     N = sums["sum_vh"].shape[1]
     v, v2, h, vh = (sums[name][..., :n] for name, n in (("sum_v", N), ("sum_v2", N), ("sum_h", M), ("sum_vh", M)))
-    return MomentSum.of(Moments(v, v2, h, vh), count)
+    return MomentSum(Moments(v, v2, h, vh), count)
 
 
 def walk_of(
@@ -242,7 +243,12 @@ class Native(Engine):
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
 
-    def anneal(self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool) -> Followed | None:
+    def anneal(
+        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False,
+        within: Interval | None = None,
+    ) -> Followed:  # fmt: skip
+        if within is not None:
+            return super().anneal(energy, base, betas, v, rng, back=back, within=within)
         (C, N), M, n_steps, chunk = v.shape, energy.n_hidden, len(betas) - 1, together(len(v), 1, summed=False)
         v_row, h_row = padded(N), padded(M)
         states = {"v": functional.pad(starts(energy, v)["start_v"], (0, v_row - N)).contiguous()}
@@ -258,7 +264,7 @@ class Native(Engine):
         call("grbm_anneal", structs.AnnealedPath(struct, back=back, **rooms.at, **bases.at, **addresses(own)))
         return Followed(own["log_weight"], states["v"][:, :N].contiguous())
 
-    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:
+    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
         C, M = h.shape
 
         def blocks(x: Tensor, padding: float) -> Tensor:

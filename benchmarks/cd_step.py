@@ -30,7 +30,7 @@ from grbm.model import Energy
 from grbm.samplers import Walk, run_chains
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.native import Native
-from grbm.samplers.sampling import reference
+from grbm.samplers.sampling import step_by_step
 
 STEP_SIZE, BLOCKS = 0.04, 4
 
@@ -92,8 +92,8 @@ def contenders(size: Size, device: torch.device) -> dict[str, Callable[[], objec
 
     found: dict[str, Callable[[], object]] = {
         "published": lambda: published.negative_phase(energy, v, T, K, STEP_SIZE),
-        "pytorch": walk(reference, sampler),
-        "pytorch, adjusted": walk(reference, adjusted),
+        "pytorch": walk(_plain, sampler),
+        "pytorch, adjusted": walk(_plain, adjusted),
     }
     if device.type == "cuda":
         found |= {f"fused, {p}": walk(run_chains, sampler, p) for p in ("highest", "high", "fast")}
@@ -186,6 +186,13 @@ def _walk(
 ) -> Callable[[], object]:
     """A walk from v with its statistics."""
     return lambda: how(energy, sampler, v, size.steps, Blocks(1, BLOCKS, device=v.device), burn_in=0)
+
+
+def _plain(
+    energy: Energy, sampler: GibbsLangevin, v: torch.Tensor, n_steps: int, rng: Blocks, *, burn_in: int
+) -> object:
+    """`run_chains` in PyTorch."""
+    return step_by_step(energy, sampler, Walk(v, n_steps, burn_in), rng)
 
 
 def growth(rounds: int, device: torch.device) -> None:

@@ -32,7 +32,7 @@ from grbm.samplers.chains import Sampler, Walk
 from grbm.samplers.engines import tile_table
 from grbm.samplers.engines.tile_table import Tile
 from grbm.samplers.moves import MoveSampler
-from grbm.samplers.sampling import reference
+from grbm.samplers.sampling import step_by_step
 
 Found = dict[str, Any]
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "fast")
@@ -345,7 +345,7 @@ def judged(model: GRBM, run: Prepared, judge: Features, real: FeatureStatistics,
 
 def plain_walk(energy: Energy, sampler: Sampler, v: torch.Tensor, n_steps: int) -> object:
     """The definition, step by step."""
-    return reference(energy, sampler, v, n_steps, Blocks(1, BLOCKS, device=v.device), burn_in=0)
+    return step_by_step(energy, sampler, Walk(v, n_steps, 0), Blocks(1, BLOCKS, device=v.device))
 
 
 def fused_walk(energy: Energy, sampler: Sampler, v: torch.Tensor, n_steps: int) -> object:

@@ -11,7 +11,7 @@ from grbm.fitting.impute import impute_columns
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.native import Native
-from grbm.samplers.sampling import reference
+from grbm.samplers.sampling import step_by_step
 from tests.helpers import FEW_AND_MANY, assert_standard, exact_chains, mean_z, random_model, z_scores
 
 NAN = float("nan")
@@ -84,7 +84,7 @@ def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
     energy, sampler, v = model.freeze(), Conditional(y, noise_var), torch.randn(C, N, generator=rng)
     for n_steps in (0, 1, 5):
         whole = sampler.at_once(energy, Walk(v, n_steps), Philox(7, 3))
-        plain = reference(energy, sampler, v, n_steps, Philox(7, 3)).chains
+        plain = step_by_step(energy, sampler, Walk(v, n_steps), Philox(7, 3)).chains
         for a, b in zip(whole.chains[:3], plain[:3], strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     exactly = ~y.isnan() & (noise_var == 0)

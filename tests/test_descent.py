@@ -41,7 +41,7 @@ def sums_of(n_blocks: int, N: int, M: int, count: int, seed: int) -> MomentSum:
     rows = native_packing.padded(M)
     vh = (20 * torch.randn(n_blocks, N, rows, generator=g))[..., :M]
     v, v2, h = (20 * torch.randn(n_blocks, n, generator=g)[:, : n - 3] for n in (N + 3, N + 3, M + 3))
-    return MomentSum.of(Moments(v, v2.abs(), h.abs(), vh), count)
+    return MomentSum(Moments(v, v2.abs(), h.abs(), vh), count)
 
 
 def machine(N: int, M: int) -> GRBM:
@@ -96,8 +96,8 @@ def test_two_processes_find_the_gradient_that_one_finds(dtype, centred):
     def parts(count: int, seed: int) -> list[MomentSum]:
         sums = sums_of(4, N, M, count, seed).sums
         sums = Moments(*(x.to(dtype) for x in sums))
-        halves = [MomentSum.of(Moments(*(x[half] for x in sums)), count // 2) for half in (slice(0, 2), slice(2, 4))]
-        return [*halves, MomentSum.of(sums, count)]
+        halves = [MomentSum(Moments(*(x[half] for x in sums)), count // 2) for half in (slice(0, 2), slice(2, 4))]
+        return [*halves, MomentSum(sums, count)]
 
     data, chains = parts(100, 1), parts(700, 2)
     accepted = [2**30 * torch.tensor(x).double() for x in ([30.0, 80.0], [50.0, 20.0])]  # in their units
@@ -165,7 +165,7 @@ def test_packed_weights_lie_in_panels_of_64_columns(N, M, half):
     unit = energy.var.sqrt() if half else energy.var
     of_visible, of_hidden = energy.W / unit[:, None], (energy.W / unit[:, None] if half else energy.W).T
     for name, matrix in (("up", of_visible), ("down", of_hidden)):
-        found, K, n = getattr(packed, name), *matrix.shape
+        found, K, n = packed[name], *matrix.shape
         if half:  # the first of a pair of rows in the lower bits
             pairs = found.view(torch.bfloat16).view(*found.shape, 2).float()
             found = pairs.movedim(-1, 2).reshape(len(found), -1, 64)

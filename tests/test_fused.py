@@ -23,7 +23,7 @@ from grbm.evaluate import exact
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import engine_for
 from grbm.samplers.moments import Moments
-from grbm.samplers.sampling import reference
+from grbm.samplers.sampling import step_by_step
 from tests.helpers import (
     CUDA,
     DEVICE,
@@ -93,7 +93,7 @@ def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C, n_long):
     v = torch.randn(C, N, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     for n_steps, burn_in, marginal in ((0, -1, True), (1, 0, False), (3, 1, True), (n_long, -1, False)):
         one = walk(sampler, energy, v, n_steps, Philox(KEY, 5), burn_in, marginal)
-        two = reference(energy, sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=marginal)
+        two = step_by_step(energy, sampler, Walk(v, n_steps, burn_in, marginal), Philox(KEY, 5))
         assert one.sums.count == two.sums.count
         moves = sampler.moves(energy, max(1, n_steps))
         if n_steps <= 3 or N == 2:  # long walks of many units take the interpreter too long

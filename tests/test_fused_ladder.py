@@ -9,7 +9,7 @@ from grbm.evaluate import exact
 from grbm.model import GRBM, Base
 from grbm.samplers.moments import Moments
 from grbm.samplers.moves import moves_of
-from grbm.samplers.sampling import reference
+from grbm.samplers.sampling import step_by_step
 from tests.helpers import (
     DEVICE,
     KERNEL_KEY,
@@ -77,9 +77,8 @@ def test_the_fused_ladder_is_its_definition(inner, precision, N, M, C, R):
     energy, sampler = model.to(DEVICE).freeze(precision), ParallelTempering(far_base(N), R, sampler=inner)
     v = torch.randn(C, N, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     for n_steps, burn_in, marginal in ((0, -1, True), (1, 0, False), (4, 1, True), (3, None, False)):
-        options = {"burn_in": burn_in, "probabilities": marginal}
-        one = walk(sampler, energy, v, n_steps, Philox(KEY, 5), **options)
-        two = reference(energy, sampler, v, n_steps, Philox(KEY, 5), **options)
+        one = walk(sampler, energy, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=marginal)
+        two = step_by_step(energy, sampler, Walk(v, n_steps, burn_in, marginal), Philox(KEY, 5))
         assert (one.sums is None) == (burn_in is None)
         for a, b in zip(one.chains[:3], one.chains.state[:3], strict=True):
             assert torch.equal(a, b[-1])

@@ -91,8 +91,8 @@ def test_buffers_are_freed_when_a_walker_is_forgotten():
     gc.disable()
     try:
         for module, shape in (
-            (cuda, cuda.Shape(2, 3, 4, 1, 1, None, False, False, False, None, 1.0, False, "highest", CPU)),
-            (cuda_ladder, cuda_ladder.Shape(2, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
+            (cuda, cuda_buffers.Shape(1, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
+            (cuda_ladder, cuda_buffers.Shape(2, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
         ):
             walker = module.walker(shape)
             walker.replay(walker.run)

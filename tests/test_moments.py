@@ -47,7 +47,7 @@ def test_joint_statistics_are_minus_the_energys_derivatives(N, M, seed):
 def test_streamed_moments_are_the_moments_of_all_states():
     model = random_model(3, 4, 3)
     v, h = exact_chains(model, 60, seed=1)
-    total = MomentSum(model.freeze())
+    total = MomentSum.empty(model.freeze())
     for part in range(6):
         total.add(v[10 * part : 10 * part + 10], h[10 * part : 10 * part + 10])
     for streamed, direct in zip(total.mean(), Moments.of(v, h), strict=True):
@@ -57,7 +57,7 @@ def test_streamed_moments_are_the_moments_of_all_states():
 def test_blocks_add_up_and_asking_twice_changes_nothing():
     model = random_model(3, 4, 3)
     v, h = exact_chains(model, 60, seed=1)
-    total = MomentSum(model.freeze(), n_blocks=4)
+    total = MomentSum.empty(model.freeze(), n_blocks=4)
     total.add(v, h)
     for _ in range(2):
         for summed, direct in zip(total.mean(), Moments.of(v, h), strict=True):

@@ -16,12 +16,12 @@ from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, 
 from grbm.core import memory
 from grbm.core.randomness import Blocks, Philox, philox
 from grbm.evaluate import exact
-from grbm.samplers import path as paths
 from grbm.samplers.chains import Chains, Walk
 from grbm.samplers.engines import compiled, native_packing, structs
+from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.native import Native
 from grbm.samplers.moves import Moves
-from grbm.samplers.sampling import _states_after, reference, run_chains
+from grbm.samplers.sampling import _states_after, run_chains, step_by_step
 from tests.helpers import agree, assert_standard, exact_chains, own_moments, random_model, share_z, z_bound, z_scores
 
 needs_compiler = pytest.mark.skipif(compiled.library() is None, reason="no C compiler here, or GRBM_ENGINE=pytorch")
@@ -169,9 +169,10 @@ def test_the_native_walk_is_its_definition(sampler, N, M, C):
         (12, -1, False),
         (12, 11, False),
     ):
+        options = {"burn_in": burn_in, "probabilities": probabilities}
         walked = [
-            walk(energy, sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=probabilities)
-            for walk in (run_chains, reference)
+            run_chains(energy, sampler, v, n_steps, Philox(KEY, 5), **options),
+            step_by_step(energy, sampler, Walk(v, n_steps, **options), Philox(KEY, 5)),
         ]
         agree(*walked)
         own = own_moments(
@@ -207,11 +208,9 @@ def test_half_precision_is_the_walk_up_to_its_rounding(sampler, N, M, C):
         model.b.copy_(-(model.mu / model.var) @ model.W)
     v = torch.randn(C, N, generator=torch.Generator().manual_seed(1))
     for n_steps, burn_in, probabilities in ((0, -1, True), (1, 0, False), (3, 1, True), (8, -1, False)):
-        fast, full = (
-            walk(model.freeze(p), sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=probabilities)
-            for walk, p in ((run_chains, "fast"), (reference, "highest"))
-        )
-        energy = model.freeze("fast")
+        options, energy = {"burn_in": burn_in, "probabilities": probabilities}, model.freeze("fast")
+        fast = run_chains(energy, sampler, v, n_steps, Philox(KEY, 5), **options)
+        full = step_by_step(model.freeze(), sampler, Walk(v, n_steps, **options), Philox(KEY, 5))
         own = own_moments(
             NATIVE, energy, sampler.moves(energy, max(1, n_steps)), v, n_steps, burn_in, probabilities, KEY
         )
@@ -270,11 +269,12 @@ def test_tempered_walks_agree(sampler):
     model = random_model(20, 33, 1, dtype=torch.float32)
     ladder = model.freeze().temper(torch.linspace(0, 1, 4), Base(torch.ones(20), torch.full((20,), 2.0)))
     v = torch.randn(4, 9, 20, generator=torch.Generator().manual_seed(2))
-    agree(*(walk(ladder, sampler, v, 3, Philox(KEY)) for walk in (run_chains, reference)))
-    chains = reference(ladder, sampler, v, 0, Philox(KEY)).chains
+    found = run_chains(ladder, sampler, v, 3, Philox(KEY))
+    agree(found, step_by_step(ladder, sampler, Walk(v, 3), Philox(KEY)))
+    chains = step_by_step(ladder, sampler, Walk(v, 0), Philox(KEY)).chains
     moves = sampler.moves(ladder, 3)
     given = NATIVE.run(ladder, moves, Walk(chains.v, 3, given=chains), Philox(KEY, draw=1)).chains
-    torch.testing.assert_close(given.v, run_chains(ladder, sampler, v, 3, Philox(KEY)).chains.v)
+    torch.testing.assert_close(given.v, found.chains.v)
 
 
 LADDER_SIZES = [(1, 1, 3, 2), (2, 256, 20, 5), (17, 70, 7, 3), (64, 128, 25, 8), (130, 65, 13, 4)]
@@ -296,10 +296,9 @@ def test_a_native_ladder_is_its_definition(inner, N, M, C, R):
         (5, None, False),
         (7, -1, True),
     ):
-        one, two = (
-            walk(energy, sampler, v, n_steps, Philox(KEY, 5), burn_in=burn_in, probabilities=probabilities)
-            for walk in (run_chains, reference)
-        )
+        options = {"burn_in": burn_in, "probabilities": probabilities}
+        one = run_chains(energy, sampler, v, n_steps, Philox(KEY, 5), **options)
+        two = step_by_step(energy, sampler, Walk(v, n_steps, **options), Philox(KEY, 5))
         agree(one._replace(chains=one.chains.state), two._replace(chains=two.chains.state))
         for a, b in zip(one.chains[:3], one.chains.state[:3], strict=True):
             assert torch.equal(a, b[-1])
@@ -370,7 +369,7 @@ def test_native_annealing_is_its_definition(N, M, C, back):
     base = Base(torch.randn(N, generator=rng), torch.rand(N, generator=rng) + 0.5)
     v, betas = torch.randn(C, N, generator=rng), torch.linspace(0, 1, 13, dtype=torch.float64) ** 2
     one, two = (
-        run(model.freeze(), base, betas, v, Philox(KEY, 2), back=back) for run in (paths.follow, paths.definition)
+        engine.anneal(model.freeze(), base, betas, v, Philox(KEY, 2), back=back) for engine in (NATIVE, Engine())
     )
     same = ((one.v - two.v).abs() < 1e-3).all(-1)
     assert same.double().mean() >= 0.95
@@ -453,7 +452,7 @@ def test_other_types_and_layouts_are_taken_as_they_are():
         if precision == "highest":
             agree(
                 NATIVE.run(energy, moves, Walk(torch.stack([v, v]), 4), Philox(KEY)),
-                reference(energy, GibbsLangevin(0.05), torch.stack([v, v]), 4, Philox(KEY)),
+                step_by_step(energy, GibbsLangevin(0.05), Walk(torch.stack([v, v]), 4), Philox(KEY)),
             )
 
 

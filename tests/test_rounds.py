@@ -9,7 +9,7 @@ import torch
 
 import grbm.learning.training
 from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, Gibbs, TrainState, fit
-from grbm.learning.quasi_newton import Climbed, Draws, height
+from grbm.learning.quasi_newton import Draws, height
 from grbm.model.reference import Reference
 from grbm.samplers import GlobalMoves
 
@@ -40,7 +40,7 @@ def broken(which: int, how: float):
 
     def climb(model, *args, **options):
         calls.append(1)
-        found: Climbed = real(model, *args, **options)
+        found = real(model, *args, **options)
         if len(calls) == which:
             with torch.no_grad():
                 model.mu.add_(how)

@@ -25,7 +25,7 @@ from grbm.core.schedules import cosine, cosine_steps
 from grbm.evaluate import exact
 from grbm.samplers import Moves, MoveSampler, StepInfo, Walk, run_chains
 from grbm.samplers.engines import engine_for
-from grbm.samplers.gibbs_langevin import k_step_loop, k_step_moves
+from grbm.samplers.gibbs_langevin import k_step_moves
 from grbm.samplers.moves import moves_of
 from grbm.samplers.updates import accept, hidden_update, visible_update
 from tests.helpers import (
@@ -223,6 +223,13 @@ def test_the_two_dynamics_are_told_apart():
         sampler = GibbsLangevin(0.02 * temperature, temperature=temperature, per_unit=True)
         drawn = sample(model, sampler, v0=torch.zeros(40_000, 2), n_steps=100, seed=0).v
         torch.testing.assert_close(drawn.var(0), temperature * model.var.detach(), rtol=0.04, atol=0)
+
+
+def k_step_loop(v, mean, var, step_sizes, noise, temperature=1.0):
+    """K Langevin steps one by one (Alg. 2, lines 4-6), with ``noise`` (K, C, N)."""
+    for alpha, xi in zip(step_sizes.to(v), noise, strict=True):
+        v = v - alpha * (v - mean) / (temperature * var) + (2 * alpha).sqrt() * xi
+    return v
 
 
 @pytest.mark.parametrize("temperature", [1.0, 5.0])

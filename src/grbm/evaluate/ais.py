@@ -20,13 +20,14 @@ from grbm.core.devices import require_memory
 from grbm.core.randomness import Blocks, seed_of
 from grbm.evaluate import exact
 from grbm.learning.bennett import bennett
-from grbm.model import GRBM, Base, Energy
+from grbm.model import GRBM, Base, Energy, base_for
 from grbm.model.censoring import UNCENSORED
 from grbm.model.contrasts import UNIT
 from grbm.samplers import Gibbs, run_chains
 from grbm.samplers.annealing import importance
 from grbm.samplers.collapsed import anneal
-from grbm.samplers.path import PathState, follow, in_double
+from grbm.samplers.engines import engine_for
+from grbm.samplers.path import PathState
 
 PILOT_STEPS, PILOT_CHAINS = 100, 200
 CHECKS, CHECK_STEPS = 256, 200  # annealed hidden states, and their temperatures
@@ -49,9 +50,7 @@ class LogZ(NamedTuple):
     upper_error: float
     ess: tuple[float, float]  # effective share of the chains' weights, forth and back
     n_chains: int  # each way
-    doubt: (
-        Doubt | None
-    )  # why not to rely on it: weights of few chains; errors; ends that differ; mass where no data are
+    doubt: Doubt | None  # why not to rely on it: few chains' weights; errors; ends that differ; mass without data
     elsewhere: float | None = None  # nats that annealed hidden units find beyond `log_z`, where they were asked
     shared: float | None = None  # bridged, not annealed: states that a rung and the next have in common, at the least
 
@@ -112,7 +111,7 @@ def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
     """
     rng = Blocks(seed_of(seed, "pilot"), 1, device=energy.W.device)
     v = base.sample((PILOT_CHAINS,), rng)
-    exactly = in_double(energy)
+    exactly = energy.to(torch.float64)
     grid = torch.linspace(0, 1, PILOT_STEPS + 1, dtype=torch.float64) ** 2
     speeds = []
     for beta in grid.tolist():
@@ -164,7 +163,6 @@ def log_z(
         Temperatures, and chains each way.
     settling : int
         Too few leave chains where the data are and not where the model is: the upper end then lies below the lower one.
-    seed : int
 
     Returns
     -------
@@ -179,14 +177,14 @@ def log_z(
     require_memory(size, f"Annealing {n_chains:,} chains", "anneal fewer", device)
     if data is not None:
         data = model.at_unit_contrast(data.to(energy.W), Blocks(seed_of(seed, "contrasts"), 1, device=device))
-    if base is None:
-        zero = torch.zeros_like(energy.mu)
-        base = Base(zero, zero + 1) if data is None else Base.fit(data)
-    base = Base(base.mean.to(energy.W), base.var.to(energy.W))
+    if base is None and data is not None:
+        base = Base.fit(data)
+    base = base_for(base, energy)
     betas = schedule(energy, base, n_steps, seed)
     rng = Blocks(seed_of(seed, "ais"), 1, device=device)
     start = float(base.log_z(energy.n_hidden))
-    forth = follow(energy, base, betas, base.sample((n_chains,), rng), rng).log_weight
+    engine = engine_for(energy.W, rng)
+    forth = engine.anneal(energy, base, betas, base.sample((n_chains,), rng), rng).log_weight
     lower, lower_error, ess = mean_weight(forth)
     lower += start
     if energy.n_hidden <= exact.MAX_HIDDEN:
@@ -199,7 +197,7 @@ def log_z(
     else:
         end, nothing = (lower, lower_error), (math.nan, math.nan)
         return LogZ(*end, *end, *nothing, (ess, math.nan), n_chains, "one end")
-    back = follow(energy, base, betas, v, rng, back=True).log_weight
+    back = engine.anneal(energy, base, betas, v, rng, back=True).log_weight
     minus_upper, upper_error, ess_back = mean_weight(-back)
     upper = start - minus_upper
     both, error = bennett(forth, back)

@@ -56,10 +56,9 @@ def baselines(train: Array, test: Array, *, kept: Array | None = None, seed: int
     own, change = set_apart(train[:, kept])
     if own.all():  # a direction in which rows hardly vary is one like any other
         x, y, units = x @ change, y @ change, units + float(np.linalg.slogdet(change)[1])
-    found: list[Baseline] = []
     from sklearn.covariance import ledoit_wolf
 
-    found.append(Baseline("one Gaussian", _normal(y, ledoit_wolf(x, assume_centered=True)[0])))
+    found = [Baseline("one Gaussian", _normal(y, ledoit_wolf(x, assume_centered=True)[0]))]
     if x.shape[1] <= LARGEST_MIXTURE and len(x) > 2:
         mixture = best_mixture(x, ("full", "tied", "diag"), seed)
         detail = f"{mixture.n_components} components, {mixture.covariance_type} covariance, by BIC"
@@ -77,8 +76,7 @@ def _normal(y: Array, covariance: Array) -> Array:
     factor = np.linalg.cholesky(covariance)
     z = np.linalg.solve(factor, y.T)
     constant = np.log(np.diag(factor)).sum() + 0.5 * y.shape[1] * math.log(2 * math.pi)
-    result: Array = -0.5 * (z**2).sum(0) - constant
-    return result
+    return -0.5 * (z**2).sum(0) - constant
 
 
 def compare(ours: Array, log_z_error: float, baseline: Baseline) -> Comparison:

@@ -14,7 +14,7 @@ from torch import Tensor
 from grbm.evaluate.ais import LogZ, doubt_of, mean_weight
 from grbm.model import Base, Energy
 from grbm.model.reference import Reference
-from grbm.samplers.path import PathState, in_double
+from grbm.samplers.path import PathState
 
 GROUPS = 16  # of chains, each left out in turn
 HALVINGS = 60
@@ -53,7 +53,7 @@ def _with_error(estimates: Tensor) -> tuple[float, float]:
 @torch.no_grad()
 def from_reference(energy: Energy, reference: Reference, drawn: Tensor, states: Tensor) -> LogZ:
     """log Z of ``energy`` from draws of ``reference`` (n, N) and states of chains of the model (T, C, N)."""
-    exactly, q = in_double(energy), reference.to(drawn.double())
+    exactly, q = energy.to(torch.float64), reference.to(drawn.double())
 
     def log_weight(v: Tensor) -> Tensor:
         v = v.double()
@@ -79,7 +79,7 @@ def shared(forth: Tensor, back: Tensor, log_ratio: float) -> float:
 @torch.no_grad()
 def from_ladder(energy: Energy, base: Base, betas: Tensor, states: Tensor) -> LogZ:
     """log Z of ``energy`` from the replicas of parallel tempering (T, R, C, N) at ``betas`` (R,), from ``base`` on."""
-    exactly, rungs = in_double(energy), betas.tolist()
+    exactly, rungs = energy.to(torch.float64), betas.tolist()
     total, worst = torch.zeros(1 + GROUPS, dtype=torch.float64), math.inf
     low = PathState(exactly, base, states[:, 0].transpose(0, 1))  # (C, T)
     for r in range(len(rungs) - 1):

@@ -23,7 +23,7 @@ from grbm.core.randomness import Blocks, generator, seed_of, uniform
 from grbm.evaluate import exact
 from grbm.model import GRBM, Base, Energy, base_for, softplus
 from grbm.model.censoring import Interval
-from grbm.samplers.path import follow
+from grbm.samplers.engines import engine_for
 from grbm.samplers.truncated import log_mass, truncated_normal
 from grbm.samplers.updates import hidden_update
 
@@ -143,7 +143,7 @@ def _annealed(
         rng = Blocks(seed_of(seed, "within", first), 1, device=energy.W.device)
         each = Interval(*(end.repeat_interleave(PILOT_CHAINS, 0) for end in rows))
         v = truncated_normal(base.mean.expand_as(each.low), std, each, uniform(each.low.shape, energy.W, rng))
-        pilot = follow(energy, base, betas, v, rng, within=each)
+        pilot = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, within=each)
         share = 0.5 * (pilot.log_weight.view(-1, PILOT_CHAINS).softmax(1) + 1 / PILOT_CHAINS)  # no chain counts alone
         p = energy.hidden_logits(pilot.v).sigmoid().view(*share.shape, -1)
         yield _along_paths(energy, rows, (share[..., None].to(p) * p).sum(1), n_steps, n_chains, rng)

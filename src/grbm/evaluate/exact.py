@@ -67,8 +67,7 @@ def log_prob(model: GRBM, v: Tensor) -> Tensor:
     """
     if model.censoring is not UNCENSORED:
         return log_prob_within(model, model.censoring.interval(v.to(model.mu)))  # limits are in its dtype
-    minus_free_energy: Tensor = -copy.deepcopy(model).double().free_energy(v.double())
-    return minus_free_energy - log_z(model)
+    return -copy.deepcopy(model).double().free_energy(v.double()) - log_z(model)
 
 
 @torch.no_grad()
@@ -103,15 +102,13 @@ def moments(model: GRBM) -> Moments:
     """Exact means of v, v², h and v hᵀ under the model, at unit contrast, by enumeration."""
     energy = _energy(model)
     normaliser = log_z(model) - 0.5 * float((2 * math.pi * energy.var).log().sum())
-    total: list[Tensor] | None = None
+    parts = []
     for h in _hidden_states(model.n_hidden, energy.W):
         weight = (_log_weights(energy, h) - normaliser).exp()[:, None]
         mean = energy.visible_mean(h)
-        part = [(weight * mean).sum(0), (weight * (mean.square() + energy.var)).sum(0), (weight * h).sum(0)]
-        part.append(mean.T @ (weight * h))
-        total = part if total is None else [a + b for a, b in zip(total, part, strict=True)]
-    assert total is not None
-    return Moments(*total)
+        second = weight * (mean.square() + energy.var)
+        parts.append(((weight * mean).sum(0), second.sum(0), (weight * h).sum(0), mean.T @ (weight * h)))
+    return Moments(*(sum(x[1:], x[0]) for x in zip(*parts, strict=True)))
 
 
 @torch.no_grad()

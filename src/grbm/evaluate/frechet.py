@@ -52,9 +52,8 @@ def frechet_estimate(real: FeatureStatistics, generated: Tensor, *, n_groups: in
     """
     group = torch.arange(len(generated)) % n_groups
     without = [frechet(real, FeatureStatistics.of(generated[group != k])) for k in range(n_groups)]
-    return Estimate(
-        frechet(real, FeatureStatistics.of(generated)), _jackknife(torch.tensor(without, dtype=torch.float64))
-    )
+    error = _jackknife(torch.tensor(without, dtype=torch.float64))
+    return Estimate(frechet(real, FeatureStatistics.of(generated)), error)
 
 
 def _jackknife(without: Tensor) -> float:
@@ -70,16 +69,15 @@ def kernel_distance(
     Its error is what other draws of as many generated images would vary by, by the same jackknife, of all of them; the
     deviation over subsets that is often printed is another number, and no standard error.
     """
-    a, b = real, generated
     rng = generator(seed, "kernel distance")
-    size = min(size, len(a), len(b))
+    size = min(size, len(real), len(generated))
     found = []
     for _ in range(n_subsets):
-        x, y = (z[torch.randperm(len(z), generator=rng)[:size]].double() for z in (a, b))
+        x, y = (z[torch.randperm(len(z), generator=rng)[:size]].double() for z in (real, generated))
         xx, yy, xy = ((p @ q.T / x.shape[1] + 1) ** 3 for p, q in ((x, x), (y, y), (x, y)))
         within = sum((k.sum() - k.trace()) / (size * (size - 1)) for k in (xx, yy))
         found.append(float(within - 2 * xy.mean()))
-    return Estimate(sum(found) / n_subsets, _kernel_error(a.double(), b.double()))
+    return Estimate(sum(found) / n_subsets, _kernel_error(real.double(), generated.double()))
 
 
 def _kernel_error(real: Tensor, generated: Tensor, n_groups: int = 10) -> float:
@@ -114,10 +112,7 @@ class Neighbours(NamedTuple):
 def neighbours(real: Tensor, generated: Tensor, k: int = 5) -> Neighbours:
     """Precision, recall, density and coverage with balls that reach to the k-th nearest neighbour.
 
-    Parameters
-    ----------
-    real, generated : Tensor
-        Features (n, d), equally many, since all four depend on their number; n > k.
+    ``real`` and ``generated`` are features (n, d), equally many, since all four depend on their number; n > k.
     """
     if len(real) != len(generated) or len(real) <= k:
         raise ValueError(f"Need equally many images, more than {k}, got {len(real)} and {len(generated)}.")
@@ -139,7 +134,5 @@ def neighbours(real: Tensor, generated: Tensor, k: int = 5) -> Neighbours:
 
 def _radius(x: Tensor, k: int) -> Tensor:
     """Distance of each row to its k-th nearest other row."""
-    parts = [
-        torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in torch.split(x, 1024)
-    ]  # the nearest is itself
-    return torch.cat(parts)
+    parts = torch.split(x, 1024)
+    return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in parts])  # the nearest is itself

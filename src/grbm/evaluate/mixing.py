@@ -87,10 +87,8 @@ class Mixing(NamedTuple):
                 text += f" Chains from data and from noise are {abs(gap):.3g} ± {error:.1g} nats of free energy apart."
             text += " Run longer, or use tempering (parallel-tempering, or trajectory-tempering)."
         elif self.problem == "few draws":
-            text = (
-                f"No sign of bad mixing, but the draws are worth only {self.least_ess:.0f} independent ones (R-hat at "
-            )
-            text += f"most {self.worst_rhat:.3f}); {LEAST_ESS:.0f} are wanted: more draws or chains."
+            text = f"No sign of bad mixing, but the draws are worth only {self.least_ess:.0f} independent ones (R-hat "
+            text += f"at most {self.worst_rhat:.3f}); {LEAST_ESS:.0f} are wanted: more draws or chains."
         else:
             text = f"Mixed: R-hat at most {self.worst_rhat:.3f}, and the draws are worth at least {self.least_ess:.0f} "
             text += f"independent ones; an independent sample takes about {self.steps_per_independent:.0f} steps."
@@ -177,31 +175,29 @@ def record(
         rows = torch.arange(n_from_data, device=data.device) * len(data) // n_from_data
         some = data[rows].to(energy.W)
         start[..., :n_from_data, :] = model.at_unit_contrast(some, rng) if isinstance(model, GRBM) else some
-    v, free_energies, accept_probs, swap_probs = [], [], [], []
+    v, free_energies, infos = [], [], []
     chains, step = sampler.start(energy, start, rng), sampler.bind(energy, every)
     for t in range(-burn_in, n_draws * every):
         chains, info = step(chains, t % every, rng)
         if t < 0:
             continue
-        if info.accept_prob is not None:
-            accept_probs.append(info.accept_prob)
-        if info.swap_prob is not None:
-            swap_probs.append(info.swap_prob)
+        infos.append(info)
         if (t + 1) % every == 0:
             v.append(chains.v)
             free_energies.append(energy.free_energy(chains.v))
 
-    def per_draw(x: list[Tensor]) -> Tensor | None:
-        """Steps (S · every, ..., C) averaged to draws, chains first."""
-        if len(x) < n_draws * every:
+    def per_draw(steps: tuple[Tensor | None, ...]) -> Tensor | None:
+        """Steps (S · every, ..., C) averaged to draws, chains first; None where there is nothing to average."""
+        found = [x for x in steps if x is not None]
+        if len(found) < len(steps):
             return None
-        steps = torch.stack(x).reshape(n_draws, every, *x[0].shape).mean(1)
-        return steps.movedim(-1, 0).cpu()
+        return torch.stack(found).reshape(n_draws, every, *found[0].shape).mean(1).movedim(-1, 0).cpu()
 
     recorded = torch.stack(v, 1).cpu(), torch.stack(free_energies, 1).cpu()
     if not recorded[0].isfinite().all():
         raise ValueError("They left the finite world; use a smaller step size, or adjust the sampler.")
-    return Trace(*recorded, per_draw(accept_probs), per_draw(swap_probs), every, n_from_data, sampler.exact)
+    accept_prob, swap_prob = map(per_draw, zip(*infos, strict=True))
+    return Trace(*recorded, accept_prob, swap_prob, every, n_from_data, sampler.exact)
 
 
 def to_inference_data(trace: Trace) -> Any:
@@ -213,16 +209,12 @@ def to_inference_data(trace: Trace) -> Any:
     about = {"inference_library": "grbm", "steps_per_draw": trace.every, "chains_from_data": trace.n_from_data}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of few draws, which the verdict tells
-        return _from_dict(trace, stats, about)
-
-
-def _from_dict(trace: Trace, stats: dict[str, Tensor | None], about: dict[str, Any]) -> Any:
-    return _arviz().from_dict(
-        posterior={"v": trace.v.numpy(), "free_energy": trace.free_energy.numpy()},
-        sample_stats={name: x.numpy() for name, x in stats.items() if x is not None},
-        dims={"v": ["visible"], "swap_rate": ["pair"]},
-        posterior_attrs=about,
-    )
+        return _arviz().from_dict(
+            posterior={"v": trace.v.numpy(), "free_energy": trace.free_energy.numpy()},
+            sample_stats={name: x.numpy() for name, x in stats.items() if x is not None},
+            dims={"v": ["visible"], "swap_rate": ["pair"]},
+            posterior_attrs=about,
+        )
 
 
 def diagnose(trace: Trace) -> Mixing:
@@ -241,9 +233,7 @@ def diagnose(trace: Trace) -> Mixing:
         ess_tail=torch.from_numpy(tail.v.values),
         rhat_free_energy=float(rhat.free_energy),
         ess_free_energy=float(bulk.free_energy),
-        autocorrelation=torch.from_numpy(
-            np.stack([_autocorrelation(x) for x in (trace.free_energy, trace.v[..., unit])])
-        ),
+        autocorrelation=torch.stack([_autocorrelation(x) for x in (trace.free_energy, trace.v[..., unit])]),
         slowest=unit,
         steps_per_independent=n_chains * n_draws * trace.every / least,
         accept_rate=None if trace.accept_prob is None else float(trace.accept_prob.mean()),
@@ -263,13 +253,13 @@ def _apart(trace: Trace) -> tuple[float, float] | None:
     return None if abs(gap) < 3 * error else (gap, error)
 
 
-def _autocorrelation(chains: Tensor) -> np.ndarray:
+def _autocorrelation(chains: Tensor) -> Tensor:
     """The autocorrelation of chains (C, S) about their common mean, at lags 0..S−1, averaged over chains; ρ(0) = 1."""
     n_draws = chains.shape[1]
     centred = (chains.double() - chains.double().mean()).numpy()
     spectrum = np.abs(np.fft.rfft(centred, 2 * n_draws)) ** 2
-    covariance: np.ndarray = np.fft.irfft(spectrum)[:, :n_draws].mean(0) / n_draws
-    return covariance / max(float(covariance[0]), 1e-300)
+    covariance = np.fft.irfft(spectrum)[:, :n_draws].mean(0) / n_draws
+    return torch.from_numpy(covariance / max(float(covariance[0]), 1e-300))
 
 
 def _arviz() -> Any:

@@ -1,6 +1,6 @@
 """Scores of a model of a known 2-D mixture: its density by quadrature, and its samples from noise."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,16 +10,14 @@ from grbm.evaluate.exact import Grid, quadrature
 from grbm.model import GRBM
 
 
-@dataclass(frozen=True)
-class DensityScore:
+class DensityScore(NamedTuple):
     """How well exp(−F)/Z fits, which no sample can tell."""
 
     kl: float  # KL(data || model), nats
     mode_mass: tuple[float, ...]  # probability that the model puts on each mode
 
 
-@dataclass(frozen=True)
-class SampleScore:
+class SampleScore(NamedTuple):
     """How many samples fall where they should."""
 
     within: float  # share within 3 standard deviations of a mode

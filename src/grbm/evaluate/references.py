@@ -61,8 +61,7 @@ class _Autoencoder(nn.Module):
         return mean, log_var
 
     def decode(self, z: Tensor) -> Tensor:
-        logits: Tensor = self.out(functional.relu(self.down(z)))
-        return logits
+        return self.out(functional.relu(self.down(z)))
 
 
 def autoencoder(images: Tensor, n: int, seed: int = 0, *, epochs: int = 20) -> Tensor:

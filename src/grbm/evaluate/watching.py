@@ -34,16 +34,9 @@ class Nats(NamedTuple):
 class Watch:
     """Looks at the average of the parameters (or themselves) with copies of learning's chains, which it leaves alone.
 
-    A look is a function of the state of training alone, so a resumed run sees what one never interrupted saw.
-
-    Parameters
-    ----------
-    sampler : GlobalMoves or ParallelTempering
-        What moves the chains, and where log Z is known.
-    rows : Tensor
-        (n, N) to score, in the model's units; rows that are not learned from make it a held-out likelihood.
-    seed : int
-        Of the chains.
+    A look is a function of the state of training alone, so a resumed run sees what one never interrupted saw. The
+    ``sampler``, `GlobalMoves` or `ParallelTempering`, moves the chains and says where log Z is known; ``rows`` (n, N)
+    are in the model's units, and where they are not learned from, the likelihood is a held-out one.
     """
 
     def __init__(self, sampler: Sampler, rows: Tensor, *, seed: int = 0) -> None:

@@ -1,7 +1,6 @@
 """From the moments at data and under the chains, of all processes, to the gradient that the optimizer follows."""
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,13 +21,12 @@ from grbm.samplers.moves import moves_of
 
 def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     """Add up what all processes found, in one exchange."""
-    N, M = data.sums.vh.shape[1:]
-    shapes: dict[str, tuple[int, ...]] = {"v": (N,), "v2": (N,), "h": (M,), "vh": (N, M)}
-    shapes |= {"data_v": (N,), "data_h": (M,), "chains_v2": (N,)}
-    if chains.accept_rate is not None:
-        shapes["accept_rate"] = tuple(chains.accept_rate.shape)
+    shapes: dict[str, tuple[int, ...]] = {name: x.shape[1:] for name, x in data.sums._asdict().items()}
+    shapes |= {"data_v": shapes["v"], "data_h": shapes["h"], "chains_v2": shapes["v"]}
+    rates = {} if chains.accept_rate is None else {"accept_rate": chains.accept_rate}
     if chains.swaps is not None:
-        shapes["n_accepted"] = tuple(chains.swaps.n_accepted.shape)
+        rates["n_accepted"] = chains.swaps.n_accepted
+    shapes |= {name: x.shape for name, x in rates.items()}
     buffer, sums = group.places(shapes, chains.v.device)
     if native_learning.serves(*data.sums, *chains.sums.sums):
         native_learning.pool(data, chains.sums, sums)
@@ -38,10 +36,8 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
             torch.sub(a * chains.sums.count, b, alpha=data.count, out=sums[name])
         for name, x in (("data_v", at_data.v), ("data_h", at_data.h), ("chains_v2", at_chains.v2)):
             sums[name].copy_(x)
-    if chains.accept_rate is not None:
-        sums["accept_rate"].copy_(chains.accept_rate)
-    if chains.swaps is not None:
-        sums["n_accepted"].copy_(chains.swaps.n_accepted)
+    for name, x in rates.items():
+        sums[name].copy_(x)
     group.exchange(buffer)
     size, like = group.world_size, chains.v
     n_data, n_chains = data.count * size, chains.sums.count * size
@@ -58,14 +54,6 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     )
 
 
-class BothPhases(NamedTuple):
-    """Both phases of an update, whose gradient is in the model."""
-
-    negative: Negative
-    pooled: Pooled
-    grad_norm: Tensor
-
-
 def phases_at_once(
     model: GRBM,
     energy: Energy,
@@ -76,10 +64,11 @@ def phases_at_once(
     group: ProcessGroup,
     *,
     centred: bool,
-) -> BothPhases | None:
+) -> tuple[Negative, Pooled, Tensor] | None:
     """Compute both phases and the gradient in one native call; return None if it cannot.
 
-    The numbers equal those of `positive`, ``objective.negative``, `pool` and `set_gradients`, bit for bit.
+    The negative phase, what is pooled and the norm of the gradient, which is in the model, equal those of `positive`,
+    ``objective.negative``, `pool` and `set_gradients`, bit for bit.
     """
     sampler = objective.sampler
     if not isinstance(objective, Contrastive) or type(objective).negative is not Contrastive.negative:
@@ -91,13 +80,11 @@ def phases_at_once(
         return None
     first = rng.draw
     rng.draw += 1  # that of the positive phase
-    start = objective.start(energy, v_data, persistent, rng)
-    moves = moves_of(sampler, energy, start.n_steps)
-    data, walk = Walk(v_data, 0, -1, objective.data_probabilities), Walk(*start[:3], objective.probabilities)
-    found = native_learning.learn(model, energy, moves, data, walk, rng, first, centred=centred)
+    data, walk = Walk(v_data, 0, -1, objective.data_probabilities), objective.start(energy, v_data, persistent, rng)
+    moves = moves_of(sampler, energy, walk.n_steps)
+    v, sums, pooled, grad_norm = native_learning.learn(model, energy, moves, data, walk, rng, first, centred=centred)
     group.heed_own()
-    negative = Negative(found.sums, found.v if start.keep else None, found.pooled.accept_rate, found.v)
-    return BothPhases(negative, found.pooled, found.grad_norm)
+    return Negative(sums, v if objective.persists else None, pooled.accept_rate, v), pooled, grad_norm
 
 
 def _has_own(model: GRBM) -> bool:

@@ -22,40 +22,21 @@ def looks(update: int, energy: Energy) -> bool:
 
 
 class Guard:
-    """A guard keeps what training falls back on.
-
-    Attributes
-    ----------
-    last_good : dict of str to Tensor, optional
-        The last parameters whose gradient was known to be sensible.
-    broken : Tensor, optional
-        On a GPU: whether some gradient since then was not, which stops learning until it is looked at.
-    """
+    """A guard keeps what training falls back on."""
 
     def __init__(self, last_good: dict[str, Tensor] | None = None) -> None:
-        self.last_good = last_good
-        self.broken: Tensor | None = None
+        self.last_good = last_good  # parameters, the last whose gradient was known to be sensible
+        self.broken: Tensor | None = None  # on a GPU: whether some gradient since was not, which stops learning
 
     def check(
         self, model: nn.Module, energy: Energy, sampler: Sampler, update: int, grad_norm: Tensor, chains_v2: Tensor
     ) -> None:
-        """Look at the gradient in ``model`` before it is followed.
+        """Look at the gradient in ``model`` before it is followed, of the norm ``grad_norm``.
 
-        Parameters
-        ----------
-        model, energy
-            The parameters with their gradients, and the energy under which the chains ran.
-        sampler
-            What ran them: a Langevin step may be too long for some unit.
-        update, grad_norm, chains_v2
-            Which update it is, the norm of the gradient, and the mean square of the chains by visible unit (N,).
-
-        Raises
-        ------
-        DivergenceError
-            After a gradient that is not sensible the parameters are back at the last good ones; a step that is too
-            long is found before it is made. On a GPU it comes within `LOOK_EVERY` updates, until which `withhold`
-            keeps such a gradient from being followed.
+        The ``sampler`` ran chains under ``energy``, with mean squares ``chains_v2`` by visible unit (N,). Raises
+        DivergenceError: after a gradient that is not sensible the parameters are back at the last good ones; a Langevin
+        step that is too long for some unit is found before it is made. On a GPU it comes within `LOOK_EVERY` updates,
+        until which `withhold` keeps such a gradient from being followed.
         """
         limit = EXPLODED * sum(p.numel() for p in model.parameters()) ** 0.5
         if is_deferred(energy.W):
@@ -81,8 +62,7 @@ class Guard:
         """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""
         if self.broken is not None and self.broken:
             since = max(0, update - 1) // LOOK_EVERY * LOOK_EVERY
-            remedies: tuple[Remedy, ...] = ("learning_rate", "min_var")
-            self._fall_back(model, Divergence("gradient", update, remedies, since=since))
+            self._fall_back(model, Divergence("gradient", update, ("learning_rate", "min_var"), since=since))
 
     def _fall_back(self, model: nn.Module, divergence: Divergence) -> None:
         if divergence.cause == "gradient":
@@ -97,9 +77,8 @@ def _overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | No
     if ratios is None or not float(ratios.max()) > 2:
         return None
     ratio, unit = ratios.max(0)
-    remedies: tuple[Remedy, ...] = ("per_unit", "step_size", "min_var")
-    var = float(energy.var[unit])
-    return Divergence("step size", update, remedies, int(unit), var, overshoot=float(ratio))
+    where = int(unit), float(energy.var[unit])
+    return Divergence("step size", update, ("per_unit", "step_size", "min_var"), *where, overshoot=float(ratio))
 
 
 def _explosion(update: int, energy: Energy, sampler: Sampler, chains_v2: Tensor, model: nn.Module) -> Divergence:

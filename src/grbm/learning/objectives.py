@@ -14,7 +14,7 @@ from torch import Tensor
 from grbm.core.randomness import Rng, local
 from grbm.model import Energy
 from grbm.samplers import Gibbs, Sampler, run_chains
-from grbm.samplers.chains import Swaps
+from grbm.samplers.chains import Swaps, Walk
 from grbm.samplers.engines import engine_for
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.sampling import noise
@@ -33,15 +33,6 @@ class Negative(NamedTuple):
     def moments(self) -> Moments:
         """The means over all states that count."""
         return self.sums.mean()
-
-
-class Start(NamedTuple):
-    """Start of the chains of a negative phase, and the number of states that count."""
-
-    v: Tensor  # ([R,] C, N)
-    n_steps: int
-    burn_in: int  # first steps that do not count
-    keep: bool = False  # the next update goes on from where they end
 
 
 class Objective(ABC):
@@ -83,8 +74,7 @@ class _Foreign(Objective):
         self.own, self.sampler, self.probabilities = own, own.sampler, own.probabilities
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
-        negative: Negative = self.own.negative(energy, v_data, persistent, rng)
-        return negative
+        return self.own.negative(energy, v_data, persistent, rng)
 
 
 def as_objective(objective: Any) -> Objective:
@@ -106,23 +96,34 @@ def positive(energy: Energy, v_data: Tensor, rng: Rng, *, probabilities: bool) -
 class Contrastive(Objective):
     """Base class of CD, PCD and modified CD, which differ in the start of their chains (`start`)."""
 
+    n_steps: int
     data_draws: bool
+    takes_annealed: ClassVar[bool] = False  # paths that start from their own noise
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "bind") or isinstance(self.sampler, type):
+            raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {self.sampler!r}.")
+        for name, number in (("n_steps", self.n_steps), ("n_chains", self.n_chains)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}.")
+        if self.sampler.anneals and not self.takes_annealed:
+            name = type(self).__name__
+            raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")
 
     @property
     def data_probabilities(self) -> bool:
         return self.probabilities and not self.data_draws
 
     @abstractmethod
-    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
-        """Start of the chains in an update on the batch ``v_data``."""
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Walk:
+        """The walk of the chains in an update on the batch ``v_data``: where it starts, and which states count."""
 
     def negative(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Negative:
         """The negative phase of an update on the batch ``v_data``, where ``persistent`` is what the last one kept."""
-        v, n_steps, burn_in, keep = self.start(energy, v_data, persistent, rng)
-        options: Any = {"burn_in": burn_in, "probabilities": self.probabilities}
-        walked = run_chains(energy, self.sampler, v, n_steps, rng, **options)
+        v, n_steps, burn_in, probabilities, _ = self.start(energy, v_data, persistent, rng)
+        walked = run_chains(energy, self.sampler, v, n_steps, rng, burn_in=burn_in, probabilities=probabilities)
         assert walked.sums is not None
-        kept = self.sampler.persistent(walked.chains) if keep else None
+        kept = self.sampler.persistent(walked.chains) if self.persists else None
         return Negative(walked.sums, kept, walked.accept_rate, walked.chains.v, walked.swaps)
 
 
@@ -135,7 +136,6 @@ class ModifiedCD(Contrastive):
 
     Parameters
     ----------
-    sampler : Sampler
     n_steps : int
         The paper's CD steps.
     burn_in : int
@@ -155,17 +155,19 @@ class ModifiedCD(Contrastive):
     probabilities: bool = False
     data_draws: bool = False
 
+    takes_annealed = True
+
     def __post_init__(self) -> None:
-        _check(self.sampler, self.n_steps, self.n_chains)
+        super().__post_init__()
         if not 0 <= self.burn_in < self.n_steps:
             raise ValueError(f"Need 0 <= burn_in < n_steps, got burn_in={self.burn_in} and n_steps={self.n_steps}.")
         if self.sampler.anneals and self.burn_in != self.n_steps - 1:
             raise ValueError("Only the last state of an annealed path is a draw from the model: burn_in = n_steps - 1.")
 
-    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Walk:
         """Chains start from noise at every update."""
         n_chains = local(self.n_chains, rng) if self.n_chains else len(v_data)
-        return Start(noise(self.sampler, energy, n_chains, rng), self.n_steps, self.burn_in)
+        return Walk(noise(self.sampler, energy, n_chains, rng), self.n_steps, self.burn_in, self.probabilities)
 
 
 @dataclass(frozen=True)
@@ -177,13 +179,9 @@ class CD(Contrastive):
     probabilities: bool = False
     data_draws: bool = False
 
-    def __post_init__(self) -> None:
-        _check(self.sampler, self.n_steps)
-        _refuse_annealing(self.sampler, "CD")
-
-    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Walk:
         """Chains start from the batch at every update, and their last state counts."""
-        return Start(v_data, self.n_steps, self.n_steps - 1)
+        return Walk(v_data, self.n_steps, self.n_steps - 1, self.probabilities)
 
 
 @dataclass(frozen=True)
@@ -207,12 +205,11 @@ class PCD(Contrastive):
     persists = True
 
     def __post_init__(self) -> None:
-        _check(self.sampler, self.n_steps, self.n_chains)
-        _refuse_annealing(self.sampler, "PCD")
+        super().__post_init__()
         if not 0 <= self.restart <= 1:
             raise ValueError(f"restart must be a probability, got {self.restart}.")
 
-    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Start:
+    def start(self, energy: Energy, v_data: Tensor, persistent: Tensor | None, rng: Rng) -> Walk:
         """Chains go on from where they were left, or start from noise where there are none yet."""
         v = persistent
         if v is None or self.restart > 0:
@@ -220,22 +217,17 @@ class PCD(Contrastive):
             fresh_v = noise(self.sampler, energy, n_chains, rng)
             fresh = engine_for(energy.W, rng).draw("uniform", (n_chains, 1), energy.W, rng) < self.restart
             v = fresh_v if v is None else torch.where(fresh, fresh_v[: len(v)], v)  # replicas may have been added since
-        return Start(v, self.n_steps, 0, keep=True)
+        return Walk(v, self.n_steps, 0, self.probabilities)
 
 
 class Adaptation:
     """Adapted sampler of an objective, updated by `Sampler.adapted` after each update.
 
     An objective of one's own that is no dataclass with a field ``sampler`` keeps its sampler as it is.
-
-    Attributes
-    ----------
-    state_dict : dict of str to Tensor
-        What the sampler has adapted, such as a ladder: what a checkpoint keeps.
     """
 
     def __init__(self, state_dict: dict[str, Tensor] | None = None) -> None:
-        self.state_dict = state_dict or {}
+        self.state_dict = state_dict or {}  # what it has adapted, such as a ladder: what a checkpoint keeps
         self._made: tuple[Sampler, Sampler] | None = None  # from which sampler which, since making is slow
 
     def applied(self, objective: Objective) -> Objective:
@@ -257,16 +249,3 @@ class Adaptation:
         self._made = objective.sampler, adapted
         if adapted is not present:
             self.state_dict = adapted.state_dict()
-
-
-def _check(sampler: Sampler, n_steps: int, n_chains: int | None = None) -> None:
-    if not hasattr(sampler, "bind") or isinstance(sampler, type):
-        raise TypeError(f"sampler must be an object such as grbm.Gibbs(), got {sampler!r}.")
-    for name, number in (("n_steps", n_steps), ("n_chains", n_chains)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}.")
-
-
-def _refuse_annealing(sampler: Sampler, name: str) -> None:
-    if sampler.anneals:
-        raise ValueError(f"{name} cannot use an annealed path, which starts from its own noise; ModifiedCD can.")

@@ -22,7 +22,6 @@ from grbm.model.reference import Reference
 from grbm.samplers import Sampler, run_chains
 from grbm.samplers.engines import native_averages
 from grbm.samplers.moments import Moments
-from grbm.samplers.path import in_double
 
 STEPS = 25  # of a round
 DRAWS = 2048  # of the reference, and at least as many of the model
@@ -89,7 +88,7 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
         walked = run_chains(energy, sampler, chains, 1, rng)
         chains, rate = sampler.persistent(walked.chains), walked.accept_rate
         states += [walked.chains.v] if k >= BURN_IN else []
-    exactly, of_model = in_double(energy), torch.cat(states).double()
+    exactly, of_model = energy.to(torch.float64), torch.cat(states).double()
     q = sampler.bridge()
     if not isinstance(q, Reference):
         return Drawn(Draws(of_model, -exactly.free_energy(of_model)), chains, states[-1], rate)
@@ -145,28 +144,17 @@ def direction(gradient: Tensor, curvature: Curvature) -> Tensor:
     return uphill
 
 
-class Climbed(NamedTuple):
-    """A round of steps."""
-
-    curvature: Curvature  # empty where no step could be made
-    began: float  # the log-likelihood where it began, in nats per row
-    height: Height  # where it ended
-
-
 @torch.no_grad()
-def climb(model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_var: float) -> Climbed:
+def climb(
+    model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_var: float
+) -> tuple[Curvature, float, Height]:
     """Make a round of steps in place, each the longest of 1, ½, ¼, ... that climbs (Armijo) and keeps enough draws.
 
-    Parameters
-    ----------
-    model : GRBM
-        The machine; its variances stay at ``min_var`` or above.
-    rows, draws
-        What the log-likelihood is of, and what log Z comes from; rows (n, N).
-    curvature : Curvature
-        From earlier rounds: other draws, but nearly the same curvature.
+    What is climbed is the log-likelihood of ``rows`` (n, N), with log Z from ``draws``; variances stay at ``min_var``
+    or above. The ``curvature`` is of earlier rounds, of other draws, but nearly the same. Returns it with these steps,
+    empty where none could be made, the log-likelihood where they began, in nats per row, and where they ended.
     """
-    start, rows = natural.vector(in_double(model.freeze())), rows.double()
+    start, rows = natural.vector(model.freeze().to(torch.float64)), rows.double()
     high = torch.full_like(start, torch.inf)
     high[-model.n_visible :] = -math.log(min_var)
     here = torch.minimum(start, high)
@@ -199,4 +187,4 @@ def climb(model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_
         end = machine(here)
         for parameter, value in zip(model.parameters(), (end.W, end.b, end.mu, end.var.log()), strict=True):
             parameter.copy_(value)
-    return Climbed(curvature if n_made else Curvature.empty(here), began, now)
+    return curvature if n_made else Curvature.empty(here), began, now

@@ -16,7 +16,7 @@ from grbm.core.options import FitOptions, Precision
 from grbm.core.randomness import Blocks, Rng, generator, seed_of
 from grbm.core.rows import Rows, rows_of
 from grbm.core.schedules import cosine
-from grbm.learning.descent import BothPhases, clip_factor, descend, phases_at_once, pool, set_gradients, shorten
+from grbm.learning.descent import clip_factor, descend, phases_at_once, pool, set_gradients, shorten
 from grbm.learning.guard import Guard, looks
 from grbm.learning.objectives import Adaptation, Negative, Objective, as_objective, positive
 from grbm.learning.quasi_newton import LEAST, ROWS, Curvature, Drawn, Draws, climb, draw, height
@@ -27,7 +27,6 @@ from grbm.samplers import run_chains
 from grbm.samplers.conditional import Conditional
 from grbm.samplers.engines import native_learning
 from grbm.samplers.moments import MomentSum
-from grbm.samplers.path import in_double
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
 FELL = 1.0  # nats a row, beyond which a round has led down
@@ -64,27 +63,6 @@ class StepMetrics(NamedTuple):
     negative: Negative  # of this process's chains
 
 
-def phases(
-    model: GRBM,
-    energy: Energy,
-    objective: Objective,
-    v_data: Tensor,
-    persistent: Tensor | None,
-    rng: Blocks,
-    group: ProcessGroup,
-    *,
-    centred: bool,
-) -> BothPhases:
-    """Both phases of an update on the batch ``v_data`` and, in the model, the gradient that they give."""
-    found = phases_at_once(model, energy, objective, v_data, persistent, rng, group, centred=centred)
-    if found is not None:
-        return found
-    data = positive(energy, v_data, rng, probabilities=objective.data_probabilities)  # ⟨−∂E/∂θ⟩ at the data,
-    chains = objective.negative(energy, v_data, persistent, rng)  # and under the chains
-    pooled = pool(data, chains, group)
-    return BothPhases(chains, pooled, set_gradients(model, energy, pooled, centred=centred))  # Eqs. 14-17, 33-36
-
-
 @torch.no_grad()
 def train_step(
     state: TrainState,
@@ -107,9 +85,14 @@ def train_step(
     rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
     v_data = latent_rows(model, energy, model.at_unit_contrast(v_data, rng), options, rng)
-    chains, pooled, grad_norm = phases(
-        model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred
-    )
+    found = phases_at_once(model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred)
+    if found is None:
+        data = positive(energy, v_data, rng, probabilities=adapted.data_probabilities)  # ⟨−∂E/∂θ⟩ at the data,
+        chains = adapted.negative(energy, v_data, state.persistent, rng)  # and under the chains
+        pooled = pool(data, chains, group)
+        grad_norm = set_gradients(model, energy, pooled, centred=options.centred)  # Eqs. 14-17, 33-36
+    else:
+        chains, pooled, grad_norm = found
     state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
     factor = clip_factor(model, grad_norm, options.clip_norm)
     if options.spectral_norm is not None:
@@ -180,14 +163,14 @@ def train_round(
     following = Blocks(seed_of(state.seed, "round", state.update), 1, device=device)
     state.drawn = draw(model.freeze(), sampler, group.all_gather(state.persistent), following)
     fresh = rows.double(), state.drawn.draws
-    now, there = height(in_double(model.freeze()), *fresh).value, height(in_double(energy), *fresh)
+    now, there = height(model.freeze().to(torch.float64), *fresh).value, height(energy.to(torch.float64), *fresh)
     had = there.value if there.share >= LEAST else began  # by the same draws, where they tell
     if not math.isfinite(now) or (drawn.is_absolute and now < had - FELL):
         for machine, was in zip(machines, began_with, strict=True):
             machine.load_state_dict(was)
         state.curvature, state.drawn = curvature, None
     data_h = energy.hidden_logits(rows).sigmoid()
-    sums = MomentSum(energy)
+    sums = MomentSum.empty(energy)
     sums.add(drawn.last, energy.hidden_logits(drawn.last).sigmoid())
     negative = Negative(sums, state.persistent, drawn.accept_rate, drawn.last[own])
     return StepMetrics(reached.gradient.norm(), data_h.mean(0), drawn.accept_rate, None, negative)
@@ -203,7 +186,7 @@ def follow(average: GRBM, model: GRBM, began: float, rows: Tensor, draws: Draws)
     followed = copy.deepcopy(average)
     for moved, parameter in zip(followed.parameters(), model.parameters(), strict=True):
         moved.lerp_(parameter, FRESH)
-    reached = height(in_double(followed.freeze()), rows.double(), draws)
+    reached = height(followed.freeze().to(torch.float64), rows.double(), draws)
     is_good = reached.share >= LEAST and reached.value >= began
     average.load_state_dict((followed if is_good else model).state_dict())
 
@@ -280,20 +263,16 @@ def fit(
         raise ValueError("data holds no rows.")
     batch_size = min(options.batch_size, len(data))
     n_blocks = options.n_blocks(batch_size, objective.n_chains)
-    if (
-        options.keep_last
-        and len(data) % batch_size
-        and options.n_blocks(len(data) % batch_size, objective.n_chains) % group.world_size
-    ):
-        raise ValueError(f"{group.world_size} processes cannot share the last batch, of {len(data) % batch_size} rows.")
+    left = len(data) % batch_size if options.keep_last else 0
+    if left and options.n_blocks(left, objective.n_chains) % group.world_size:
+        raise ValueError(f"{group.world_size} processes cannot share the last batch, of {left} rows.")
     if n_blocks % group.world_size:
         raise ValueError(
             f"{group.world_size} processes cannot share {n_blocks} blocks evenly, the most that divide "
             f"{options.blocks}, the {batch_size} rows of a batch and the chains."
         )
-    return Fitting(
-        _fit(state, data, objective, options, batch_size, precision, group), state.update < options.n_updates
-    )
+    updates = _fit(state, data, objective, options, batch_size, precision, group)
+    return Fitting(updates, has_work=state.update < options.n_updates)
 
 
 class Fitting(Iterator[StepMetrics]):

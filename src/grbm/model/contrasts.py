@@ -263,16 +263,11 @@ def _share(squares: Tensor, N: int, log_weights: Tensor, log_scales: Tensor) -> 
     return (log_weights - N * log_scales - 0.5 * squares[:, None] * (-2 * log_scales).exp()).softmax(1)
 
 
-def _weighed(share: Tensor) -> Tensor:
-    """Log-weights by the shares (n, K): (K,)."""
-    return share.mean(0).clamp_min(RAREST).log().log_softmax(0)
-
-
 def _scaled(share: Tensor, squares: Tensor, N: int, log_scales: Tensor) -> tuple[Tensor, Tensor]:
     """The step of maximisation: log-weights and log-scales (K,)."""
-    total = share.sum(0)
+    total, log_weights = share.sum(0), share.mean(0).clamp_min(RAREST).log().log_softmax(0)
     found = (share * squares[:, None]).sum(0) / (N * total.clamp_min(1e-9))
-    return _weighed(share), torch.where(total > 1, 0.5 * found.clamp_min(1e-6).log(), log_scales)
+    return log_weights, torch.where(total > 1, 0.5 * found.clamp_min(1e-6).log(), log_scales)
 
 
 def ask_for_contrasts(rows: Tensor, free_energy: FreeEnergy) -> bool:

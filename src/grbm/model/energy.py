@@ -111,8 +111,8 @@ class Energy(Sized):
             self._at[precision] = Energy(self.W, self.b, self.mu, self.var, precision)
         return self._at[precision]
 
-    def to(self, like: Tensor) -> "Energy":
-        """This energy on the device of ``like``, in its dtype."""
+    def to(self, like: Tensor | torch.dtype) -> "Energy":
+        """This energy on the device of ``like``, in its dtype; or in the dtype ``like``."""
         return Energy(self.W.to(like), self.b.to(like), self.mu.to(like), self.var.to(like), self.precision)
 
     def hidden_logits(self, v: Tensor) -> Tensor:

@@ -217,15 +217,12 @@ class GRBM(Sized, nn.Module):
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
         """E(v, h) (Eq. 1) of v (..., N) and h (..., M), per sample: (...). Differentiable."""
-        self._check(v, self.n_visible, "visible")
-        self._check(h, self.n_hidden, "hidden")
-        energy = self._live()
+        energy = self._live(v, h)
         return self.contrasts.free_energy(v, lambda u: energy.energy(u, h))
 
     def free_energy(self, v: Tensor) -> Tensor:
         """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5), per sample: (..., N) -> (...). Differentiable."""
-        self._check(v, self.n_visible, "visible")
-        return self.contrasts.free_energy(v, self._live().free_energy)
+        return self.contrasts.free_energy(v, self._live(v).free_energy)
 
     def log_prob(self, v: Tensor, log_z: float) -> Tensor:
         """log p(v) = −F(v) − log Z in nats, per sample: (..., N) -> (...). Differentiable but for ``log_z``.
@@ -237,20 +234,17 @@ class GRBM(Sized, nn.Module):
 
     def hidden_logits(self, v: Tensor) -> Tensor:
         """Log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M). Differentiable."""
-        self._check(v, self.n_visible, "visible")
-        energy = self._live()
+        energy = self._live(v)
         return self.contrasts.log_odds(v, energy.free_energy, energy.hidden_logits)
 
     def visible_mean(self, h: Tensor) -> Tensor:
         """Mean of p(v | h) (Eq. 3): (..., M) -> (..., N). Differentiable."""
-        self._check(h, self.n_hidden, "hidden")
-        mean, contrasts = self._live().visible_mean(h), self.contrasts
+        mean, contrasts = self._live(h=h).visible_mean(h), self.contrasts
         return contrasts.seen(mean, (contrasts.log_weights + contrasts.log_scales).exp().sum())
 
     def reconstruction(self, v: Tensor) -> Tensor:
         """The mean of v given p(h | v), at v's own contrast: (..., N) -> (..., N). Differentiable."""
-        self._check(v, self.n_visible, "visible")
-        energy, contrasts = self._live(), self.contrasts
+        energy, contrasts = self._live(v), self.contrasts
         return contrasts.mean(
             v,
             energy.free_energy,
@@ -259,23 +253,19 @@ class GRBM(Sized, nn.Module):
 
     def energy_grad(self, v: Tensor, h: Tensor) -> Tensor:
         """∂E/∂v at fixed h: (..., N)."""
-        self._check(v, self.n_visible, "visible")
-        self._check(h, self.n_hidden, "hidden")
-        energy, contrasts = self._live(), self.contrasts
+        energy, contrasts = self._live(v, h), self.contrasts
         return contrasts.mean(
             v, lambda u: energy.energy(u, h), lambda u, s: energy.energy_grad(u, h) / contrasts.stretch(s)
         )
 
     def free_energy_grad(self, v: Tensor) -> Tensor:
         """∂F/∂v (Eq. 21): (..., N)."""
-        self._check(v, self.n_visible, "visible")
-        energy, contrasts = self._live(), self.contrasts
+        energy, contrasts = self._live(v), self.contrasts
         return contrasts.mean(v, energy.free_energy, lambda u, s: energy.free_energy_grad(u) / contrasts.stretch(s))
 
     def forward(self, v: Tensor) -> Tensor:
         """Hidden probabilities p(h = 1 | v): the binary code's mean, (..., N) -> (..., M)."""
-        self._check(v, self.n_visible, "visible")
-        energy = self._live()
+        energy = self._live(v)
         return self.contrasts.mean(v, energy.free_energy, lambda u, s: energy.hidden_logits(u).sigmoid())
 
     def contrast(self, v: Tensor) -> Tensor:
@@ -283,8 +273,7 @@ class GRBM(Sized, nn.Module):
 
         Differentiable. Of a machine of one contrast it is 1.
         """
-        self._check(v, self.n_visible, "visible")
-        return self.contrasts.log_joint(v, self._live().free_energy).softmax(-1)
+        return self.contrasts.log_joint(v, self._live(v).free_energy).softmax(-1)
 
     @torch.no_grad()
     def at_unit_contrast(self, v: Tensor, rng: Rng) -> Tensor:
@@ -297,10 +286,9 @@ class GRBM(Sized, nn.Module):
         """States (..., C, N) of chains as draws of the model: at contrasts of their own, and within the limits."""
         return self.censoring.recorded(self.contrasts.applied(v, rng))
 
-    def _live(self) -> Energy:
+    def _live(self, v: Tensor | None = None, h: Tensor | None = None) -> Energy:
+        """The energy with its gradients, for units v (..., N) and h (..., M); raises ValueError for other sizes."""
+        for x, size, which in ((v, self.n_visible, "visible"), (h, self.n_hidden, "hidden")):
+            if x is not None and x.shape[-1:] != (size,):
+                raise ValueError(f"The last axis must hold the {size} {which} units, got shape {tuple(x.shape)}.")
         return Energy(self.W, self.b, self.mu, self.var)
-
-    @staticmethod
-    def _check(x: Tensor, size: int, which: str) -> None:
-        if x.shape[-1:] != (size,):
-            raise ValueError(f"The last axis must hold the {size} {which} units, got shape {tuple(x.shape)}.")

@@ -74,10 +74,13 @@ def _ways(data: Tensor) -> Tensor | None:
 @torch.no_grad()
 def gaussian_(model: GRBM, mean: Tensor, var: Tensor) -> GRBM:
     """One Gaussian with independent units: W = 0, so that no hidden unit is at work."""
-    model.W.zero_()
-    model.b.zero_()
-    model.mu.copy_(mean)
-    model.log_var.copy_(var.log())
+    return _set(model, torch.zeros_like(model.W), torch.zeros_like(model.b), mean, var.log())
+
+
+def _set(model: GRBM, W: Tensor, b: Tensor, mu: Tensor, log_var: Tensor) -> GRBM:
+    """The ``model`` with these parameters."""
+    for name, x in {"W": W, "b": b, "mu": mu, "log_var": log_var}.items():
+        model.get_parameter(name).copy_(x)
     return model
 
 
@@ -98,11 +101,8 @@ def anchored_(
     direction = direction if ways is None else ways.cpu() @ direction
     W = (length * direction / direction.norm(dim=0)).to(model.W)
     anchors = data[torch.randint(len(data), (model.n_hidden,), generator=rng)].to(model.W)
-    model.W.copy_(W)
-    model.b.copy_(-(W * anchors.T).sum(0) / var)
-    model.mu.copy_(data.to(model.W).mean(0) - 0.5 * W.sum(1))
-    model.log_var.fill_(math.log(var))
-    return model
+    mu, log_var = data.to(model.W).mean(0) - 0.5 * W.sum(1), torch.full_like(model.log_var, math.log(var))
+    return _set(model, W, -(W * anchors.T).sum(0) / var, mu, log_var)
 
 
 @torch.no_grad()
@@ -122,8 +122,4 @@ def sparse_(model: GRBM, data: Tensor, *, share: float = 0.01, seed: int = 0) ->
     std = torch.maximum(var, 0.01 * var.mean()).sqrt()
     W = limit * (2 * uniform - 1)
     ratio = 0.5 * (((mean[:, None] + W).square() - mean.square()[:, None]) / std.square()[:, None]).sum(0)
-    model.W.copy_(W)
-    model.b.copy_(math.log(share) - ratio)
-    model.mu.copy_(mean)
-    model.log_var.copy_(2 * std.log())
-    return model
+    return _set(model, W, math.log(share) - ratio, mean, 2 * std.log())

@@ -1,14 +1,8 @@
 """Markov chains on (v, h): Gibbs, Langevin, Gibbs-Langevin, the exact partial moves, tempering and annealing."""
 
 from grbm.samplers.annealing import Annealed as Annealed
-from grbm.samplers.chains import (
-    Chains as Chains,
-    Sampler as Sampler,
-    Step as Step,
-    StepInfo as StepInfo,
-    Walk as Walk,
-    walk as walk,
-)
+from grbm.samplers.chains import Chains as Chains, Sampler as Sampler, Step as Step, StepInfo as StepInfo
+from grbm.samplers.chains import Walk as Walk, walk as walk
 from grbm.samplers.gibbs import Gibbs as Gibbs
 from grbm.samplers.gibbs_langevin import GibbsLangevin as GibbsLangevin
 from grbm.samplers.global_moves import GlobalMoves as GlobalMoves

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grbm.core.randomness import Blocks, Rng, uniform
 from grbm.model import Base, Energy, base_for
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, start_chains
+from grbm.samplers.chains import Chains, Composed, Sampler, Step, StepInfo, start_chains
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.sampling import run_chains
 
@@ -22,7 +22,7 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Annealed(Sampler):
+class Annealed(Composed):
     """Chains start at the base and follow β_t = (t/T)^power up to the model over the T steps of the walk.
 
     Before each move the weight of a chain grows by F_{β_t}(v) − F_{β_{t+1}}(v) (annealed importance sampling, Neal
@@ -49,19 +49,11 @@ class Annealed(Sampler):
     resample_below: float = 0.5
 
     anneals = True
+    exact = False  # its chains are right in the limit of many chains or steps
 
     def __post_init__(self) -> None:
         if not self.power > 0:
             raise ValueError(f"power must be above 0, got {self.power}.")
-
-    @property
-    def exact(self) -> bool:
-        """Never: its chains are right in the limit of many chains or steps."""
-        return False
-
-    @property
-    def conditions(self) -> bool:
-        return self.sampler.conditions
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         return base_for(self.base, energy).sample((n_chains,), rng)
@@ -79,10 +71,8 @@ class Annealed(Sampler):
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
             before, after = (energy.temper(betas[k].to(energy.W), base) for k in (t, t + 1))
-            weights: Weights = chains.state
-            v = chains.v
-            log_weight = weights.log_weight + (before.free_energy(v) - after.free_energy(v)).double()
-            log_z = weights.log_z
+            v, (log_weight, log_z) = chains.v, chains.state
+            log_weight = log_weight + (before.free_energy(v) - after.free_energy(v)).double()
             log_mean, ess = importance(log_weight)
             if t == n_steps - 1 or ess < self.resample_below * len(v):
                 log_z = log_z + log_mean

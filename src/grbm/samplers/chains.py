@@ -89,10 +89,9 @@ class Sampler(Protocol):
     """A Markov transition. `bind` does the work that all steps of a walk share and returns the step function.
 
     A new sampler derives from this class and gives ``bind``, and ``exact``: does it leave the model's distribution
-    unchanged? One that is nothing
-    but moves of v given h is a `grbm.samplers.moves.MoveSampler`, which every engine runs. All other members have
-    defaults; one of several replicas gives `persistent` too. A sampler is immutable: `adapted` and its like return
-    another.
+    unchanged? One that is nothing but moves of v given h is a `grbm.samplers.moves.MoveSampler`, which every engine
+    runs. All other members have defaults; one of several replicas gives `persistent` too. A sampler is immutable:
+    `adapted` and its like return another.
     """
 
     anneals: ClassVar[bool] = False  # must start from its own noise, and only its last state is a draw from the model
@@ -107,7 +106,6 @@ class Sampler(Protocol):
     @abstractmethod
     def exact(self) -> bool:
         """Whether a step leaves the model's distribution unchanged."""
-        ...
 
     @abstractmethod
     def bind(self, energy: Energy, n_steps: int) -> Step:
@@ -116,7 +114,6 @@ class Sampler(Protocol):
         What it leaves in ``chains.state`` is its own: a sampler that lets several others step in turn hands each
         ``chains._replace(state=None)``, or the state that this one left.
         """
-        ...
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """Where chains start from noise: v ~ N(0, I), (n_chains, N).
@@ -177,6 +174,21 @@ class Sampler(Protocol):
         return self
 
 
+class Composed(Sampler):
+    """A sampler whose chains another one moves, ``sampler``: it leaves unchanged, and is given, what that one is."""
+
+    sampler: Sampler
+
+    @property
+    def exact(self) -> bool:
+        """Whether the sampler that moves the chains is."""
+        return self.sampler.exact
+
+    @property
+    def conditions(self) -> bool:
+        return self.sampler.conditions
+
+
 def walk(
     energy: Energy, sampler: Sampler, chains: Chains, n_steps: int, rng: Rng
 ) -> Iterator[tuple[int, Chains, StepInfo]]:
@@ -190,7 +202,7 @@ def walk(
 def gather(energy: Energy, step: Step, chains: Chains, walk: Walk, rng: Rng) -> Walked:
     """Take the steps of ``walk`` one by one from ``chains``, and gather what it asks for: the definition of a walk."""
     burn_in = walk.burn_in
-    sums = None if burn_in is None else MomentSum(energy, n_blocks(rng))
+    sums = None if burn_in is None else MomentSum.empty(energy, n_blocks(rng))
     total: Tensor | None = None  # of the acceptance probability, by chain
     rates, n_accepted = [], []  # of each step
     for t in range(-1, walk.n_steps):

@@ -43,18 +43,7 @@ class Boltzmann(NamedTuple):
         """
         # On where the log-odds exceed the logit of a uniform number.
         bar = uniform(h.shape, h, rng).logit() / beta - self.c - 0.5 * self.J.diagonal()
-        found = engine_for(h, rng).sweep(self.J, bar, h)
-        return self.definition(bar, h) if found is None else found
-
-    def definition(self, bar: Tensor, h: Tensor) -> Tensor:
-        """The sweep in plain PyTorch, for every device and dtype; a unit is a row, so that its chains lie together."""
-        h, bar = h.T.contiguous(), bar.T.contiguous()
-        field, alone = self.J @ h, self.J.diagonal()[:, None] * h
-        for j in range(len(h)):
-            new = (field[j] - alone[j] > bar[j]).to(h.dtype)
-            field.addr_(self.J[j], new - h[j])
-            h[j] = new
-        return h.T.contiguous()
+        return engine_for(h, rng).sweep(self.J, bar, h)
 
 
 class Populations(NamedTuple):

@@ -143,7 +143,6 @@ def impute(
 
     Parameters
     ----------
-    model : GRBM
     observed : Tensor or array
         y (n, N) in the model's units; NaN where nothing was measured.
     noise_var : Tensor, array or float
@@ -155,7 +154,6 @@ def impute(
     n_replicas, base : int, Base
         More than 1 replica temper the chains, from ``base`` (by default N(0, I)), so that they go from one way to fill
         the gaps to another. By default 4 for up to 20 visible units, else 1: in more dimensions so few hardly swap.
-    seed : int
 
     Returns
     -------

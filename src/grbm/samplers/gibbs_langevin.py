@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from grbm.model import Energy
-from grbm.samplers.langevin import LangevinOptions, scheduled
+from grbm.samplers.langevin import LangevinOptions
 from grbm.samplers.moves import Moves, MoveSampler
 
 
@@ -29,26 +29,13 @@ class GibbsLangevin(LangevinOptions, MoveSampler):
             raise ValueError(f"n_inner must be at least 1, got {self.n_inner}.")
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        moves = k_step_moves(energy.var, scheduled(energy.var, self, self.n_inner), self.temperature, self.adjust_from)
-        return moves._replace(temperature=self.target_temperature, joint=self.joint)
+        moves = k_step_moves(energy.var, self.step_sizes(energy.var, self.n_inner), self.temperature)
+        return moves._replace(adjust_from=self.adjust_from, temperature=self.target_temperature, joint=self.joint)
 
 
-def k_step_moves(var: Tensor, step_sizes: Tensor, temperature: float = 1.0, adjust_from: int | None = None) -> Moves:
-    """K Langevin steps on E(·, h), collapsed (Eq. 11).
+def k_step_moves(var: Tensor, step_sizes: Tensor, temperature: float = 1.0) -> Moves:
+    """K Langevin steps on E(·, h), collapsed (Eq. 11), of step sizes α_k (K, ..., N or 1) for σ² (..., N).
 
-    Parameters
-    ----------
-    var : Tensor
-        σ² (..., N).
-    step_sizes : Tensor
-        α_k (K, ..., N or 1), broadcast against ``var``.
-    temperature : float
-        T of v' = v − (α/T) ∂E + sqrt(2α) ξ; the published program has T = batch size.
-    adjust_from : int, optional
-        As in `Moves`.
-
-    Notes
-    -----
     One step is v − m ← (1 − α_k/(Tσ²)) (v − m) + sqrt(2α_k) ξ, so shrink is the product of the factors β_0, the
     noise variance is Σ 2α_k β_k² with β_k the later ones', and the paper's a = Σ β_k α_k/σ² telescopes to 1 − β_0.
     In float64, because σ² falls to 1e-5.
@@ -58,13 +45,4 @@ def k_step_moves(var: Tensor, step_sizes: Tensor, temperature: float = 1.0, adju
     from_here = factor.flip(0).cumprod(0).flip(0)  # products of this step's factor and all later ones
     later = torch.cat([from_here[1:], torch.ones_like(from_here[:1])])
     noise_var = (2 * alpha * later.square()).sum(0, keepdim=True)
-    return Moves(from_here[:1].to(var), noise_var.sqrt().to(var), False, adjust_from, temperature)
-
-
-def k_step_loop(
-    v: Tensor, mean: Tensor, var: Tensor, step_sizes: Tensor, noise: Tensor, temperature: float = 1.0
-) -> Tensor:
-    """The same K Langevin steps one by one (Alg. 2, lines 4-6), with ``noise`` (K, C, N): for tests and teaching."""
-    for alpha, xi in zip(step_sizes.to(v), noise, strict=True):
-        v = v - alpha * (v - mean) / (temperature * var) + (2 * alpha).sqrt() * xi
-    return v
+    return Moves(from_here[:1].to(var), noise_var.sqrt().to(var))

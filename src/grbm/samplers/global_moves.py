@@ -7,7 +7,7 @@ from torch import Tensor
 from grbm.core.randomness import Rng
 from grbm.model import Energy
 from grbm.model.reference import Reference
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo, Walk, start_chains
+from grbm.samplers.chains import Chains, Composed, Step, StepInfo, Walk, start_chains
 from grbm.samplers.collapsed import Boltzmann, annealed, visible_draw
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
@@ -16,7 +16,7 @@ from grbm.samplers.updates import accept, hidden_update
 
 
 @dataclass(frozen=True)
-class GlobalMoves(Sampler):
+class GlobalMoves(Composed):
     """A step: a sweep over hidden units, ``n_moves`` local moves, a proposal v' ~ q, h' ~ p(h | v') (Tierney 1994).
 
     The sweep has v integrated out (`grbm.samplers.collapsed`). A draw of the `Reference` q is accepted with log A =
@@ -40,11 +40,6 @@ class GlobalMoves(Sampler):
     def __post_init__(self) -> None:
         if self.n_moves < 1:
             raise ValueError(f"n_moves must be at least 1, got {self.n_moves}.")
-
-    @property
-    def exact(self) -> bool:
-        """Whether the local moves are."""
-        return self.sampler.exact
 
     def noise(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """Draws from the reference, (n_chains, N)."""

@@ -10,12 +10,6 @@ from grbm.model import Energy
 from grbm.samplers.moves import Moves, MoveSampler
 
 
-def first_step_size(var: Tensor, step_size: float, per_unit: bool) -> Tensor:
-    """α at the start of the schedule: α₀ mean(σ²) (..., 1), as in the paper, or α₀ σ_i² (..., N). float64."""
-    var = var.double()
-    return step_size * (var if per_unit else var.mean(-1, keepdim=True))
-
-
 @dataclass(frozen=True)
 class LangevinOptions:
     """What the two Langevin samplers have in common.
@@ -62,9 +56,19 @@ class LangevinOptions:
         """Of what adjusted chains leave unchanged."""
         return self.temperature if self.accept_temperature is None else self.accept_temperature
 
+    def step_sizes(self, var: Tensor, n: int) -> Tensor:
+        """α_k for k = 0..n−1 by the cosine (Eq. 22), (n, ..., N or 1), float64."""
+        first = self._first_step_size(var)
+        return cosine_steps(n, first.device).view(-1, *[1] * first.ndim) * first
+
+    def _first_step_size(self, var: Tensor) -> Tensor:
+        """α_0, as the paper has it (..., 1), or per unit (..., N); float64."""
+        var = var.double()
+        return self.step_size * (var if self.per_unit else var.mean(-1, keepdim=True))
+
     def overshoot(self, energy: Energy) -> Tensor:
         """α₀-step over Tσ_i² per unit (N,): above 2 the proposal moves v away from the mean, and v diverges."""
-        return (first_step_size(energy.var, self.step_size, self.per_unit) / (self.temperature * energy.var)).squeeze()
+        return (self._first_step_size(energy.var) / (self.temperature * energy.var)).squeeze()
 
     def rescaled(self, share: float) -> Self:
         """With a ``share`` of the step size."""
@@ -84,19 +88,8 @@ class Langevin(LangevinOptions, MoveSampler):
     """
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
-        step_sizes = scheduled(energy.var, self, n_steps)
-        moves = langevin_moves(energy.var, step_sizes, self.temperature, self.adjust_from)
-        return moves._replace(temperature=self.target_temperature)
-
-
-def langevin_moves(var: Tensor, step_sizes: Tensor, temperature: float, adjust_from: int | None) -> Moves:
-    """v − (α/T) ∂F + sqrt(2α) ξ as a move: ∂F = (v − m)/σ² with m = μ + W p(h | v) (Eq. 21)."""
-    step_sizes = step_sizes.expand(-1, *var.shape)
-    shrink = 1 - step_sizes / (temperature * var.double())
-    return Moves(shrink.to(var), (2 * step_sizes).sqrt().to(var), True, adjust_from, temperature)
-
-
-def scheduled(var: Tensor, options: LangevinOptions, n: int) -> Tensor:
-    """α_k for k = 0..n−1 by the cosine (Eq. 22), (n, ..., N or 1), float64."""
-    first = first_step_size(var, options.step_size, options.per_unit)
-    return cosine_steps(n, first.device).view(-1, *[1] * first.ndim) * first
+        """∂F = (v − m)/σ² with m = μ + W p(h | v) (Eq. 21)."""
+        var = energy.var
+        step_sizes = self.step_sizes(var, n_steps).expand(-1, *var.shape)
+        shrink, noise_std = 1 - step_sizes / (self.temperature * var.double()), (2 * step_sizes).sqrt()
+        return Moves(shrink.to(var), noise_std.to(var), True, self.adjust_from, self.target_temperature)

@@ -1,5 +1,6 @@
 """Moments pass from sampling to learning: means of v, v², h and v hᵀ, streamed; the gradient is their difference."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ class Moments(NamedTuple):
         return Moments(*(a - b for a, b in zip(self, other, strict=True)))
 
 
+@dataclass(eq=False)
 class MomentSum:
     """Moments of a chain as it runs: memory does not depend on the number of steps.
 
@@ -33,23 +35,19 @@ class MomentSum:
     sums of float32 numbers are exact: in whatever order, and by however many processes, they come out the same.
     """
 
-    def __init__(self, energy: Energy, n_blocks: int = 1) -> None:
-        N, M, like = energy.n_visible, energy.n_hidden, energy.W
-        shapes = ((N,), (N,), (M,), (N, M))
-        self.sums = Moments(*(torch.zeros(n_blocks, *s, dtype=like.dtype, device=like.device) for s in shapes))
-        self.n_blocks, self.count = n_blocks, 0
+    sums: Moments  # each with a first axis for the blocks
+    count: int = 0  # states in all
 
     @classmethod
-    def of(cls, sums: Moments, count: int) -> "MomentSum":
-        """From sums over ``count`` states in all, each with a first axis for the blocks."""
-        made = cls.__new__(cls)
-        made.sums, made.n_blocks, made.count = sums, len(sums.v), count
-        return made
+    def empty(cls, energy: Energy, n_blocks: int = 1) -> "MomentSum":
+        """The sums over no states."""
+        N, M = energy.W.shape
+        return cls(Moments(*(energy.W.new_zeros(n_blocks, *shape) for shape in ((N,), (N,), (M,), (N, M)))))
 
     def add(self, v: Tensor, h: Tensor) -> None:
         """Add states v (C, N) and h (C, M), where h may be draws or probabilities."""
         self.count += len(v)
-        v, h = (x.reshape(self.n_blocks, -1, x.shape[-1]) for x in (v, h))
+        v, h = (x.reshape(len(self.sums.v), -1, x.shape[-1]) for x in (v, h))
         self.sums.v.add_(v.sum(1))
         self.sums.v2.add_(v.square().sum(1))
         self.sums.h.add_(h.sum(1))

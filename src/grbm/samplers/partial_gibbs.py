@@ -25,5 +25,4 @@ class PartialGibbs(MoveSampler):
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:
         """The variance is kept: ρ² σ² + (1 − ρ²) σ² = σ²."""
-        rho = self.rho
-        return Moves(torch.full_like(energy.var, rho)[None], ((1 - rho**2) * energy.var).sqrt()[None])
+        return Moves(torch.full_like(energy.var, self.rho)[None], ((1 - self.rho**2) * energy.var).sqrt()[None])

@@ -45,24 +45,11 @@ def run_chains(
     walk = Walk(v, n_steps, burn_in, probabilities)
     if isinstance(sampler, MoveSampler):
         return engine_for(energy.W, rng).run(energy, moves_of(sampler, energy, n_steps), walk, rng)
-    return sampler.at_once(energy, walk, rng) or _step_by_step(energy, sampler, walk, rng)
+    return sampler.at_once(energy, walk, rng) or step_by_step(energy, sampler, walk, rng)
 
 
-def reference(
-    energy: Energy,
-    sampler: Sampler,
-    v: Tensor,
-    n_steps: int,
-    rng: Rng,
-    *,
-    burn_in: int | None = None,
-    probabilities: bool = False,
-) -> Walked:
-    """`run_chains` step by step, for every sampler, device and dtype: the definition."""
-    return _step_by_step(energy, sampler, Walk(v, n_steps, burn_in, probabilities), rng)
-
-
-def _step_by_step(energy: Energy, sampler: Sampler, walk: Walk, rng: Rng) -> Walked:
+def step_by_step(energy: Energy, sampler: Sampler, walk: Walk, rng: Rng) -> Walked:
+    """The definition of `run_chains`, for every sampler, device and dtype."""
     chains, step = sampler.start(energy, walk.v, rng), sampler.bind(energy, walk.n_steps)
     return gather(energy, step, chains, walk, rng)
 
@@ -176,20 +163,22 @@ def _states_after(
     stops: Sequence[int], energy: Energy, sampler: Sampler, v: Tensor, n_steps: int, rng: Rng
 ) -> Iterator[Chains]:
     """The chains after each of these numbers of steps of a walk."""
-    if isinstance(sampler, MoveSampler):  # in stretches, which an engine runs as fast as the whole
-        moves, done, chains, engine = moves_of(sampler, energy, n_steps), 0, None, engine_for(energy.W, rng)
-        for stop in stops:
-            chains = engine.run(energy, moves.part(done, stop), Walk(v, stop - done, given=chains), rng).chains
-            v, done = chains.v, stop
+    chains: Chains | None = None
+    stretches = list(pairwise([0, *stops]))
+    if isinstance(sampler, MoveSampler):  # which an engine runs as fast as the whole
+        moves, engine = moves_of(sampler, energy, n_steps), engine_for(energy.W, rng)
+        for done, stop in stretches:
+            walk_on = Walk(v if chains is None else chains.v, stop - done, given=chains)
+            chains = engine.run(energy, moves.part(done, stop), walk_on, rng).chains
             yield chains
         return
-    whole = sampler.at_once(energy, Walk(v, stops[0]), rng)
-    if whole is not None:
-        yield whole.chains
-        for done, stop in pairwise(stops):
-            whole = sampler.at_once(energy, Walk(v, stop - done, given=whole.chains), rng)
-            assert whole is not None
-            yield whole.chains
+    for done, stop in stretches:
+        whole = sampler.at_once(energy, Walk(v, stop - done, given=chains), rng)
+        if whole is None:
+            break
+        chains = whole.chains
+        yield chains
+    else:
         return
     chains = sampler.start(energy, v, rng)
     if 0 in stops:

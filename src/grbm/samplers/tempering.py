@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grbm.core.randomness import Blocks, Rng, seed_of
 from grbm.model import Base, Energy, TemperedEnergy, base_for
-from grbm.samplers.chains import Chains, Ladder, Sampler, Step, StepInfo, Walk, Walked, top_of
+from grbm.samplers.chains import Chains, Composed, Ladder, Sampler, Step, StepInfo, Walk, Walked, top_of
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
@@ -21,12 +21,11 @@ PILOT_CHAINS, PILOT_STEPS, PILOT_ROUNDS = 64, 50, 8  # of `ParallelTempering.tun
 
 
 @dataclass(frozen=True)
-class ParallelTempering(Sampler):
+class ParallelTempering(Composed):
     """R replicas at inverse temperatures 0 = β_0 < ... < β_{R−1} = 1; each step swaps neighbours, then moves all.
 
     Replica r has energy (1 − β_r) E_0 + β_r E_1, where E_0 is the base and E_1 the model, so a swap of neighbouring
-    states (v, h) is accepted with log A = (β_{r+1} − β_r) (D_{r+1} − D_r), D = E_1 − E_0; even
-    pairs first, then odd ones.
+    states (v, h) is accepted with log A = (β_{r+1} − β_r) (D_{r+1} − D_r), D = E_1 − E_0; even pairs first, then odd.
     The returned chains are those at β = 1; ``state`` holds all replicas as Chains with a leading axis (R, C, ·).
 
     The ladder starts as (r/(R − 1))^power and adapts so that all neighbours swap equally often (Syed et al. 2022):
@@ -68,15 +67,6 @@ class ParallelTempering(Sampler):
                 raise ValueError(f"A ladder must rise from 0 to 1, got {rungs}.")
             object.__setattr__(self, "n_replicas", len(rungs))
 
-    @property
-    def exact(self) -> bool:
-        """Whether the sampler that moves each replica is."""
-        return self.sampler.exact
-
-    @property
-    def conditions(self) -> bool:
-        return self.sampler.conditions
-
     def betas(self) -> Tensor:
         """The inverse temperatures (R,), float64."""
         if self.ladder is not None:
@@ -98,8 +88,7 @@ class ParallelTempering(Sampler):
         return top_of(self.sampler.start(self._energies(energy), v, rng))
 
     def persistent(self, chains: Chains) -> Tensor:
-        replicas: Chains = chains.state
-        return replicas.v
+        return chains.state.v
 
     def bridge(self) -> Ladder:
         return Ladder(self.base, self.betas())
@@ -154,8 +143,8 @@ class ParallelTempering(Sampler):
             order, swap_prob = swap_neighbours(decide, difference)
             v, h = (in_order(x, order) for x in (replicas.v, replicas.h))
             swapped = Chains(v, h, replicas.h_prob if stale else ladder.hidden_logits(v).sigmoid())
-            replicas, accept_prob = move(swapped, t, rng)
-            return top_of(replicas), StepInfo(None if accept_prob is None else accept_prob[-1], swap_prob)
+            replicas, info = move(swapped, t, rng)
+            return top_of(replicas), StepInfo(None if info.accept_prob is None else info.accept_prob[-1], swap_prob)
 
         return step
 
@@ -169,48 +158,29 @@ class ParallelTempering(Sampler):
         return engine_for(energy.W, rng).run_ladder(ladder, moves, walk._replace(v=v, given=replicas), rng)
 
 
-Mover = Callable[[Chains, int, Rng], tuple[Chains, Tensor | None]]
-
-
-def _mover(sampler: Sampler, ladder: TemperedEnergy, n_steps: int) -> tuple[Mover, bool]:
-    """What moves the replicas in a step, with the acceptance probabilities; and whether it needs no h_prob of the old.
+def _mover(sampler: Sampler, ladder: TemperedEnergy, n_steps: int) -> tuple[Step, bool]:
+    """The step that moves all replicas, and whether it needs no ``h_prob`` of the old states.
 
     Cache and probabilities belong to the old rungs; moves that neither use nor keep them make new ones.
     """
-    if isinstance(sampler, MoveSampler):
-        moves = moves_of(sampler, ladder, n_steps)
+    if not isinstance(sampler, MoveSampler):
+        return sampler.bind(ladder, n_steps), False
+    moves = moves_of(sampler, ladder, n_steps)
 
-        def walked(chains: Chains, t: int, rng: Rng) -> tuple[Chains, Tensor | None]:
-            found = engine_for(ladder.W, rng).run(ladder, moves.part(t, t + 1), Walk(chains.v, 1, given=chains), rng)
-            return found.chains, found.accept_prob
+    def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
+        found = engine_for(ladder.W, rng).run(ladder, moves.part(t, t + 1), Walk(chains.v, 1, given=chains), rng)
+        return found.chains, StepInfo(found.accept_prob)
 
-        return walked, moves.is_plain
-    step = sampler.bind(ladder, n_steps)
-
-    def stepped(chains: Chains, t: int, rng: Rng) -> tuple[Chains, Tensor | None]:
-        moved, info = step(chains, t, rng)
-        return moved, info.accept_prob
-
-    return stepped, False
+    return step, moves.is_plain
 
 
 def swap_neighbours(decide: Callable[[Tensor, int], Decision], like: Tensor) -> tuple[Tensor, Tensor]:
     """Swap the states of neighbouring replicas, even pairs first, then odd ones.
 
-    Parameters
-    ----------
-    decide : callable
-        ``decide(order, first)`` says for the pairs (first, first + 1), (first + 2, first + 3), ... which swap, where
-        replica r holds the state that was number ``order[r]`` before.
-    like : Tensor
-        (R, C): the number of replicas and of chains, and the dtype of probabilities.
+    ``decide(order, first)`` says for the pairs (first, first + 1), (first + 2, first + 3), ... which swap, where
+    replica r holds the state that was number ``order[r]`` before. ``like`` (R, C) has the dtype of probabilities.
 
-    Returns
-    -------
-    order : Tensor
-        (R, C): the number of the state that each replica holds now; see `in_order`.
-    swap_prob : Tensor
-        (R − 1, C): with what probability each pair was to swap.
+    Returns the order after both (R, C), see `in_order`, and with what probability each pair was to swap (R − 1, C).
     """
     replicas = torch.arange(len(like), device=like.device)[:, None].expand_as(like)
     order, swap_prob = replicas, torch.zeros_like(like[1:])

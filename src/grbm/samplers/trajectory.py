@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grbm.core.randomness import Blocks, Rng, seed_of
 from grbm.model import Base, Energy, base_for
-from grbm.samplers.chains import Chains, Sampler, Step, StepInfo
+from grbm.samplers.chains import Chains, Composed, Sampler, Step, StepInfo
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.sampling import run_chains
 from grbm.samplers.tempering import ParallelTempering, in_order, swap_neighbours
@@ -21,7 +21,7 @@ THINNED = slice(1, None, 2)  # the models that stay, and their replicas
 
 
 @dataclass(frozen=True)
-class TrajectoryTempering(Sampler):
+class TrajectoryTempering(Composed):
     """Parallel trajectory tempering (Béreux et al. 2024, arXiv:2405.15376).
 
     Replica 0 is the Gaussian base, drawn afresh at each step; then come the saved ``models``, oldest first, and last
@@ -64,15 +64,6 @@ class TrajectoryTempering(Sampler):
             raise ValueError("The replicas cannot be moved by an annealed path.")
 
     @property
-    def exact(self) -> bool:
-        """Whether the sampler that moves each replica is."""
-        return self.sampler.exact
-
-    @property
-    def conditions(self) -> bool:
-        return self.sampler.conditions
-
-    @property
     def n_replicas(self) -> int:
         """The base, the saved models, and the model that is sampled."""
         return len(self.models) + 2
@@ -92,8 +83,7 @@ class TrajectoryTempering(Sampler):
         return self.sampler.start(energy, v[-1], rng)._replace(state=v)
 
     def persistent(self, chains: Chains) -> Tensor:
-        replicas: Tensor = chains.state
-        return replicas
+        return chains.state
 
     def adapted(self, energy: Energy, swap_rate: Tensor) -> "TrajectoryTempering":
         if float(swap_rate[-1]) >= self.save_below:
@@ -122,8 +112,10 @@ class TrajectoryTempering(Sampler):
         rng = Blocks(seed_of(seed, "trajectory"), 1, device=energy.W.device)
         first = self.models[0] if self.models else energy
         start = base_for(self.base, energy).sample((4 * PILOT_CHAINS,), rng)
-        sampler = replace(self, base=Base.fit(run_chains(first, self.sampler, start, PILOT_STEPS, rng).chains.v))
-        sampler = replace(sampler, models=(*sampler._bridge(first, seed), *self.models))
+        base = Base.fit(run_chains(first, self.sampler, start, PILOT_STEPS, rng).chains.v)
+        betas = ParallelTempering(base).tuned(first, seed=seed).betas()[1:-1]  # between the base and the first model
+        bridge = (first.temper(beta, base).plain() for beta in betas)
+        sampler = replace(self, base=base, models=(*bridge, *self.models))
         start = sampler.noise(energy, PILOT_CHAINS, rng)
         v = sampler.persistent(run_chains(energy, sampler, start, PILOT_STEPS, rng).chains)
         free_energies = sampler._free_energies(energy)
@@ -136,12 +128,6 @@ class TrajectoryTempering(Sampler):
                     kept.append(there)
                     break
         return replace(sampler, models=tuple(sampler.models[k - 1] for k in kept[1:-1]))
-
-    def _bridge(self, first: Energy, seed: int = 0) -> tuple[Energy, ...]:
-        """Models between the base and the ``first`` one, along a ladder of inverse temperatures."""
-        base = base_for(self.base, first)
-        betas = ParallelTempering(base).tuned(first, seed=seed).betas()
-        return tuple(first.temper(beta, base).plain() for beta in betas[1:-1])
 
     def _free_energies(self, energy: Energy) -> list[FreeEnergy]:
         base = base_for(self.base, energy)

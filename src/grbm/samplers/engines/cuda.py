@@ -12,34 +12,14 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from grbm.core.options import Precision
 from grbm.core.randomness import Rng
 from grbm.model import Energy, TemperedEnergy
 from grbm.samplers.chains import Chains, Walk, Walked
 from grbm.samplers.engines import cuda_ladder
-from grbm.samplers.engines.cuda_buffers import Buffers, Part, grid, product, set_for
+from grbm.samplers.engines.cuda_buffers import Buffers, Part, Shape, grid, product, set_for
 from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.kernels import LIMIT, acceptance, visible_tail
 from grbm.samplers.moves import Moves
-
-
-class Shape(NamedTuple):
-    """What a graph is captured for: all that is not a number on the device."""
-
-    n_chains: int
-    n_visible: int
-    n_hidden: int
-    n_steps: int
-    n_moves: int
-    burn_in: int | None
-    mean_field: bool
-    probabilities: bool
-    given: bool
-    adjust_from: int | None  # steps from which on moves are accepted or rejected
-    temperature: float  # at which they are
-    joint: bool
-    precision: Precision
-    device: torch.device
 
 
 class _Tail(NamedTuple):
@@ -53,7 +33,7 @@ class Walker(Buffers):
     """Buffers of one `Shape`, and the walk over them."""
 
     def __init__(self, shape: Shape) -> None:
-        C, N, M, T = shape[:4]
+        _, C, N, M, T = shape[:5]
         super().__init__(C, N, M, shape.precision, shape.device)
         self.shape, room = shape, self.room
         counted = 0 if shape.burn_in is None else T - shape.burn_in
@@ -143,10 +123,10 @@ class Walker(Buffers):
 
 
 @functools.lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def walker(shape: Shape) -> Walker:
     """The one for this shape; each walk overwrites its buffers."""
-    with torch.inference_mode(False):
-        return Walker(shape)
+    return Walker(shape)
 
 
 class Cuda(Engine):
@@ -155,19 +135,14 @@ class Cuda(Engine):
     name = "fused"
 
     def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
-        v, n_steps, burn_in, probabilities, given = walk
+        v, n_steps, burn_in, _, given = walk
         if energy.is_tempered or v.ndim != 2:
             return super().run(energy, moves, walk, rng)
-        (C, N), M, W = v.shape, energy.n_hidden, energy.W
+        C, W = len(v), energy.W
         adjust_from = moves.adjust_from if moves.adjust_from is not None and moves.adjust_from < n_steps else None
         n_adjusted = 0 if adjust_from is None else n_steps - adjust_from
-        shape = Shape(
-            n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
-            mean_field=moves.mean_field, probabilities=probabilities, given=given is not None,
-            adjust_from=adjust_from, temperature=moves.temperature if n_adjusted else 1.0,
-            joint=moves.joint and n_adjusted > 0, precision=energy.precision, device=W.device,
-        )  # fmt: skip
-        w = walker(shape)
+        test = {"temperature": moves.temperature, "joint": moves.joint} if n_adjusted else {}
+        w = walker(Shape.of(energy, moves, walk, mean_field=moves.mean_field, adjust_from=adjust_from, **test))
         sigma = w.begin(energy, rng, C, (given is None) + 2 * n_steps + n_adjusted)
         w.shrink.copy_(moves.shrink)
         w.noise_std.copy_(moves.noise_std / sigma)

@@ -9,8 +9,10 @@ deviations.)
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 import triton
@@ -19,10 +21,12 @@ from torch import Tensor
 from grbm.core.options import Precision
 from grbm.core.randomness import Rng
 from grbm.model import Energy
+from grbm.samplers.chains import Walk
 from grbm.samplers.engines.definition import counters
 from grbm.samplers.engines.kernels import LIMIT, hidden_fused, hidden_tail
 from grbm.samplers.engines.tile_table import Product, Tile, tile_for
 from grbm.samplers.moments import Moments, MomentSum
+from grbm.samplers.moves import Moves
 
 # Sizes from the arithmetic of an H100 (one wave of tiles at the paper's MNIST size), for devices without a table.
 TILE: Tile = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
@@ -64,6 +68,33 @@ class Replay:
 def grid(n_rows: int, n_units: int, tile: Tile) -> tuple[int, int]:
     """Tiles of an array (rows, units)."""
     return triton.cdiv(n_rows, tile["BM"]), triton.cdiv(n_units, tile["BN"])
+
+
+class Shape(NamedTuple):
+    """What a graph is captured for: all that is not a number on the device."""
+
+    n_replicas: int
+    n_chains: int
+    n_visible: int
+    n_hidden: int
+    n_steps: int
+    n_moves: int
+    burn_in: int | None
+    probabilities: bool
+    given: bool
+    precision: Precision
+    device: torch.device
+    mean_field: bool = False
+    adjust_from: int | None = None  # steps from which on moves are accepted or rejected
+    temperature: float = 1.0  # at which they are
+    joint: bool = False
+
+    @classmethod
+    def of(cls, energy: Energy, moves: Moves, walk: Walk, **others: Any) -> "Shape":
+        """That of a walk ([R,] C, N); ``others`` are the fields with defaults."""
+        *replicas, C, N = walk.v.shape
+        of_walk = walk.n_steps, len(moves.shrink), walk.burn_in, walk.probabilities, walk.given is not None
+        return cls(math.prod(replicas), C, N, energy.n_hidden, *of_walk, energy.precision, energy.W.device, **others)
 
 
 class Buffers:
@@ -135,25 +166,22 @@ class Buffers:
             h,
             torch.outer(mu, h).addcmul_(sigma[:, None], self.sum_uh),
         )
-        return MomentSum.of(Moments(*(x[None] for x in sums)), count)
+        return MomentSum(Moments(*(x[None] for x in sums)), count)
 
 
 @contextlib.contextmanager
 def set_for(precision: Precision, device: torch.device) -> Iterator[None]:
     """PyTorch's switches for a walk: the current device, and TF32 with "high" ("highest" is as PyTorch is set)."""
-    modern = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+    products = torch.backends.cuda.matmul
+    modern = hasattr(products, "fp32_precision")
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         if precision != "high" or device.type != "cuda":
             yield
             return
-        before = torch.backends.cuda.matmul.fp32_precision if modern else torch.get_float32_matmul_precision()
-        change: Any = _set_modern if modern else torch.set_float32_matmul_precision
+        before = products.fp32_precision if modern else torch.get_float32_matmul_precision()
+        change: Any = partial(setattr, products, "fp32_precision") if modern else torch.set_float32_matmul_precision
         change("tf32" if modern else "high")
         try:
             yield
         finally:
             change(before)
-
-
-def _set_modern(value: str) -> None:
-    torch.backends.cuda.matmul.fp32_precision = value

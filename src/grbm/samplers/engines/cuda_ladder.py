@@ -6,34 +6,16 @@ The definition is ParallelTempering.bind (samplers/tempering.py).
 """
 
 import functools
-from typing import NamedTuple
 
 import torch
 import triton
 
-from grbm.core.options import Precision
 from grbm.core.randomness import Rng
 from grbm.model import TemperedEnergy
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
-from grbm.samplers.engines.cuda_buffers import Buffers, grid, product, set_for
+from grbm.samplers.engines.cuda_buffers import Buffers, Shape, grid, product, set_for
 from grbm.samplers.engines.kernels import LIMIT, differences, swap, visible_tail
 from grbm.samplers.moves import Moves
-
-
-class Shape(NamedTuple):
-    """What a graph is captured for."""
-
-    n_replicas: int
-    n_chains: int
-    n_visible: int
-    n_hidden: int
-    n_steps: int
-    n_moves: int
-    burn_in: int | None
-    probabilities: bool
-    given: bool
-    precision: Precision
-    device: torch.device
 
 
 class Walker(Buffers):
@@ -100,21 +82,17 @@ class Walker(Buffers):
 
 
 @functools.lru_cache(maxsize=4)
+@torch.inference_mode(False)
 def walker(shape: Shape) -> Walker:
     """The one for this shape; each walk overwrites its buffers."""
-    with torch.inference_mode(False):
-        return Walker(shape)
+    return Walker(shape)
 
 
 def run_ladder(ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
     """A walk of `ParallelTempering`, as `Engine.run_ladder`; the host waits for nothing."""
-    v, n_steps, burn_in, probabilities, given = walk
+    v, n_steps, burn_in, _, given = walk
     energy, base, (R, C, N), M = ladder.untempered, ladder.base, v.shape, ladder.n_hidden
-    shape = Shape(
-        n_replicas=R, n_chains=C, n_visible=N, n_hidden=M, n_steps=n_steps, n_moves=len(moves.shrink), burn_in=burn_in,
-        probabilities=probabilities, given=given is not None, precision=energy.precision, device=energy.W.device,
-    )  # fmt: skip
-    w = walker(shape)
+    w = walker(Shape.of(energy, moves, walk))
     sigma = w.begin(energy, rng, C, (given is None) + 4 * n_steps)
     w.beta.copy_(ladder.beta.flatten())
     w.gaps.copy_(ladder.beta.flatten().diff())

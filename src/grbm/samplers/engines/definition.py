@@ -1,5 +1,7 @@
 """The verbs of an engine, and their definition in PyTorch."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -8,8 +10,19 @@ from grbm.model import Base, Energy, TemperedEnergy
 from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
 from grbm.samplers.moves import Moves, move_step
+from grbm.samplers.path import PathState
+from grbm.samplers.truncated import truncated_normal
+from grbm.samplers.updates import hidden_update, visible_update
 
 Measured = tuple[Tensor, Tensor, Tensor, Interval | None]  # `grbm.samplers.conditional.GivenHidden`
+Sums = tuple[Tensor, Tensor]  # of means and their squares, by chain (C, N) float64
+
+
+class Followed(NamedTuple):
+    """Chains at the end of a path."""
+
+    log_weight: Tensor  # (C,) float64
+    v: Tensor  # (C, N)
 
 
 class Engine:
@@ -34,25 +47,52 @@ class Engine:
         """
         return None
 
-    def run_given(
-        self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
-    ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
+    def run_given(self, energy: Energy, measured: Measured, walk: Walk, rng: Rng) -> tuple[Chains, Sums | None] | None:
         """Make a walk of `grbm.samplers.conditional.Conditional`: v given h has mean m + g (y − m) and a deviation of
         its own, and may be truncated to intervals.
 
-        With a burn-in that mean and its square are summed over steps, by chain: (C, N) float64 each.
+        With a burn-in that mean and its square are summed over steps.
         """
         return None
 
     def anneal(
-        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool
-    ) -> tuple[Tensor, Tensor] | None:
-        """Do what `grbm.samplers.path.follow` does: log weights (C,) in float64, and the last states (C, N)."""
-        return None
+        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False,
+        within: Interval | None = None,
+    ) -> Followed:  # fmt: skip
+        """Chains v (C, N) along E_β = (1 − β) E_0 + β E_1, a Gibbs step at each of ``betas`` (K + 1,) but the first.
 
-    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:
-        """Do what `grbm.samplers.collapsed.Boltzmann.definition` does: h (C, M) after a draw of each unit."""
-        return None
+        Forth: v is from the base, and before the step at β_k the weight grows by F_{β_{k−1}}(v) − F_{β_k}(v). Back: v
+        is from the model, the same path in reverse, and the same terms are taken after each step. A step draws
+        h ~ p(h | v), then v ~ p(v | h); its logits serve the weight too. With ``within`` (C, N) the path is that of v
+        in these intervals.
+        """
+        exactly, ladder = energy.to(torch.float64), betas.tolist()
+        state = PathState(exactly, base, v)
+        log_weight = torch.zeros(len(v), dtype=torch.float64, device=v.device)
+        for k in range(len(ladder) - 1, 0, -1) if back else range(1, len(ladder)):
+            if not back:
+                log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
+            here = energy.temper(betas[k], base)
+            h, _ = hidden_update((ladder[k] * state.logits).to(v), rng=rng)
+            mean, std = here.visible_mean(h), here.var.sqrt()
+            if within is None:
+                v = visible_update(v, mean, torch.zeros_like(std), std, normal(v.shape, v, rng))
+            else:
+                v = truncated_normal(mean, std, within, uniform(v.shape, v, rng))
+            state = PathState(exactly, base, v)
+            if back:
+                log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
+        return Followed(log_weight, v)
+
+    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
+        """Turn each unit of h (C, M) on where its field, J h without itself, exceeds its ``bar`` (C, M), in turn."""
+        h, bar = h.T.contiguous(), bar.T.contiguous()  # a unit is a row, so that its chains lie together
+        field, alone = J @ h, J.diagonal()[:, None] * h
+        for j in range(len(h)):
+            new = (field[j] - alone[j] > bar[j]).to(h.dtype)
+            field.addr_(J[j], new - h[j])
+            h[j] = new
+        return h.T.contiguous()
 
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
         """Draws for chains, "normal" or "uniform" (C, n)."""

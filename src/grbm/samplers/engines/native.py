@@ -10,10 +10,11 @@ from torch.nn import functional
 from grbm.core import memory
 from grbm.core.randomness import Rng, n_blocks
 from grbm.model import Base, Energy, TemperedEnergy
+from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
-from grbm.samplers.engines.definition import Engine, Measured, counters
+from grbm.samplers.engines.definition import Engine, Followed, Measured, Sums, counters
 from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Laid, Room, addresses, constants, lay, padded
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
@@ -54,7 +55,7 @@ def summed(sums: dict[str, Tensor], count: int, M: int) -> MomentSum:
     """What a walk has left in `sums_for`, over ``count`` states."""
     N = sums["sum_vh"].shape[1]
     v, v2, h, vh = (sums[name][..., :n] for name, n in (("sum_v", N), ("sum_v2", N), ("sum_h", M), ("sum_vh", M)))
-    return MomentSum.of(Moments(v, v2, h, vh), count)
+    return MomentSum(Moments(v, v2, h, vh), count)
 
 
 def walk_of(
@@ -205,9 +206,7 @@ class Native(Engine):
         swaps = Swaps(accepted.sum(0).double(), n_steps * C) if n_steps else None
         return Walked(top_of(replicas), sums, swaps=swaps)
 
-    def run_given(
-        self, energy: Energy, measured: Measured, walk: Walk, rng: Rng
-    ) -> tuple[Chains, tuple[Tensor, Tensor] | None] | None:
+    def run_given(self, energy: Energy, measured: Measured, walk: Walk, rng: Rng) -> tuple[Chains, Sums | None] | None:
         v, given, n_steps = walk.v, walk.given, walk.n_steps
         if v.ndim != 2 or v.dtype != energy.W.dtype or energy.is_tempered or not len(v) or len(v) % n_blocks(rng):
             return None
@@ -245,8 +244,11 @@ class Native(Engine):
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
 
     def anneal(
-        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool
-    ) -> tuple[Tensor, Tensor] | None:
+        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False,
+        within: Interval | None = None,
+    ) -> Followed:  # fmt: skip
+        if within is not None:
+            return super().anneal(energy, base, betas, v, rng, back=back, within=within)
         (C, N), M, n_steps, chunk = v.shape, energy.n_hidden, len(betas) - 1, together(len(v), 1, summed=False)
         v_row, h_row = padded(N), padded(M)
         states = {"v": functional.pad(starts(energy, v)["start_v"], (0, v_row - N)).contiguous()}
@@ -260,9 +262,9 @@ class Native(Engine):
             **counters(rng, C, 2 * n_steps),
         )  # fmt: skip
         call("grbm_anneal", structs.AnnealedPath(struct, back=back, **rooms.at, **bases.at, **addresses(own)))
-        return own["log_weight"], states["v"][:, :N].contiguous()
+        return Followed(own["log_weight"], states["v"][:, :N].contiguous())
 
-    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor | None:
+    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
         C, M = h.shape
 
         def blocks(x: Tensor, padding: float) -> Tensor:

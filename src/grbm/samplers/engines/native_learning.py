@@ -87,15 +87,6 @@ def descend(followers: Iterable[tuple[Tensor, float, float]], clip: float) -> No
     torch.autograd.graph.increment_version([x for pair in following for x in pair[:2]])
 
 
-class Learned(NamedTuple):
-    """Result of both phases of an update; the gradient is in the model."""
-
-    v: Tensor  # the chains' last visible units (C, N)
-    sums: MomentSum  # under the chains
-    pooled: Pooled
-    grad_norm: Tensor
-
-
 class _Prepared(NamedTuple):
     """Structs that are reused from update to update, and the memory that they point to."""
 
@@ -113,10 +104,11 @@ _prepared: WeakKeyDictionary[GRBM, tuple[object, _Prepared]] = WeakKeyDictionary
 
 def learn(
     model: GRBM, energy: Energy, moves: Moves, data: Walk, walk: Walk, rng: Blocks, first: int, *, centred: bool
-) -> Learned:
+) -> tuple[Tensor, MomentSum, Pooled, Tensor]:
     """Make an update's phases and its gradient: the same numbers as by two walks, `pool` and `set_gradients`.
 
-    The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is.
+    The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is. Returns
+    the chains' last visible units (C, N), the sums under them, what is pooled, and the norm of the gradient.
     """
     of_moves = moves.shrink.shape, moves.noise_std.shape, *moves[2:]
     of_walks = data.v.shape, *data[1:], walk.v.shape, *walk[1:], compiled.n_threads()
@@ -157,7 +149,7 @@ def learn(
         accept_rate=None if rate is None else rate[0],
         swap_rate=None,
     )
-    return Learned(last_v, found, pooled, room["squares"][0].sqrt().float())
+    return last_v, found, pooled, room["squares"][0].sqrt().float()
 
 
 def forget(model: GRBM) -> None:

@@ -83,14 +83,7 @@ def lay(tables: Mapping[str, Laid]) -> Room:
     return made.room
 
 
-class Packed(NamedTuple):
-    """W by visible and by hidden units, as products read it; with FEW visible units the latter is W itself, padded."""
-
-    up: Tensor
-    down: Tensor
-
-
-_packed: WeakKeyDictionary[Energy, dict[bool, Packed]] = WeakKeyDictionary()  # by untempered energy and half
+_packed: WeakKeyDictionary[Energy, dict[bool, dict[str, Tensor]]] = WeakKeyDictionary()  # by untempered energy and half
 _tables: WeakKeyDictionary[Energy, dict[tuple[int, bool], Room]] = WeakKeyDictionary()  # the rest
 
 
@@ -117,11 +110,11 @@ def weights(energy: Energy) -> Laid:
     return Laid(energy.W, energy.n_hidden, padded(energy.n_hidden), energy.n_visible)
 
 
-def pack(energy: Energy, half: bool) -> Packed:
-    """Pack W anew."""
+def pack(energy: Energy, half: bool) -> dict[str, Tensor]:
+    """W by visible units, ``up``, and by hidden ones, ``down``: of FEW visible units W itself, padded."""
     packer = Packer(energy.n_visible, energy.n_hidden, half)
     packer.pack(energy)
-    return Packed(packer.up, lay({"W": weights(energy)}).piece if packer.down is None else packer.down)
+    return {"up": packer.up, "down": lay({"W": weights(energy)}).piece if packer.down is None else packer.down}
 
 
 def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
@@ -131,8 +124,7 @@ def constants(energy: Energy, R: int, half: bool) -> dict[str, int]:
         packed.setdefault(half, pack(energy.untempered, half))
     if (R, half) not in tables:
         tables.setdefault((R, half), lay(parameters(energy, R, half)))
-    up, down = packed[half]
-    return tables[R, half].at | {"up": up.data_ptr(), "down": down.data_ptr()}
+    return tables[R, half].at | addresses(packed[half])
 
 
 def parameters(energy: Energy, R: int, half: bool) -> dict[str, Laid]:

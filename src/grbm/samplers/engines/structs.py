@@ -12,20 +12,15 @@ SOURCES = [
     FOLDER / f"{name}.c"
     for name in ("native", "packing", "tempered", "annealed", "given", "collapsed", "averages", "learning", "noise")
 ]
-KINDS: dict[str, Any] = {
-    "int64_t": ctypes.c_int64,
-    "uint64_t": ctypes.c_uint64,
-    "uint32_t": ctypes.c_uint32,
-    "float": ctypes.c_float,
-    "double": ctypes.c_double,
-}
+NUMBERS = ("int64_t", "uint64_t", "uint32_t", "float", "double")
 
 
 @functools.cache
 def handed() -> dict[str, Any]:
     """All structs that the source marks as HANDED, by their names: of numbers, pointers, and structs before them."""
     code = "".join(re.sub(r"//.*", "", path.read_text("utf-8")) for path in (*HEADERS, *SOURCES))
-    kinds, marked = dict(KINDS), set(re.findall(r"HANDED\((\w+)\)", code))
+    kinds: dict[str, Any] = {name: getattr(ctypes, f"c_{name.removesuffix('_t')}") for name in NUMBERS}
+    marked = set(re.findall(r"HANDED\((\w+)\)", code))
     for body, name in re.findall(r"typedef struct \{([^{}]*)\} (\w+);", code):
         if name in marked:
             lines = [line.removeprefix("const ").split(maxsplit=1) for line in map(str.strip, body.split(";")) if line]

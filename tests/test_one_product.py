@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from grbm import GaussianBernoulliRBM, runs
+from grbm.core.devices import threads
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 
@@ -91,3 +92,15 @@ def test_rows_held_out_by_a_run_are_the_only_difference(tmp_path):
     assert len(rows) == 270
     own = GaussianBernoulliRBM(random_state=0).fit(x[rows]).to_model()
     assert torch.equal(run.model.W, own.W)
+
+
+@pytest.mark.usefixtures("short")
+def test_small_runs_take_one_thread_whatever_the_number_of_processors(tmp_path):
+    """On a busy machine each of their short steps would wait for the second thread."""
+    np.save(tmp_path / "x.npy", TABLES["few rows"])
+    config, seen = replace(PRESETS["array"].config, data=tmp_path / "x.npy"), []
+    with threads(2):
+        how = {"asked": {"train.n_updates": 3}, "warn": lambda text: None}
+        train(config, tmp_path / "run", on_update=lambda update, record: seen.append(torch.get_num_threads()), **how)
+        wide = config.recipe.n_threads(10_000)
+        assert (set(seen), wide, torch.get_num_threads()) == ({1}, None, 2)

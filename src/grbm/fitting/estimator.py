@@ -53,7 +53,6 @@ from grbm.samplers import Gibbs, sample
 FLOATS = (np.float64, np.float32)
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
-ALONE = 1e6  # weights x chains x replicas of a step; below it a second thread gains at most 15 %
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
 
@@ -600,10 +599,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Context with ``n_jobs`` threads; by default one thread if steps are too short to share."""
         if self.n_jobs is not None:
             return threads(effective_n_jobs(self.n_jobs))
-        recipe = self._recipe()
-        n_chains = (recipe.objective.n_chains or 1) * (recipe.sampler.n_replicas or 1)
-        work = self._frame().transform.n_units * recipe.model.n_hidden * n_chains
-        return threads(1 if work < ALONE else None)
+        return threads(self._recipe().n_threads(self._frame().transform.n_units))
 
     def _seed(self, random_state: Any) -> int:
         """Seed: the given integer, or one drawn from the given random state."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from grbm.core.devices import threads
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import DivergenceError, StoppedError, UserError
 from grbm.core.streams import plain
@@ -116,6 +117,7 @@ def train(
                     for found in sentinels(rows[spread(len(rows), LOOKED_AT // rows.shape[1] + 1)].numpy()):
                         warn(found.sentence(run.dataset.columns))
         log = group.on_leader(lambda: _open(run, folder, warn))
+        held.enter_context(threads(run.config.recipe.n_threads(run.state.model.n_visible)))
         try:
             _learn(run, Place(folder, log), saved, group, on_start, on_update, warn)
         finally:

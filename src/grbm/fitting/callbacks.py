@@ -15,7 +15,6 @@ from grbm.evaluate.ais import known
 from grbm.evaluate.watching import Nats, Watch
 from grbm.learning.guard import Guard
 from grbm.learning.objectives import Adaptation
-from grbm.learning.quasi_newton import Curvature
 from grbm.learning.training import StepMetrics, TrainState
 from grbm.model import GRBM
 
@@ -134,10 +133,7 @@ class KeepBest(Callback):
         if self.halvings == HALVINGS:
             return False
         self.halvings += 1
-        good = _copied(self.good)
-        state.model.load_state_dict(good.model.state_dict())
-        state.average, state.persistent, state.adaptation = good.average, good.persistent, good.adaptation
-        state.guard, state.curvature, state.drawn = Guard(), good.curvature, None
+        state.load(self.good.tensors())
         state.optimizer.state.clear()
         for group in state.optimizer.param_groups:
             group["initial_lr"] = group.get("initial_lr", group["lr"]) / 2
@@ -148,37 +144,19 @@ class KeepBest(Callback):
         return copy.deepcopy(self.good.average or self.good.model)
 
     def state_dict(self) -> dict[str, Any]:
-        good = self.good
-        found: dict[str, Any] = {"halvings": self.halvings, "best": None}
+        best = None
         if self.best is not None:
             update, mean, error, log_z = self.best
-            found["best"] = [update, mean, error, log_z.log_z, log_z.error]
-        parts: dict[str, Any] = {"model": good.model.state_dict(), "adaptation": good.adaptation.state_dict}
-        parts["average"] = {} if good.average is None else good.average.state_dict()
-        parts["curvature"] = {} if good.curvature is None else good.curvature._asdict()
-        parts["chains"] = {} if good.persistent is None else {"v": good.persistent}
-        return found | {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.items()}
+            best = [update, mean, error, log_z.log_z, log_z.error]
+        return {"halvings": self.halvings, "best": best} | self.good.tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        def part(kind: str) -> dict[str, Tensor]:
-            return {k.partition(".")[2]: x for k, x in state.items() if k.startswith(f"{kind}.")}
-
-        good, chains = self.good, part("chains").get("v")
-        if not all(x.isfinite().all() for x in state.values() if isinstance(x, Tensor)):
+        tensors = {name: x for name, x in state.items() if isinstance(x, Tensor)}
+        if not all(x.isfinite().all() for x in tensors.values()):
             raise ValueError("the best state holds NaN or infinite numbers")
-        if chains is not None and chains.shape[-1] != good.model.n_visible:
-            raise ValueError("the best state has chains of another model")
         if state["best"] is not None and not is_kind(list[float], state["best"]):
             raise ValueError(f"the best score is {state['best']!r}")
-        good.model.load_state_dict(part("model"))
-        good.adaptation = Adaptation(part("adaptation"))
-        good.curvature, good.persistent = None, chains
-        if curvature := part("curvature"):
-            good.curvature = Curvature(**curvature)
-        good.average = None
-        if average := part("average"):
-            good.average = good.model.like()
-            good.average.load_state_dict(average)
+        self.good.load(tensors)
         self.halvings = int(state["halvings"])
         if state["best"] is not None:
             update, mean, error, *log_z = state["best"]

@@ -44,6 +44,7 @@ from grbm.fitting.density import Fitted, LogPartition
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
+from grbm.learning.guard import Guard
 from grbm.learning.objectives import Adaptation, Objective
 from grbm.learning.training import TrainState, train_step
 from grbm.model import GRBM
@@ -214,10 +215,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     _facts: list[Any]
     _seen: list[Any]  # the number of all rows that learning has seen, their mean and variance
     _best: dict[str, Array]
-    _raw: dict[str, Array]
-    _average: dict[str, Array]
-    _memory: dict[str, Array]
-    _chains: Array
+    _state: dict[str, Array]
     _learned_with: int
     _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
     _log_z_settings: list[int]
@@ -502,7 +500,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if self._log_z is None or asked not in (self._log_z_settings, [1000, 500]):
             self._log_z_settings = asked
             fitted = self._here()
-            chains = torch.tensor(self._chains, device=fitted.model.W.device)
+            chains = torch.tensor(self._state["chains.v"], device=fitted.model.W.device)
             seen = chains[-1] if chains.ndim == 3 else chains
             with self._threads():
                 found = fitted.log_partition(n_steps=n_steps, n_chains=n_chains, seen=seen, settling=SETTLING)
@@ -675,15 +673,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._warn_beyond(X)
         self._see(X)
         recipe = self._recipe()
-        model, average = (self._here().model for _ in range(2))
-        model.load_state_dict(_tensors(self._raw))
-        average.load_state_dict(_tensors(self._average))
+        model = self._here().model
         state = TrainState(model, recipe.train.build(model), seed=self._learned_with, update=self.n_updates_)
-        state.average = average
+        state.load(_tensors(self._state))
         shape, n_replicas = (recipe.objective.n_chains, model.n_visible), recipe.sampler.n_replicas
-        if self._chains.shape == ((n_replicas, *shape) if n_replicas else shape):  # else new chains
-            state.persistent = torch.tensor(self._chains, device=model.W.device)
-            state.adaptation = Adaptation(_tensors(self._memory))
+        if self._state["chains.v"].shape != ((n_replicas, *shape) if n_replicas else shape):
+            state.persistent, state.adaptation = None, Adaptation()
         return state
 
     def _see(self, X: Array) -> None:
@@ -707,16 +702,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         pairs = [x.exp().tolist() for x in (model.contrasts.log_scales, model.contrasts.log_weights)]
         self.contrasts_ = np.array(pairs, dtype=dtype).T.copy()
         average = state.average or state.model
-        self._raw, self._average = (
-            {name: p.detach().cpu().numpy().copy() for name, p in m.state_dict().items()}
-            for m in (state.model, average)
-        )
         chains = state.persistent
         if chains is None:  # no update was made
             shape = (self._recipe().objective.n_chains, model.n_visible)
             chains = torch.randn(shape, generator=generator(state.seed, "no chains"))  # type: ignore[arg-type]
-        self._chains = chains.cpu().numpy()
-        self._memory = {name: x.cpu().numpy() for name, x in state.adaptation.state_dict.items()}
+        kept = replace(state, average=average, persistent=chains, guard=Guard(), curvature=None)
+        self._state = {name: x.detach().cpu().numpy().copy() for name, x in kept.tensors().items()}
         v = chains[-1] if chains.ndim == 3 else chains
         shown = average.at_any_contrast(v, generator(state.seed, "shown", device=v.device))
         self.v_samples_ = self._array(frame.columns(shown.detach().cpu()), dtype)

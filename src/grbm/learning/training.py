@@ -3,7 +3,7 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from grbm.samplers.engines import native_learning
 from grbm.samplers.moments import MomentSum
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
+KINDS = ("model", "average", "last_good", "curvature", "adaptation", "chains")  # of the tensors of a state
 FELL = 1.0  # nats a row, beyond which a round has led down
 FRESH = 0.3  # weight of a round's parameters in their average, which evens out what its own draws brought in
 
@@ -51,6 +52,63 @@ class TrainState:
     def settle(self) -> None:
         """Wait for the device, and raise DivergenceError if one of the last updates was broken."""
         self.guard.settle(self.model, self.update)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors but the optimizer's, by their names in files: "model.W", "average.W", "chains.v", ..."""
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "model": self.model.state_dict(),
+            "average": {} if self.average is None else self.average.state_dict(),
+            "last_good": self.guard.last_good or {},
+            "curvature": {} if self.curvature is None else self.curvature._asdict(),
+            "adaptation": self.adaptation.state_dict,
+            "chains": {} if self.persistent is None else {"v": self.persistent},
+        }
+        return {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `tensors` returned, on the model's device; other names are ignored.
+
+        Raises ValueError for a tensor that does not fit the model, or is missing.
+        """
+        self.refuse_unfit(tensors)
+        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in KINDS}
+        for name, x in tensors.items():
+            kind, _, rest = name.partition(".")
+            parts.get(kind, {})[rest] = x if rest == "ladder" else x.to(self.model.W.device)
+        self.model.load_state_dict(parts["model"])
+        self.average = self.model.like() if parts["average"] else None
+        if self.average is not None:
+            self.average.load_state_dict(parts["average"])
+        self.guard, self.adaptation = Guard(parts["last_good"] or None), Adaptation(parts["adaptation"])
+        self.curvature = Curvature(**parts["curvature"]) if parts["curvature"] else None
+        self.persistent, self.drawn = parts["chains"].get("v"), None
+
+    def refuse_unfit(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise ValueError for a tensor that is missing, of another shape or dtype than the model's, or not finite."""
+        model = self.model.state_dict()
+        like = model | {"var": model["log_var"]}
+        for name, x in tensors.items():
+            kind, _, rest = name.partition(".")
+            match kind:
+                case "model" | "average" | "last_good":
+                    good = rest in model and (x.shape, x.dtype) == (model[rest].shape, model[rest].dtype)
+                case "curvature":
+                    n = sum(p.numel() for p in self.model.parameters())
+                    good = rest in Curvature._fields and x.shape[1:] == (n,)
+                case "adaptation":  # of a ladder, or of several models
+                    good = x.ndim == 1 or (rest in ("W", "b", "mu", "var") and x.shape[1:] == like[rest].shape)
+                    good = good and bool(x.isfinite().all()) and (rest != "ladder" or bool((x.diff() > 0).all()))
+                case "chains":
+                    good = rest == "v" and x.ndim in (2, 3) and x.shape[-1] == self.model.n_visible
+                    good = good and x.dtype == model["W"].dtype
+                case _:
+                    good = True
+            if not good:
+                raise ValueError(f"{name} of shape {tuple(x.shape)} does not fit this run's model")
+        for kind in ("model", "average", "last_good"):
+            missing = [name for name in model if f"{kind}.{name}" not in tensors]
+            if missing and (kind == "model" or len(missing) < len(model)):
+                raise ValueError(f"{kind}.{missing[0]} is missing")
 
 
 class StepMetrics(NamedTuple):

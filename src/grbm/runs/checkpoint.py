@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -29,13 +29,11 @@ from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import UserError
 from grbm.core.files import encode, flush_folder
 from grbm.core.typed import is_kind, read_bytes, read_json
-from grbm.learning.guard import Guard
-from grbm.learning.objectives import Adaptation
-from grbm.learning.quasi_newton import Curvature
+from grbm.learning.training import KINDS as STATE
 from grbm.learning.training import TrainState
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
-FORMAT = 2
+FORMAT = 3
 RATES = ("lr", "initial_lr")  # numbers in an optimizer's group that training multiplies
 CALLBACK = "callback"
 
@@ -96,19 +94,11 @@ def save(
     if not group.is_leader:
         return target
     optimizer = state.optimizer.state_dict()
-    parts: dict[str, Mapping[str, Any]] = {
-        "model": state.model.state_dict(),
-        "average": {} if state.average is None else state.average.state_dict(),
-        "last_good": state.guard.last_good or {},
-        "curvature": {} if state.curvature is None else state.curvature._asdict(),
-        "memory": state.adaptation.state_dict,
-    }
-    parts |= {f"optimizer.{index}": entries for index, entries in optimizer["state"].items()}
+    parts: dict[str, Mapping[str, Any]] = {f"optimizer.{index}": x for index, x in optimizer["state"].items()}
     for name, entries in callbacks.items():  # may share memory with the state, which the format does not allow
         parts[f"{CALLBACK}.{name}"] = {k: x.clone() for k, x in entries.items() if isinstance(x, Tensor)}
     tensors = {f"{kind}.{k}": x for kind, part in parts.items() for k, x in part.items() if isinstance(x, Tensor)}
-    if persistent is not None:
-        tensors["persistent"] = persistent
+    tensors |= replace(state, persistent=persistent).tensors()
     content = encode(tensors)
     numbers = {index: entries for index, entries in _numbers(optimizer["state"]).items() if entries}
     record = {
@@ -247,32 +237,18 @@ def newest(
 
 def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
     """Every tensor where one belongs, in its shape and dtype."""
-    model = state.model.state_dict()
-    like = model | {"var": model["log_var"]}
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
-    for kind in ("model", "average", "last_good"):
-        part = checkpoint.part(kind)
-        if (part or kind == "model") and (missing := [name for name in model if name not in part]):
-            raise DamagedError(f"{kind}.{missing[0]} is missing")
+    try:
+        state.refuse_unfit(checkpoint.tensors)
+    except ValueError as error:
+        raise DamagedError(str(error)) from error
     for name, tensor in checkpoint.tensors.items():
         kind, _, rest = name.partition(".")
-        if kind in ("model", "average", "last_good"):
-            expected = model.get(rest)
-            good = expected is not None and (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
-        elif kind == "optimizer":
+        good = kind in (*STATE, CALLBACK)  # the callback tells what is its own
+        if kind == "optimizer":
             index = rest.partition(".")[0]
             good = index.isdigit() and int(index) < len(parameters)
             good = good and tensor.shape in ((), parameters[int(index)].shape)
-        elif kind == "curvature":
-            good = rest in Curvature._fields and tensor.shape[1:] == (sum(p.numel() for p in state.model.parameters()),)
-        elif kind == "memory":  # of a ladder, or of several models
-            good = tensor.ndim == 1 or (rest in ("W", "b", "mu", "var") and tensor.shape[1:] == like[rest].shape)
-            good = good and bool(tensor.isfinite().all()) and (rest != "ladder" or bool((tensor.diff() > 0).all()))
-        elif kind == CALLBACK:  # whose own it is to tell
-            good = True
-        else:
-            good = name == "persistent" and tensor.ndim in (2, 3) and tensor.shape[-1] == state.model.n_visible
-            good = good and tensor.dtype == model["W"].dtype
         if not good:
             raise DamagedError(f"{name} of shape {tuple(tensor.shape)} does not fit this run's model")
     rates = [x for group in checkpoint.record["optimizer"]["groups"] for k, x in group.items() if k in RATES]
@@ -282,26 +258,13 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
 
 def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALONE) -> None:
     """Put ``state`` where the checkpoint was taken, on the model's device, with this process's part of the chains."""
-    model, tensors, record = state.model, checkpoint.tensors, checkpoint.record
-    device = model.W.device
-    part = partial(checkpoint.part, device=device)
-    model.load_state_dict(part("model"))
+    record = checkpoint.record
+    state.load(checkpoint.tensors)
     state.seed, state.update = record["seed"], record["update"]
-    state.guard = Guard(part("last_good") or None)
-    state.adaptation = Adaptation({name: x.cpu() if name == "ladder" else x for name, x in part("memory").items()})
-    curvature = part("curvature")
-    state.curvature = Curvature(**curvature) if curvature else None
-    state.average = None
-    if average := part("average"):
-        state.average = model.like()
-        state.average.load_state_dict(average)
-    state.persistent = None
-    if "persistent" in tensors:
-        chains = tensors["persistent"]
-        own = group.part(chains.shape[-2])
-        state.persistent = chains[..., own, :].contiguous().to(device)
+    if state.persistent is not None:
+        state.persistent = state.persistent[..., group.part(state.persistent.shape[-2]), :].contiguous()
     entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["numbers"].items()}
-    for name, value in tensors.items():
+    for name, value in checkpoint.tensors.items():
         if name.startswith("optimizer."):  # where each belongs, the optimiser knows: Adam counts its steps on the CPU
             _, index, key = name.split(".", 2)
             entries.setdefault(int(index), {})[key] = value

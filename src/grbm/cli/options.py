@@ -6,10 +6,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
-from grbm.core.options import Precision
 from grbm.fitting.recipe import SamplerName
-from grbm.reproduce.targets import Recipe
-from grbm.runs.config import About, Dynamics, RunConfig, Which
+from grbm.runs.config import About, RunConfig, Which
 
 Folder = Annotated[Path, Positional, arg(metavar="RUN", help="Folder of a run.")]
 Weights = Annotated[
@@ -255,55 +253,6 @@ class CompareOptions:
     """The page to write."""
     seed: Seed = 1
     overwrite: Overwrite = False
-
-
-@dataclass(frozen=True)
-class PaperOptions:
-    """Run what is missing of a table or figure of the paper, go on with what was interrupted, score and draw.
-
-    Tables and figures share their runs.
-    """
-
-    dynamics: Dynamics = "paper"
-    """paper: the equations as printed, temperature 1. paper-time-program: what the authors' program computed when the
-    paper was written. last-public-program: with the acceptance test of its last version."""
-    scale: float | None = None
-    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, some
-    minutes of one core for each."""
-    out: Path | None = None
-    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE, or runs/DYNAMICS-cpu, and another for
-    each --precision."""
-    data_dir: Path = Path("data")
-    """Folder of MNIST, Fashion-MNIST and CelebA."""
-    data: Path | None = None
-    """CelebA's aligned pictures, a folder or zip file, if they are not in data_dir."""
-    fid_weights: Path | None = None
-    """As in grbm evaluate --fid."""
-    fid_samples: int = 10_000
-    """As in grbm evaluate --fid."""
-    mean: bool | None = None
-    """Show and score conditional means μ + W h in place of v; by default only with the dynamics of the program."""
-    jobs: int | None = None
-    """Runs at a time; by default 1 on a GPU and 2 on a CPU."""
-    seed: Seed = 0
-    seeds: int = 1
-    """So many seeds from that one on, for a table, which then has means and their standard errors over seeds."""
-    recipe: Recipe = "paper"
-    """ours: a figure by our own recipe in place of the paper's, with presets such as mnist-medium, whatever --dynamics
-    and --scale say."""
-    precision: Precision = "highest"
-    """As in grbm train: fast takes half-precision operands of products where the machine has units for them."""
-
-
-@dataclass(frozen=True)
-class EverythingOptions(PaperOptions):
-    """Make as many of the paper's figures and tables as a time allows, and say what was left out.
-
-    The same command goes on where it ended.
-    """
-
-    budget: float = 3600.0
-    """Seconds after which no training goes on; what is trained by then is scored and drawn."""
 
 
 @dataclass(frozen=True)

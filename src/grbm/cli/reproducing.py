@@ -5,14 +5,13 @@ from typing import Any
 
 from grbm.cli.common import note, parse, require
 from grbm.cli.names import close
-from grbm.cli.options import EverythingOptions, Figure1Options, PaperOptions
+from grbm.cli.options import Figure1Options
 from grbm.core.errors import UserError
+from grbm.reproduce.targets import ABOUT, TARGETS, EverythingOptions, PaperOptions
 
 
 def reproduce(args: list[str]) -> None:
     """`grbm reproduce`: a figure or table of the paper."""
-    from grbm.reproduce.targets import ABOUT, TARGETS
-
     names = ", ".join(["all", "fig1", *sorted(TARGETS)])
     if not args or args[0] in ("-h", "--help"):
         print("usage: grbm reproduce WHAT [options]\n\nWHAT, each explained by grbm reproduce WHAT --help, is")
@@ -41,41 +40,24 @@ def _figure1(args: list[str]) -> None:
     out = options.out or Path("runs") / f"fig1-{options.budget}"
     seeds = range(options.seed, options.seed + options.seeds)
     what: dict[str, Any] = {"budget": options.budget, "only": options.only, "rules": options.rules}
-    print(figure1.reproduce(out, jobs_at_once=options.jobs, seeds=seeds, **what))
+    print(figure1.target(out, at_once=options.jobs, seeds=seeds, **what).make())
 
 
 def _paper(what: str, args: list[str]) -> None:
     from grbm.core.devices import pick_device
-    from grbm.evaluate.features import inception
-    from grbm.reproduce import everything, experiments
+    from grbm.evaluate.features import Features, inception
+    from grbm.reproduce import experiments
 
     options = parse(EverythingOptions if what == "all" else PaperOptions, args, f"grbm reproduce {what}")
     require("--jobs", options.jobs, 1)
     require("--seeds", options.seeds, 1)
     require("--fid-samples", options.fid_samples, 100)
-    device = pick_device("auto")
-    scale = 1.0 if options.scale is None and device.type == "cuda" else options.scale
-    named = "ours" if options.recipe == "ours" else f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}"
-    named += "" if options.precision == "highest" else f"-{options.precision}"
-    made = experiments.Options(
-        options.out or Path("runs") / named,
-        options.dynamics,
-        scale,
-        options.data_dir,
-        options.data,
-        options.seed,
-        options.jobs or (1 if device.type == "cuda" else 2),
-        options.mean,
-        options.seeds,
-        options.recipe,
-        options.precision,
-    )
 
-    def judge(dataset: str) -> Any:
-        return inception(options.fid_weights, dataset, device, note)
+    def judge() -> Features | None:
+        return inception(options.fid_weights, "mnist", pick_device("auto"), note)
 
     if isinstance(options, EverythingOptions):
         require("--budget", options.budget, 1)
-        print(everything.reproduce_all(options.budget, made, judge, options.fid_samples))
+        print(experiments.reproduce_all(options, judge))
     else:
-        print(experiments.reproduce(what, made, judge, options.fid_samples))
+        print(experiments.target(what, options, judge).make())

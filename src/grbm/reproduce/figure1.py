@@ -58,10 +58,6 @@ class Panel(NamedTuple):
     def name(self) -> str:
         return f"{self.mixture}-{self.rule}-{self.method}-{self.config.seed}"
 
-    @property
-    def planned(self) -> campaign.Planned:
-        return campaign.Planned(self.name, self.config)
-
 
 def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
     """22 runs: the paper's recipe with five samplers, as its authors' program ran it and as it is printed, and ours.
@@ -121,48 +117,52 @@ def _in_the_plane(sampler: SamplerConfig) -> SamplerConfig:
     return replace(sampler, step_size=0.5 if sampler.name == "langevin" else 0.2, per_unit=True)
 
 
-def reproduce(
+def target(
     folder: Path,
     *,
     budget: str = "short",
-    jobs_at_once: int = 2,
+    at_once: int = 2,
     seeds: Sequence[int] = (0,),
     only: Sequence[str] = (),
     rules: Sequence[str] = (),
     n_updates: int | None = None,
     n_samples: int = 10_000,
-) -> str:
-    """Train what is missing in ``folder``, draw ``figure1.png``, write ``table.json`` and return the table as text.
+) -> campaign.Target:
+    """Figure 1 in ``folder``: ``figure1.png``, ``table.json``, and the table as text.
 
     ``only`` names samplers, ``rules`` some of `RULES`; the figure, of the first seed, is drawn where there are all of
     them. Of several seeds ``plateaus.png`` shows how the largest variance went, by the first of `RULES` among them.
+    Raises UserError for a ``folder`` that holds something else, and where there is no such panel.
     """
     every = [panel for seed in seeds for panel in panels(budget, seed, n_updates)]
     todo = [panel for panel in every if panel.method in (only or TITLES) and panel.rule in (rules or RULES)]
     if not todo:
         raise UserError(f"No row of --rules {' '.join(rules)} has a sampler of --only {' '.join(only)}.")
     refuse_foreign(folder, every)
-    missing = campaign.missing([panel.planned for panel in todo], folder)
-    missing.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
-    print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
-    campaign.train_missing(missing, folder, at_once=jobs_at_once, threads=1)
-    jobs = [(panel, folder / panel.name, n_samples) for panel in todo]
-    if jobs_at_once == 1:
-        with threads(1):
-            rows = [_score(*job) for job in jobs]
-    else:
-        spawn = get_context("spawn")
-        with ProcessPoolExecutor(jobs_at_once, spawn, torch.set_num_threads, (1,)) as pool:
-            rows = list(pool.map(_score, *zip(*jobs, strict=True)))
-    is_whole = len(todo) == len(every)
-    files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
-    text = _table(rows, n_samples)
-    if len(seeds) > 1:
-        text += f"\nFigure: {plots.save(_plateaus(todo, folder), folder / PLATEAUS, dpi=130)}"
-    if is_whole:
-        figure = _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder)
-        text += f"\nFigure: {plots.save(figure, folder / 'figure1.png', dpi=130)}"
-    return text
+    planned = [campaign.Planned(panel.name, panel.config) for panel in todo]
+    campaign.missing(planned, folder)  # refuses runs of other settings
+    planned.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
+
+    def draw() -> str:
+        jobs = [(panel, folder / panel.name, n_samples) for panel in todo]
+        if at_once == 1:
+            with threads(1):
+                rows = [_score(*job) for job in jobs]
+        else:
+            spawn = get_context("spawn")
+            with ProcessPoolExecutor(at_once, spawn, torch.set_num_threads, (1,)) as pool:
+                rows = list(pool.map(_score, *zip(*jobs, strict=True)))
+        is_whole = len(todo) == len(every)
+        files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
+        text = _table(rows, n_samples)
+        if len(seeds) > 1:
+            text += f"\nFigure: {plots.save(_plateaus(todo, folder), folder / PLATEAUS, dpi=130)}"
+        if is_whole:
+            figure = _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder)
+            text += f"\nFigure: {plots.save(figure, folder / 'figure1.png', dpi=130)}"
+        return text
+
+    return campaign.Target("fig1", planned, folder, at_once, 1, draw)
 
 
 def refuse_foreign(folder: Path, every: Sequence[Panel]) -> None:

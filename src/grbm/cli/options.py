@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
@@ -253,23 +253,3 @@ class CompareOptions:
     """The page to write."""
     seed: Seed = 1
     overwrite: Overwrite = False
-
-
-@dataclass(frozen=True)
-class Figure1Options:
-    """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
-
-    budget: Literal["short", "long", "paper"] = "short"
-    """short: 7,000 updates each, some minutes on two cores. long: 30,000, half an hour a seed. paper: the full
-    500,000, many hours."""
-    out: Path | None = None
-    """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
-    jobs: int = 2
-    """Runs at a time, one thread each."""
-    seed: Seed = 0
-    seeds: int = 1
-    """So many seeds from that one on; the figure is of the first, the table of all."""
-    only: tuple[str, ...] = ()
-    """Only these samplers: gibbs, langevin, langevin-adjusted, gibbs-langevin, gibbs-langevin-adjusted, recommended."""
-    rules: tuple[str, ...] = ()
-    """Only these rows: program, printed, ours."""

@@ -19,7 +19,7 @@ from grbm.report import plots, sheets
 from grbm.report.page import report
 from grbm.reproduce import campaign, figure1
 from grbm.reproduce.tables import about, notes, table, title
-from grbm.reproduce.targets import ABOUT, TABLES, EverythingOptions, PaperOptions, is_ours, runs_of
+from grbm.reproduce.targets import ABOUT, TABLES, EverythingOptions, Figure1Options, PaperOptions, is_ours, runs_of
 from grbm.runs.config import LogConfig, RunConfig, showing
 from grbm.runs.paper import EXPERIMENTS, configure
 from grbm.runs.presets import PRESETS
@@ -76,7 +76,7 @@ def target(what: str, options: PaperOptions, judge: Callable[[], Features | None
         For data that are not there, before anything is trained, and for runs of other settings in the folder.
     """
     if what == "fig1":
-        return figure1.target(options.folder / FIGURE1, at_once=options.at_once, seeds=[options.seed])
+        return figure1.target(Figure1Options(out=options.folder / FIGURE1, jobs=options.at_once, seed=options.seed))
     wanted = planned(what, options)
     campaign.missing(wanted, options.folder)  # refuses runs of other settings
     network = judge() if what in TABLES else None
@@ -141,31 +141,25 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
         states, steps = trajectory(first, 10, n_states=13)
         return sheets.chain_grid(states, _shape(first), steps, fill(f"{head}; {about(first)}", 8 * len(steps)))
     if what == "fig3":
-        figure = Figure(figsize=(11.5, 4.0), layout="constrained")
-        curve, middle, right = figure.subplots(1, 3)
+        figure, (curve, middle, right) = plots.panels(1, 3, 11.5, 4.0)
         plots.log_variance(curve, first.metrics)
         curve.set_title("(a) log σ²: mean, and range over units", fontsize=9)
         curve.set_xlabel("update", fontsize=8)
         sheets.show(middle, sheets.filter_sheet(first.model.W, _shape(first), 100), "(b) filters of largest norm")
         sheets.show(right, tile(generate(first, 100), _shape(first), 10), "(c) samples")
     elif what in ("fig4", "fig5"):
-        rows, columns = (1, 3) if what == "fig4" else (2, 3)
-        figure = Figure(figsize=(11.5, 4.3 * rows), layout="constrained")
-        panels = list(figure.subplots(rows, columns).flat)
-        for letter, axes, (name, run) in zip("abcde", panels, done.items(), strict=False):
-            sheets.show(axes, tile(generate(run, 100), _shape(run), 10), f"({letter}) {title(name)}")
+        drawn = [(tile(generate(run, 100), _shape(run), 10), title(name)) for name, run in done.items()]
+        shown = [(sheet, f"({letter}) {text}") for letter, (sheet, text) in zip("abcde", drawn, strict=False)]
         if what == "fig5":
-            data = first.load_data()
-            sheet = tile(data.train[spread(len(data.train), 100)], _shape(first), 10)
-            sheets.show(panels[-1], sheet, "training images")
+            rows = first.load_data().train
+            shown.append((tile(rows[spread(len(rows), 100)], _shape(first), 10), "training images"))
+        figure = sheets.gallery(shown, 11.5, 4.3 * len(shown) / 3, rows=len(shown) // 3)
         if what == "fig4":
             figure.suptitle("\n".join([head, *(fill(about(run), 150) for run in done.values())]), fontsize=8)
             return figure
     else:
-        figure = Figure(figsize=(11.5, 6.2), layout="constrained")
-        images = generate(first, 512)
-        for axes, part in zip(figure.subplots(1, 2), torch.split(images, 256), strict=True):
-            sheets.show(axes, tile(part, _shape(first), 16), "")
+        parts = torch.split(generate(first, 512), 256)
+        figure = sheets.gallery([(tile(part, _shape(first), 16), "") for part in parts], 11.5, 6.2)
     made = about(first, title=len(done) == 1)  # else what all of them have in common
     figure.suptitle(fill(f"{head}; {made}", 130), fontsize=10)
     return figure

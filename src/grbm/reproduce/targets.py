@@ -120,6 +120,32 @@ class EverythingOptions(PaperOptions):
     """Seconds after which no training goes on; what is trained by then is scored and drawn."""
 
 
+@dataclass(frozen=True)
+class Figure1Options:
+    """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
+
+    budget: Literal["short", "long", "paper"] = "short"
+    """short: 7,000 updates each, some minutes on two cores. long: 30,000, half an hour a seed. paper: the full
+    500,000, many hours."""
+    out: Path | None = None
+    """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
+    jobs: int = 2
+    """Runs at a time, one thread each."""
+    seed: int = 0
+    """Seed of the random numbers."""
+    seeds: int = 1
+    """So many seeds from that one on; the figure is of the first, the table of all."""
+    only: tuple[str, ...] = ()
+    """Only these samplers: gibbs, langevin, langevin-adjusted, gibbs-langevin, gibbs-langevin-adjusted, recommended."""
+    rules: tuple[str, ...] = ()
+    """Only these rows: program, printed, ours."""
+
+    @property
+    def folder(self) -> Path:
+        """``out``, or its default."""
+        return self.out or Path("runs") / f"fig1-{self.budget}"
+
+
 def _on_gpu() -> bool:
     from grbm.core.devices import pick_device  # which loads PyTorch
 

@@ -295,9 +295,15 @@ def compare(
 
     ``warn`` is told where data of a run are not there.
     """
-    names = _names(several)
+    names = [_name(run) for run in several]
+    if len(set(names)) < len(names):
+        names = [plain(str(run.folder)) for run in several]
     data = [data_of(run, warn) for run in several]
-    verdicts = [_verdict(run, own, seed) for run, own in zip(several, data, strict=True)]
+    wrong = [
+        [finding.about for finding in diagnose(run, own, seed=seed) if finding.level == "wrong"]
+        for run, own in zip(several, data, strict=True)
+    ]
+    verdicts = [f"wrong: {', '.join(each)}" if each else "nothing is wrong" for each in wrong]
     table: list[tuple[str, ...]] = [("", *names), *_differences(several), ("the doctor", *verdicts)]
     last = [run.metrics[-1].get("energy_distance") if run.metrics else None for run in several]
     table.append(("energy distance at the end", *("–" if x is None else f"{x:.3g}" for x in last)))
@@ -317,12 +323,6 @@ def compare(
     ]
     write_text(path, html.page("Runs side by side", body))
     return table
-
-
-def _verdict(run: Run, data: Dataset | None, seed: int) -> str:
-    """What the doctor says of a run, in short."""
-    wrong = [finding.about for finding in diagnose(run, data, seed=seed) if finding.level == "wrong"]
-    return f"wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
 
 
 def _real(several: Sequence[Run], data: Sequence[Dataset | None]) -> Iterator[str]:
@@ -347,8 +347,3 @@ def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
     always = ("updates done", "time")
     keys = [key for key in rows[0] if key in always or len({str(row.get(key)) for row in rows}) > 1]
     return [(key, *("–" if row.get(key) in (None, "") else plain(str(row[key])) for row in rows)) for key in keys]
-
-
-def _names(several: Sequence[Run]) -> list[str]:
-    names = [_name(run) for run in several]
-    return names if len(set(names)) == len(names) else [plain(str(run.folder)) for run in several]

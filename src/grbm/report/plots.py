@@ -43,8 +43,12 @@ def panels(rows: int, columns: int, width: float, height: float, **how: Any) -> 
     return figure, list(figure.subplots(rows, columns, squeeze=False, **how).flat)
 
 
-def name_axes(axes: Axes, title: str, x: str = "", y: str = "", sizes: Sequence[float] = (9, 8, 7)) -> None:
-    """Words of a panel, title, labels and ticks in three font ``sizes``, and no frame above it or at its right."""
+def name_axes(
+    axes: Axes, title: str, x: str = "", y: str = "", sizes: Sequence[float] = (9, 8, 7), *, legend: bool = False
+) -> None:
+    """Words of a panel: title, labels and ticks in three font ``sizes``, a legend; no frame above or at the right."""
+    if legend:
+        axes.legend(frameon=False, fontsize=sizes[2])
     axes.set_title(title, fontsize=sizes[0])
     axes.set_xlabel(x, fontsize=sizes[1])
     axes.set_ylabel(y, fontsize=sizes[1])
@@ -78,9 +82,7 @@ def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
                 axes.plot(*zip(*points, strict=True), style, color=COLOURS[k], label=label, lw=1.2)
         if log:
             _log_scale(axes, [x for name in named for x in column(metrics, name)])
-        if len(named) > 1:
-            axes.legend(frameon=False, fontsize=7)
-        name_axes(axes, title, "update")
+        name_axes(axes, title, "update", legend=len(named) > 1)
     if scored:
         nats, update = max(scored)
         others[3].plot(update, nats, "o", color=RUST, ms=4, label=f"best: {nats:.4g}, at update {update:,}")
@@ -111,10 +113,8 @@ def curve(
     limits = together(columns, log) if len(several) > 1 else None
     if limits is not None:
         axes.set_ylim(*limits)
-    if len(several) > 1:
-        axes.legend(frameon=False, fontsize=8)
     x = "update" if limits is None else "update (what lies beyond the axes is cut off)"
-    name_axes(axes, title, x, sizes=(10, 9, 8))
+    name_axes(axes, title, x, sizes=(10, 9, 8), legend=len(several) > 1)
     _with_rounds(axes, max((m["update"] for metrics in several.values() for m in metrics), default=0), first_round)
     return figure
 
@@ -285,12 +285,10 @@ def sample_panel(
 def _frame(axes: Axes, title: str, limits: Limits | None, ticks: bool = False) -> None:
     """The paper's window, or ``limits`` with its own scale of each axis."""
     horizontal, vertical = limits or ((-10, 10), (-10, 10))
-    axes.set_xlim(*horizontal)
-    axes.set_ylim(*vertical)
+    axes.set(xlim=horizontal, ylim=vertical)
     if limits is None:
-        axes.set_aspect("equal")
-        axes.set_xticks([-10, -5, 0, 5, 10] if ticks else [])
-        axes.set_yticks([-10, -5, 0, 5, 10] if ticks else [])
+        marked = [-10, -5, 0, 5, 10] if ticks else []
+        axes.set(aspect="equal", xticks=marked, yticks=marked)
     axes.tick_params(labelsize=6)
     axes.set_title(title, fontsize=8)
 
@@ -313,13 +311,12 @@ def mixing(trace: Trace, found: Mixing) -> Figure:
     labels = "free energy", f"slowest unit ({found.slowest})"
     for rho, label, colour in zip(found.autocorrelation, labels, (INK, RUST), strict=True):
         lags.plot([trace.every * k for k in range(shown)], rho[:shown], color=colour, label=label)
-    lags.legend(frameon=False, fontsize=7)
-    name_axes(lags, "autocorrelation", "lag, steps")
+    name_axes(lags, "autocorrelation", "lag, steps", legend=True)
     rhat = found.rhat.nan_to_num(nan=2.0).clamp_max(2.0).numpy()
     agreement.hist(rhat, bins=30, range=(min(1.0, rhat.min()), max(1.06, rhat.max())), color=INK)
     agreement.axvline(WORST_RHAT, color=RUST, lw=0.8, label=f"limit {WORST_RHAT}")
-    agreement.legend(frameon=False, fontsize=7)
-    name_axes(agreement, "R-hat of the visible units", "R-hat (1: the chains agree)", "visible units")
+    words = "R-hat of the visible units", "R-hat (1: the chains agree)", "visible units"
+    name_axes(agreement, *words, legend=True)
     if found.swap_rate is not None:
         swaps[0].bar(range(1, len(found.swap_rate) + 1), found.swap_rate.numpy(), color=INK)
         swaps[0].set_ylim(0, 1)

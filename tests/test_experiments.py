@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.context import SpawnContext
 from types import SimpleNamespace
@@ -23,10 +24,8 @@ from grbm.data.tables import spread
 from grbm.evaluate import references
 from grbm.report.page import report
 from grbm.report.sheets import filter_sheet
-from grbm.reproduce import campaign, everything, experiments
-from grbm.reproduce.everything import reproduce_all
-from grbm.reproduce.experiments import Options, reproduce
-from grbm.reproduce.targets import FIGURES, TABLES
+from grbm.reproduce import campaign, experiments
+from grbm.reproduce.targets import FIGURES, TABLES, EverythingOptions
 from grbm.runs import checkpoint
 from grbm.runs.claiming import locked
 from grbm.runs.config import CheckpointConfig
@@ -45,13 +44,40 @@ def tiny(config):
     )
 
 
+@dataclass(frozen=True)
+class TinyOptions(EverythingOptions):
+    """One run at a time, of `tiny` or other ``changes``, and few images to score."""
+
+    jobs: int | None = 1
+    fid_samples: int = 50
+    scale: float | None = 0.0002
+    changes: Callable = tiny
+
+
+def reproduce(what, options):
+    return experiments.target(what, options, lambda: None).make()
+
+
+def reproduce_all(seconds, options):
+    return experiments.reproduce_all(replace(options, budget=seconds), lambda: None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _changed():
+    """Runs are made smaller than `grbm reproduce` makes them."""
+    made = experiments._config
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiments, "_config", lambda *args: getattr(args[-1], "changes", replace)(made(*args)))
+        yield
+
+
 @pytest.fixture(scope="module")
 def options(pictures, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduced")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRBM_CACHE_DIR", str(folder / "cache"))
         patch.setattr(references, "mixture", partial(references.mixture, n_components=2))  # 20 of 784 columns take long
-        yield Options(folder / "runs", "paper", 0.0002, pictures, changes=tiny)
+        yield TinyOptions(out=folder / "runs", data_dir=pictures)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +90,7 @@ def _no_pages(monkeypatch):
     "what", ["table1", *(pytest.param(x, marks=pytest.mark.whole) for x in TABLES if x != "table1")]
 )
 def test_a_table_puts_the_papers_number_beside_ours(what, options, capsys):
-    text = reproduce(what, options, lambda dataset: None, 50)
+    text = reproduce(what, options)
     table = json.loads((options.folder / f"{what}.json").read_text())
     assert list(table["rows"]) == [*TABLES[what], "mnist-small"]
     assert table["rows"]["table1-gibbs-langevin"]["paper FID"] == 17.49
@@ -80,13 +106,13 @@ def test_a_table_puts_the_papers_number_beside_ours(what, options, capsys):
     assert f"of {pairs} pairs stand in the paper's order" in " ".join(text.split())
     assert "60 training images, 60,000 in the paper" in " ".join(text.split())
     assert " to train" in capsys.readouterr().out
-    assert reproduce(what, options, lambda dataset: None, 50) == text
+    assert reproduce(what, options) == text
     assert " 0 to train" in capsys.readouterr().out
 
 
 def test_the_order_of_the_rows_counts_only_what_the_errors_allow(options):
     """Each pair that stands the other way round by two standard errors is named, and no other."""
-    text = " ".join(reproduce("table1", options, lambda dataset: None, 50).split())
+    text = " ".join(reproduce("table1", options).split())
     rows = list(json.loads((options.folder / "table1.json").read_text())["rows"].values())[:5]
     right, wrong = 0, 0
     for better in rows:
@@ -102,10 +128,10 @@ def test_the_order_of_the_rows_counts_only_what_the_errors_allow(options):
 
 def test_conditional_means_are_shown_of_the_same_runs(options, capsys):
     """Less noisy, so nearer to the data; nothing is trained again, and each output says which it shows."""
-    states = " ".join(reproduce("table1", options, lambda dataset: None, 50).split())
+    states = " ".join(reproduce("table1", options).split())
     rows = json.loads((options.folder / "table1.json").read_text())["rows"]
     capsys.readouterr()
-    means = " ".join(reproduce("table1", options._replace(mean=True), lambda dataset: None, 50).split())
+    means = " ".join(reproduce("table1", replace(options, mean=True)).split())
     assert " 0 to train" in capsys.readouterr().out
     assert "states v shown" in states
     assert "conditional means shown" in means
@@ -115,12 +141,12 @@ def test_conditional_means_are_shown_of_the_same_runs(options, capsys):
 
 def test_the_precision_of_the_runs_is_chosen_and_named(pictures, tmp_path):
     """In training, the command that repeats a run, and the notes of a figure; it is another run than before."""
-    options = Options(tmp_path / "runs", "paper", 0.0002, pictures, changes=tiny)
-    assert "; precision" not in reproduce("fig2", options, lambda dataset: None, 50)
+    options = TinyOptions(out=tmp_path / "runs", data_dir=pictures)
+    assert "; precision" not in reproduce("fig2", options)
     with pytest.raises(UserError, match="precision"):
-        reproduce("fig2", options._replace(precision="fast"), lambda dataset: None, 50)
-    fast = options._replace(precision="fast", folder=tmp_path / "fast")
-    assert "; precision fast; states v shown" in " ".join(reproduce("fig2", fast, lambda dataset: None, 50).split())
+        reproduce("fig2", replace(options, precision="fast"))
+    fast = replace(options, precision="fast", out=tmp_path / "fast")
+    assert "; precision fast; states v shown" in " ".join(reproduce("fig2", fast).split())
     config = runs.read(fast.folder / "table1-gibbs-langevin").config
     assert config.precision == "fast"
     assert " --precision fast " in config.command
@@ -140,8 +166,8 @@ def test_a_run_that_leaves_the_finite_numbers_is_a_row_without_any(pictures, tmp
         return replace(config, sampling=replace(config.sampling, sampler=wild))
 
     monkeypatch.setattr(experiments, "report", report)
-    options = Options(tmp_path / "runs", "paper", 0.0002, pictures, changes=changes)
-    text = " ".join(reproduce("table1", options, lambda dataset: None, 50).split())
+    options = TinyOptions(out=tmp_path / "runs", data_dir=pictures, changes=changes)
+    text = " ".join(reproduce("table1", options).split())
     rows = json.loads((tmp_path / "runs" / "table1.json").read_text())["rows"]
     assert rows["table1-langevin"].keys() == {"paper FID", "seconds"}
     assert rows["table1-gibbs"]["Fréchet"] > 0
@@ -167,7 +193,7 @@ TITLES = {  # of the panels of each figure
 )
 def test_every_figure_shows_what_the_paper_shows_there(what, options, figures_drawn):
     """Each panel by its title, and each sheet of images is that of its own run, or of the data."""
-    text = " ".join(reproduce(what, options, lambda dataset: None, 50).split())
+    text = " ".join(reproduce(what, options).split())
     assert "at scale 0.0002" in text
     (figure,) = figures_drawn
     with Image.open(options.folder / f"{what}.png") as picture:
@@ -203,7 +229,7 @@ def test_every_figure_shows_what_the_paper_shows_there(what, options, figures_dr
 @pytest.mark.whole
 def test_a_table_of_several_seeds_has_means_and_errors_over_seeds(options):
     """Seed 0 is the run that the other tables have; the error is the seeds' deviation over the root of their number."""
-    text = reproduce("table2", options._replace(n_seeds=3), lambda dataset: None, 50)
+    text = reproduce("table2", replace(options, seeds=3))
     table = json.loads((options.folder / "table2.json").read_text())
     assert "Means over 3 seeds" in text
     for name, several in table["seeds"].items():
@@ -216,24 +242,24 @@ def test_a_table_of_several_seeds_has_means_and_errors_over_seeds(options):
     assert runs.read(options.folder / "seed-2" / "table2-2048").config.seed == 2
     diverged = options.folder / "seed-1" / "table2-2048"
     save_status(diverged, replace(runs.read_status(diverged), ended="diverged"))
-    again = reproduce("table2", options._replace(n_seeds=3), lambda dataset: None, 50)
+    again = reproduce("table2", replace(options, seeds=3))
     assert "1 stopped" in again
     assert "  table2-2048, seed 1: " in again, "told by name: it stands below the last kind of run"
     assert text.count("table2-2048: ") == 1, "what a row is, is said once for all seeds"
     with pytest.raises(UserError, match="--seeds is for tables"):
-        reproduce("fig2", options._replace(n_seeds=2), lambda dataset: None, 50)
+        reproduce("fig2", replace(options, seeds=2))
 
 
 def test_figures_by_our_recipe_have_presets_in_place_of_the_papers_runs(pictures, tmp_path, monkeypatch):
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
-    options = Options(tmp_path / "runs", "paper", None, pictures, changes=tiny, recipe="ours")
-    assert "our recipe; 8 hidden units, 3 updates; conditional means shown" in reproduce("fig4", options, None, 50)
+    options = TinyOptions(out=tmp_path / "runs", data_dir=pictures, scale=None, recipe="ours")
+    assert "our recipe; 8 hidden units, 3 updates; conditional means shown" in reproduce("fig4", options)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         *("fashion-medium", "celeba-small", "celeba-64", "fig4.png")
     }
     assert runs.read(tmp_path / "runs" / "celeba-64").image_shape == (3, 64, 64)
     with pytest.raises(UserError, match="fig5 compares"):
-        reproduce("fig5", options, None, 50)
+        reproduce("fig5", options)
 
 
 @pytest.mark.whole
@@ -241,36 +267,36 @@ def test_all_makes_what_the_time_allows_and_says_what_is_left(pictures, tmp_path
     """Six figures by our recipe, of tiny runs: in no time none of them; then the first of long runs is left under way;
     then all of them, from where that ended."""
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
-    options = Options(tmp_path / "runs", "paper", None, pictures, changes=tiny, recipe="ours")
+    options = TinyOptions(out=tmp_path / "runs", data_dir=pictures, scale=None, recipe="ours")
 
     def longer(config):
         return replace(tiny(config), train=replace(tiny(config).train, n_updates=1_000_000))
 
-    assert "0 of 7 figures" in reproduce_all(0.0, options, None, 50)
+    assert "0 of 7 figures" in reproduce_all(0.0, options)
     assert not (tmp_path / "runs").exists()
     with monkeypatch.context() as patched:  # a clock by which the time is over as soon as one of its updates is there
         began = lambda: runs.read_metrics(tmp_path / "long" / "mnist-medium")  # noqa: E731
-        for module in (campaign, everything):
+        for module in (campaign, experiments):
             patched.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.2 if began() else 0.0))
-        text = reproduce_all(0.2, options._replace(changes=longer, folder=tmp_path / "long"), None, 50)
+        text = reproduce_all(0.2, replace(options, changes=longer, out=tmp_path / "long"))
     assert re.search(r"fig2: 1 of 1 runs to train \(mnist-medium: update [\d,]+ of 1,000,000\)", text)
     assert "fig8: 1 of 1 runs to train" in text
     assert {path.name for path in (tmp_path / "long").iterdir()} == {"mnist-medium"}, "nothing else has begun"
     assert runs.read_status(tmp_path / "long" / "mnist-medium").ended == "interrupted"
     assert checkpoint.updates(tmp_path / "long" / "mnist-medium" / runs.CHECKPOINTS)
     assert "where the time was over" in capsys.readouterr().out
-    assert reproduce_all(600.0, options, None, 50).startswith("7 of 7 figures and tables are in ")
+    assert reproduce_all(600.0, options).startswith("7 of 7 figures and tables are in ")
     assert {path.stem for path in (tmp_path / "runs").glob("*.png")} == {f"fig{k}" for k in (2, 3, 4, 6, 7, 8, 9)}
-    others = options._replace(changes=longer)
-    assert "other settings" in reproduce_all(0.0, others, None, 50), "found before anything is trained"
-    without = reproduce_all(0.0, options._replace(data_dir=tmp_path, folder=tmp_path / "other"), None, 50)
+    others = replace(options, changes=longer)
+    assert "other settings" in reproduce_all(0.0, others), "found before anything is trained"
+    without = reproduce_all(0.0, replace(options, data_dir=tmp_path, out=tmp_path / "other"))
     assert re.search(rf"fig2: .*{re.escape(str(tmp_path))}", without), "where data are not, it is said"
 
 
 def test_an_interrupted_run_goes_on_where_it_was_and_another_is_refused(pictures, tmp_path, capsys):
-    options = Options(tmp_path / "whole", "paper", 0.0002, pictures, changes=tiny)
-    reproduce("fig2", options, lambda dataset: None, 50)
-    broken = options._replace(folder=tmp_path / "broken")
+    options = TinyOptions(out=tmp_path / "whole", data_dir=pictures)
+    reproduce("fig2", options)
+    broken = replace(options, out=tmp_path / "broken")
     name = "table1-gibbs-langevin"
     config = replace(runs.RunConfig.read(tmp_path / "whole" / name / runs.CONFIG), data_dir=pictures)
     with pytest.raises(RuntimeError, match="power cut"):
@@ -278,14 +304,14 @@ def test_an_interrupted_run_goes_on_where_it_was_and_another_is_refused(pictures
             replace(config, checkpoint=CheckpointConfig(updates=1)), tmp_path / "broken" / name, on_update=_cut_at_2
         )
     capsys.readouterr()
-    reproduce("fig6", broken, lambda dataset: None, 50)
+    reproduce("fig6", broken)
     out = capsys.readouterr().out
     assert "1 to train" in out
     assert "from 2 on" in out
     first, again = (runs.read(tmp_path / which / name).model for which in ("whole", "broken"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     with pytest.raises(UserError, match=r"other settings \(seed = 0, not 1\)"):
-        reproduce("fig2", options._replace(seed=1), lambda dataset: None, 50)
+        reproduce("fig2", replace(options, seed=1))
 
 
 def _cut_at_2(update, record):

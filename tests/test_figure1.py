@@ -9,8 +9,14 @@ import torch
 from grbm import UserError
 from grbm.data import MIXTURES
 from grbm.reproduce import figure1
-from grbm.reproduce.figure1 import RULES, TITLES, panels, reproduce
+from grbm.reproduce.figure1 import RULES, TITLES, panels
+from grbm.reproduce.targets import Figure1Options
 from grbm.runs.presets import PAPER_SAMPLERS
+
+
+def made(folder, n_updates, n_samples=100, **options) -> str:
+    """The table of Figure 1 from short runs in ``folder``."""
+    return figure1.target(Figure1Options(out=folder, **options), n_updates, n_samples).make()
 
 
 def assert_is_figure_1(figure, methods: set[str], rules: set[str]) -> None:
@@ -40,8 +46,8 @@ def assert_is_figure_1(figure, methods: set[str], rules: set[str]) -> None:
 
 
 def test_a_row_of_figure_1_is_trained_scored_and_drawn(tmp_path, capsys):
-    options = {"n_updates": 2, "n_samples": 100, "only": ("gibbs",), "rules": ("printed",), "jobs_at_once": 1}
-    table = reproduce(tmp_path, **options)
+    options = {"n_updates": 2, "n_samples": 100, "only": ("gibbs",), "rules": ("printed",), "jobs": 1}
+    table = made(tmp_path, **options)
     assert "2 to train" in capsys.readouterr().out
     rows = json.loads((tmp_path / "table-of-some.json").read_text())
     assert [(row["mixture"], row["method"]) for row in rows] == [(mixture, "gibbs") for mixture in MIXTURES]
@@ -53,7 +59,7 @@ def test_a_row_of_figure_1_is_trained_scored_and_drawn(tmp_path, capsys):
 
 @pytest.mark.whole
 def test_figure_1_runs_and_draws(tmp_path, capsys, figures_drawn):
-    table = reproduce(tmp_path, n_updates=2, n_samples=100)
+    table = made(tmp_path, n_updates=2, n_samples=100)
     assert (tmp_path / "figure1.png").is_file()
     assert_is_figure_1(figures_drawn[-1], set(TITLES), set(RULES))
     rows = json.loads((tmp_path / "table.json").read_text())
@@ -63,7 +69,7 @@ def test_figure_1_runs_and_draws(tmp_path, capsys, figures_drawn):
     assert "Gibbs-Langevin, adjusted" in table
     assert "22 to train" in capsys.readouterr().out
     with pytest.raises(UserError, match="n_updates"):
-        reproduce(tmp_path, n_updates=3)
+        made(tmp_path, n_updates=3)
 
 
 def test_the_papers_five_samplers_have_the_papers_settings():
@@ -91,7 +97,7 @@ def test_the_papers_five_samplers_have_the_papers_settings():
 
 @pytest.mark.whole
 def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsys, figures_drawn):
-    table = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)
+    table = made(tmp_path, n_updates=2, n_samples=100, seeds=2, only=("gibbs",), jobs=1)
     rows = json.loads((tmp_path / "table-of-some.json").read_text())
     assert sorted((row["mixture"], row["rule"], row["seed"]) for row in rows) == [
         (m, rule, seed) for m in ("anisotropic", "isotropic") for rule in ("printed", "program") for seed in (0, 1)
@@ -104,15 +110,15 @@ def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsy
     assert [[line.get_label() for line in axes.lines] for axes in plateaus] == [["seed 0", "seed 1"]] * 2
     assert "plateaus.png" in table
     assert "8 to train" in capsys.readouterr().out
-    again = reproduce(tmp_path, n_updates=2, n_samples=100, seeds=(0, 1), only=("gibbs",), jobs_at_once=1)
+    again = made(tmp_path, n_updates=2, n_samples=100, seeds=2, only=("gibbs",), jobs=1)
     assert again == table
     assert " 0 to train" in capsys.readouterr().out
-    printed = reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("printed",), jobs_at_once=1)
+    printed = made(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("printed",), jobs=1)
     with pytest.raises(UserError, match="No row of --rules ours has a sampler of --only gibbs"):
-        reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("ours",))
+        made(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("ours",))
     assert "as the program ran Gibbs" not in printed
     assert "as printed         Gibbs" in printed
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=tmp_path.name):
-        reproduce(tmp_path, n_updates=2, n_samples=100, only=("gibbs",))
+        made(tmp_path, n_updates=2, n_samples=100, only=("gibbs",))
     assert table.count("Gibbs  ") >= 8

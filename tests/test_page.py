@@ -14,9 +14,8 @@ from PIL import Image
 
 from grbm import cli, runs
 from grbm.fitting.recipe import SamplerConfig
-from grbm.report import comparing, plots
-from grbm.report.comparing import compare
-from grbm.report.page import report
+from grbm.report import plots
+from grbm.report.page import compare, report
 
 QUIET = ["--train.n-updates", "40", "--log.no-tensorboard", "--no-figures"]
 
@@ -156,7 +155,7 @@ def test_chains_that_leave_the_finite_numbers_have_a_page_that_says_so(name, tra
 def test_runs_side_by_side_differ_in_what_is_shown(trained, tmp_path, capsys, monkeypatch):
     made = []
     monkeypatch.setattr(
-        comparing, "compare", lambda *args, **options: made.append(compare(*args, **options)) or made[-1]
+        "grbm.report.page.compare", lambda *args, **options: made.append(compare(*args, **options)) or made[-1]
     )
     command = ["compare", str(trained / "digits"), str(trained / "other"), "--out", str(tmp_path / "page.html")]
     assert cli.main(command) == 0

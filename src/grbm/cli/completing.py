@@ -2,10 +2,10 @@
 
 from grbm.cli.common import flags_of, function_of
 from grbm.cli.names import COMMANDS, close
-from grbm.cli.options import PaperOptions, TrainOptions
+from grbm.cli.options import TrainOptions
 from grbm.cli.training import SHORT
 from grbm.core.errors import UserError
-from grbm.reproduce.targets import TARGETS
+from grbm.reproduce.targets import TARGETS, PaperOptions
 from grbm.runs.presets import PRESETS
 
 SHELLS = ("bash", "zsh", "fish")

@@ -1,14 +1,23 @@
-"""The commands that say how good a run is: scores, mixing, and what the doctor finds. Parse, call, print."""
+"""The commands that show a run and say how good it is: scores, the doctor, figures, pages. Parse, call, print."""
 
 import json
 import sys
 import textwrap
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grbm.cli.common import note, note_units, read_run, require
-from grbm.cli.options import DoctorOptions, EvaluateOptions, MixingOptions
+from grbm.cli.common import note, note_units, read_run, refuse_out, require
+from grbm.cli.options import (
+    CompareOptions,
+    DoctorOptions,
+    EvaluateOptions,
+    FiguresOptions,
+    ListOptions,
+    MixingOptions,
+    ReportOptions,
+)
 from grbm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ def evaluate(options: EvaluateOptions) -> None:
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
     sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
     found: dict[str, Any] = {}
+    lines: list[str] = []
     own = None
     try:
         dataset = run.load_data()
@@ -54,9 +64,7 @@ def evaluate(options: EvaluateOptions) -> None:
     if options.fid:
         table = _fid(run, dataset, options)
         found["images"] = table._asdict()
-        if not options.json:
-            print("\n".join(table.lines()))
-            print(f"Written to {options.run / runs.FID}.")
+        lines += [*table.lines(), f"Written to {options.run / runs.FID}."]
     if not options.fid or options.log_likelihood:
         if not is_enumerable(run.model) and run.model.n_visible > 2 and run.frame.reference is None:
             what = f"{options.ais_chains:,} chains over {options.ais_steps:,} temperatures, both ways"
@@ -67,13 +75,10 @@ def evaluate(options: EvaluateOptions) -> None:
             scores = {name: x for name, x in scores.items() if not (kept and name.startswith("log_z"))} | kept
         files.write_text(options.run / runs.EVALUATION, json.dumps(scores, indent=2) + "\n")
         found |= scores
-        if not options.json:
-            print("\n".join(words.score_table(scores)))
-            print(f"\nWritten to {options.run / runs.EVALUATION}; grbm report {options.run} puts it on the page.")
-            if options.log_likelihood:
-                print("\n".join(words.likelihoods(scores)))
-    if options.json:
-        print(json.dumps(found, indent=2))
+        lines += words.score_table(scores)
+        lines.append(f"\nWritten to {options.run / runs.EVALUATION}; grbm report {options.run} puts it on the page.")
+        lines += words.likelihoods(scores) if options.log_likelihood else []
+    print(json.dumps(found, indent=2) if options.json else "\n".join(lines))
 
 
 def _fid(run: "Run", dataset: "Dataset", options: EvaluateOptions) -> "ScoreTable":
@@ -126,9 +131,8 @@ def mixing(options: MixingOptions) -> None:
         raise error if isinstance(error, UserError) else UserError(f"The chains were refused: {error}") from error
     found = mixing.diagnose(trace)
     settings: dict[str, Any] = {"sampler": named.name, "weights": options.weights, "seed": options.seed}
-    settings |= {"chains": options.chains, "model": runs.model_digest(run.model)}
-    settings |= {"draws": options.draws, "every": options.every, "burn_in": options.burn_in}
-    scores = found.scores() | settings
+    settings |= {"chains": options.chains, "model": runs.model_digest(run.model), "draws": options.draws}
+    scores = found.scores() | settings | {"every": options.every, "burn_in": options.burn_in}
     files.write_text(options.run / runs.MIXING, json.dumps(scores, indent=2) + "\n")
     picture = plots.save(plots.mixing(trace, found), options.run / runs.FIGURES / "mixing.png")
     written = [options.run / runs.MIXING, picture]
@@ -152,7 +156,13 @@ def doctor(options: DoctorOptions) -> int:
     if (options.run is None) != options.machine:
         raise UserError("grbm doctor takes a run (grbm doctor RUN), or --machine and no run.")
     if options.run is None:
-        return _machine(json_wanted=options.json)
+        from grbm.report import machine
+
+        here = machine.look()
+        lines = [textwrap.fill(line, 100, subsequent_indent="  ") for line in machine.lines(here)]
+        content: dict[str, Any] = {**here._asdict(), "gpus": [gpu._asdict() for gpu in here.gpus]}
+        print(json.dumps(content, indent=2) if options.json else "\n".join(lines))
+        return 0
     from grbm.report.doctor import diagnose
 
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
@@ -163,22 +173,52 @@ def doctor(options: DoctorOptions) -> int:
         note(str(error))
     findings = diagnose(run, dataset, seed=options.seed)
     wrong = sum(finding.level == "wrong" for finding in findings)
-    if options.json:
-        print(json.dumps({"wrong": wrong, "findings": [finding._asdict() for finding in findings]}, indent=2))
-    else:
-        for level, about, text in findings:
-            print(textwrap.fill(f"{level:<6}{about}: {text}", 100, subsequent_indent=" " * 6))
-        print("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
+    said = (f"{level:<6}{about}: {text}" for level, about, text in findings)
+    lines = [textwrap.fill(text, 100, subsequent_indent=" " * 6) for text in said]
+    lines.append("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
+    content = {"wrong": wrong, "findings": [finding._asdict() for finding in findings]}
+    print(json.dumps(content, indent=2) if options.json else "\n".join(lines))
     return SOMETHING_WRONG if wrong else 0
 
 
-def _machine(*, json_wanted: bool) -> int:
-    """What the machine computes with."""
-    from grbm.report.machine import lines, look
+def figures(options: FiguresOptions) -> None:
+    """`grbm figures`: every figure of a run, drawn again."""
+    from grbm.report.figures import draw
 
-    machine = look()
-    if json_wanted:
-        print(json.dumps({**machine._asdict(), "gpus": [gpu._asdict() for gpu in machine.gpus]}, indent=2))
-    else:
-        print("\n".join(textwrap.fill(line, 100, subsequent_indent="  ") for line in lines(machine)))
-    return 0
+    for path in draw(read_run(options.run, moved=options.moved), seed=options.seed):
+        print(f"  {path}")
+
+
+def report(options: ReportOptions) -> None:
+    """`grbm report`: the page of a run."""
+    from grbm.report.page import report
+
+    run = read_run(options.run, moved=options.moved)
+    print(f"  {report(run, seed=options.seed, warn=note)}")
+
+
+def compare(options: CompareOptions) -> None:
+    """`grbm compare`: several runs side by side."""
+    if len(options.runs) < 2:
+        raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
+    refuse_out(options.overwrite, options.out)
+    from grbm.report.page import compare
+    from grbm.report.words import aligned
+    from grbm.runs import note_written
+
+    table = compare([read_run(folder) for folder in options.runs], options.out, seed=options.seed, warn=note)
+    for folder in options.runs:
+        note_written(folder, options.out)
+    print("\n".join(aligned(table)))
+    print(f"  {options.out}")
+
+
+def list_runs(options: ListOptions) -> None:
+    """`grbm list`: the runs in a folder."""
+    if not options.folder.is_dir() and options.folder != Path("runs"):
+        raise UserError(f"{options.folder} is not a folder; grbm list FOLDER shows the runs in one.")
+    from grbm.report.listing import runs_in, table
+
+    listed = list(runs_in(options.folder))
+    lines = table(listed) if listed else [f"There is no run in {options.folder}; grbm train PRESET makes one."]
+    print(json.dumps([run._asdict() for run in listed], indent=2) if options.json else "\n".join(lines))

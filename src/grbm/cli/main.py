@@ -22,7 +22,9 @@ grbm: Gaussian-Bernoulli restricted Boltzmann machines
 Start with `grbm train digits` (a minute at most). Every command explains itself with --help.
 Exit codes: 0; 1, a run diverged; 2, bad input; 3, the doctor found something wrong;
 129, 130 or 143, stopped by a signal."""
-SPIN_COUNT = "8000"  # how often a waiting thread looks before it sleeps; fewer cost time on idle cores
+# How often a thread of PyTorch that waits for others looks before it sleeps, read when PyTorch is imported. By GCC's
+# default they look for milliseconds, which beside a busy program may cost a whole turn; fewer cost time on idle cores.
+SPIN_COUNT = "8000"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,10 +44,16 @@ def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
-    _wait_briefly()
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     before = _quit_cleanly()
     try:
-        return _command(args[0], args[1:]) or 0
+        if args[0] not in COMMANDS:  # nothing heavy is loaded for a name that is none
+            known = ", ".join(COMMANDS)
+            raise UserError(f"There is no command {args[0]!r}{close(args[0], COMMANDS)} Choose one of {known}.")
+        from grbm.cli.common import call
+
+        return call(args[0], args[1:]) or 0
     except UserError as error:
         if not error.told:
             _say(error)
@@ -79,15 +87,6 @@ def _say(text: object) -> None:
     print(f"grbm: {plain(str(text))}", file=sys.stderr)
 
 
-def _wait_briefly() -> None:
-    """Let PyTorch's threads sleep soon while they wait for each other; they read this when PyTorch is imported.
-
-    By GCC's default they look for milliseconds, and beside another busy program each wait may cost its whole turn.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-
-
 def _quit_cleanly() -> Any:
     """Let an interrupt during an import end the program at once; returns the handler before, if it was changed.
 
@@ -109,16 +108,6 @@ def _quit_cleanly() -> Any:
         raise KeyboardInterrupt
 
     return signal.signal(signal.SIGINT, interrupt)
-
-
-def _command(name: str, args: list[str]) -> int | None:
-    """Parse the options of a command and run it; nothing heavy is loaded for a name that is none."""
-    if name not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise UserError(f"There is no command {name!r}{close(name, COMMANDS)} Choose one of {known}.")
-    from grbm.cli.common import call
-
-    return call(name, args)
 
 
 def _of_memory(error: RuntimeError) -> bool:

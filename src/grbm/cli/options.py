@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 
-from grbm.core.options import Precision
 from grbm.fitting.recipe import SamplerName
-from grbm.reproduce.targets import Recipe
-from grbm.runs.config import About, Dynamics, RunConfig, Which
+from grbm.runs.config import About, RunConfig, Which
 
 Folder = Annotated[Path, Positional, arg(metavar="RUN", help="Folder of a run.")]
 Weights = Annotated[
@@ -255,72 +253,3 @@ class CompareOptions:
     """The page to write."""
     seed: Seed = 1
     overwrite: Overwrite = False
-
-
-@dataclass(frozen=True)
-class PaperOptions:
-    """Run what is missing of a table or figure of the paper, go on with what was interrupted, score and draw.
-
-    Tables and figures share their runs.
-    """
-
-    dynamics: Dynamics = "paper"
-    """paper: the equations as printed, temperature 1. paper-time-program: what the authors' program computed when the
-    paper was written. last-public-program: with the acceptance test of its last version."""
-    scale: float | None = None
-    """Share of the arithmetic of the paper's own runs; by default 1 on a GPU, and on a CPU 0.0001 or less, some
-    minutes of one core for each."""
-    out: Path | None = None
-    """Folder of the runs, tables and figures; by default runs/DYNAMICS-SCALE, or runs/DYNAMICS-cpu, and another for
-    each --precision."""
-    data_dir: Path = Path("data")
-    """Folder of MNIST, Fashion-MNIST and CelebA."""
-    data: Path | None = None
-    """CelebA's aligned pictures, a folder or zip file, if they are not in data_dir."""
-    fid_weights: Path | None = None
-    """As in grbm evaluate --fid."""
-    fid_samples: int = 10_000
-    """As in grbm evaluate --fid."""
-    mean: bool | None = None
-    """Show and score conditional means μ + W h in place of v; by default only with the dynamics of the program."""
-    jobs: int | None = None
-    """Runs at a time; by default 1 on a GPU and 2 on a CPU."""
-    seed: Seed = 0
-    seeds: int = 1
-    """So many seeds from that one on, for a table, which then has means and their standard errors over seeds."""
-    recipe: Recipe = "paper"
-    """ours: a figure by our own recipe in place of the paper's, with presets such as mnist-medium, whatever --dynamics
-    and --scale say."""
-    precision: Precision = "highest"
-    """As in grbm train: fast takes half-precision operands of products where the machine has units for them."""
-
-
-@dataclass(frozen=True)
-class EverythingOptions(PaperOptions):
-    """Make as many of the paper's figures and tables as a time allows, and say what was left out.
-
-    The same command goes on where it ended.
-    """
-
-    budget: float = 3600.0
-    """Seconds after which no training goes on; what is trained by then is scored and drawn."""
-
-
-@dataclass(frozen=True)
-class Figure1Options:
-    """Run what is missing of Figure 1 of the paper, then draw it and print its table."""
-
-    budget: Literal["short", "long", "paper"] = "short"
-    """short: 7,000 updates each, some minutes on two cores. long: 30,000, half an hour a seed. paper: the full
-    500,000, many hours."""
-    out: Path | None = None
-    """Folder of the runs and the figure; by default runs/fig1-BUDGET."""
-    jobs: int = 2
-    """Runs at a time, one thread each."""
-    seed: Seed = 0
-    seeds: int = 1
-    """So many seeds from that one on; the figure is of the first, the table of all."""
-    only: tuple[str, ...] = ()
-    """Only these samplers: gibbs, langevin, langevin-adjusted, gibbs-langevin, gibbs-langevin-adjusted, recommended."""
-    rules: tuple[str, ...] = ()
-    """Only these rows: program, printed, ours."""

@@ -1,81 +1,51 @@
 """The command that reproduces a table or figure of the paper. Parse, call, print."""
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grbm.cli.common import note, parse, require
 from grbm.cli.names import close
-from grbm.cli.options import EverythingOptions, Figure1Options, PaperOptions
 from grbm.core.errors import UserError
+from grbm.reproduce.targets import ABOUT, TARGETS, EverythingOptions, Figure1Options, PaperOptions
+
+if TYPE_CHECKING:
+    from grbm.evaluate.features import Features
+
+KINDS = {"all": EverythingOptions, "fig1": Figure1Options, **dict.fromkeys(sorted(TARGETS), PaperOptions)}
 
 
 def reproduce(args: list[str]) -> None:
     """`grbm reproduce`: a figure or table of the paper."""
-    from grbm.reproduce.targets import ABOUT, TARGETS
-
-    names = ", ".join(["all", "fig1", *sorted(TARGETS)])
     if not args or args[0] in ("-h", "--help"):
         print("usage: grbm reproduce WHAT [options]\n\nWHAT, each explained by grbm reproduce WHAT --help, is")
         print("  all     as much of all that as a time allows: --budget SECONDS")
         print("  fig1    five samplers on two mixtures: density and samples")
         print("\n".join(f"  {name:<6}  {text}" for name, text in sorted(ABOUT.items())))
         return
-    if args[0] == "fig1":
-        _figure1(args[1:])
-    elif args[0] in ("all", *TARGETS):
-        _paper(args[0], args[1:])
-    else:
-        hint = close(args[0], ["all", "fig1", *TARGETS])
-        raise UserError(f"There is nothing called {args[0]!r} to reproduce{hint} Choose one of {names}.")
-
-
-def _figure1(args: list[str]) -> None:
-    from grbm.reproduce import figure1
-
-    options = parse(Figure1Options, args, "grbm reproduce fig1")
+    what = args[0]
+    if what not in KINDS:
+        hint = close(what, ["all", "fig1", *TARGETS])
+        raise UserError(f"There is nothing called {what!r} to reproduce{hint} Choose one of {', '.join(KINDS)}.")
+    options: PaperOptions | Figure1Options = parse(KINDS[what], args[1:], f"grbm reproduce {what}")
     require("--jobs", options.jobs, 1)
     require("--seeds", options.seeds, 1)
-    for flag, given, known in (("--only", options.only, figure1.TITLES), ("--rules", options.rules, figure1.RULES)):
-        if unknown := [name for name in given if name not in known]:
-            raise UserError(f"{flag} must be among {', '.join(known)}, not {unknown[0]!r}.")
-    out = options.out or Path("runs") / f"fig1-{options.budget}"
-    seeds = range(options.seed, options.seed + options.seeds)
-    what: dict[str, Any] = {"budget": options.budget, "only": options.only, "rules": options.rules}
-    print(figure1.reproduce(out, jobs_at_once=options.jobs, seeds=seeds, **what))
+    if isinstance(options, Figure1Options):
+        from grbm.reproduce import figure1
 
-
-def _paper(what: str, args: list[str]) -> None:
+        for flag, given, known in (("--only", options.only, figure1.TITLES), ("--rules", options.rules, figure1.RULES)):
+            if unknown := [name for name in given if name not in known]:
+                raise UserError(f"{flag} must be among {', '.join(known)}, not {unknown[0]!r}.")
+        print(figure1.target(options).make())
+        return
+    require("--fid-samples", options.fid_samples, 100)
     from grbm.core.devices import pick_device
     from grbm.evaluate.features import inception
-    from grbm.reproduce import everything, experiments
+    from grbm.reproduce import experiments
 
-    options = parse(EverythingOptions if what == "all" else PaperOptions, args, f"grbm reproduce {what}")
-    require("--jobs", options.jobs, 1)
-    require("--seeds", options.seeds, 1)
-    require("--fid-samples", options.fid_samples, 100)
-    device = pick_device("auto")
-    scale = 1.0 if options.scale is None and device.type == "cuda" else options.scale
-    named = "ours" if options.recipe == "ours" else f"{options.dynamics}-{'cpu' if scale is None else f'{scale:g}'}"
-    named += "" if options.precision == "highest" else f"-{options.precision}"
-    made = experiments.Options(
-        options.out or Path("runs") / named,
-        options.dynamics,
-        scale,
-        options.data_dir,
-        options.data,
-        options.seed,
-        options.jobs or (1 if device.type == "cuda" else 2),
-        options.mean,
-        options.seeds,
-        options.recipe,
-        options.precision,
-    )
-
-    def judge(dataset: str) -> Any:
-        return inception(options.fid_weights, dataset, device, note)
+    def judge() -> "Features | None":
+        return inception(options.fid_weights, "mnist", pick_device("auto"), note)
 
     if isinstance(options, EverythingOptions):
         require("--budget", options.budget, 1)
-        print(everything.reproduce_all(options.budget, made, judge, options.fid_samples))
+        print(experiments.reproduce_all(options, judge))
     else:
-        print(experiments.reproduce(what, made, judge, options.fid_samples))
+        print(experiments.target(what, options, judge).make())

@@ -161,19 +161,11 @@ def resume(options: ResumeOptions) -> None:
 
     config = options.moved.of(runs.read_config(options.run))
     config = replace(config, device=options.device or config.device)
-    _run(config, options.run, overwrite=False, resume=True, figures=options.figures)
+    _run(config, options.run, resume=True, figures=options.figures)
 
 
-def _run(
-    config: RunConfig,
-    folder: Path,
-    *,
-    asked: dict[str, Any] | None = None,
-    overwrite: bool,
-    resume: bool,
-    figures: bool,
-) -> None:
-    """Train, alone or as one of the processes that ``torchrun`` started, and draw."""
+def _run(config: RunConfig, folder: Path, *, figures: bool, **how: Any) -> None:
+    """Train as `grbm.runs.training.train` does, alone or as one of ``torchrun``'s processes, and draw."""
     from grbm import runs
     from grbm.core import distributed
     from grbm.runs.progress import ProgressBar
@@ -182,17 +174,8 @@ def _run(
     group, device = distributed.join(config.device)
     try:
         with ProgressBar(is_leader=group.is_leader) as progress:
-            learn(
-                config,
-                folder,
-                asked=asked,
-                overwrite=overwrite,
-                resume=resume,
-                group=group,
-                device=device,
-                on_start=progress.start,
-                on_update=progress.update if group.is_leader else lambda update, record: None,
-            )
+            on_update = progress.update if group.is_leader else lambda update, record: None
+            learn(config, folder, group=group, device=device, on_start=progress.start, on_update=on_update, **how)
     except RuntimeError as error:
         if not distributed.lost(error):
             raise

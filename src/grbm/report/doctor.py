@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
 from grbm.report import plots
-from grbm.report.beside import comparisons, log_z
+from grbm.report.scores import comparisons, log_z
 from grbm.report.words import measured
 from grbm.runs import CHECKPOINTS, MIXING, Run, checkpoint
 from grbm.runs.recording import BROAD, broadest
@@ -56,10 +57,6 @@ def _late(run: Run, name: str) -> list[float]:
     return values[-max(1, len(values) // 4) :]
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _training(run: Run) -> Iterator[Finding]:
     n_updates = run.config.train.n_updates
     last = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
@@ -80,10 +77,10 @@ def _training(run: Run) -> Iterator[Finding]:
     elif len(distances) >= 20:
         window = max(5, len(distances) // 10)
         # an unbiased estimate: near 0 it is negative as often as not
-        means = [max(0.0, _mean([d for d, _ in distances[k : k + window]])) for k in range(len(distances) - window + 1)]
+        means = [max(0.0, fmean([d for d, _ in distances[k : k + window]])) for k in range(len(distances) - window + 1)]
         best = min(range(len(means)), key=means.__getitem__)
         last_ones = [d for d, _ in distances[-window:]]
-        noise = math.sqrt(_mean([(d - _mean(last_ones)) ** 2 for d in last_ones]) / window)
+        noise = math.sqrt(fmean([(d - fmean(last_ones)) ** 2 for d in last_ones]) / window)
         far = max(0.01 * math.sqrt(run.model.n_visible), 5 * noise)
         if means[-1] > 2 * means[best] and means[-1] - means[best] > far:
             where = distances[best + window // 2][1]
@@ -133,7 +130,7 @@ def _gradients(run: Run) -> Iterator[Finding]:
     clipped, clip = _late(run, "clipped"), run.config.train.clip_norm
     if not clipped:
         return
-    share = _mean(clipped)
+    share = fmean(clipped)
     all_clipped = f"In the last quarter all were clipped to {clip:g}" if clip is not None else ""
     if clip is None:
         yield Finding("fine", "gradients", "They are not clipped (--train.clip-norm None).")
@@ -152,7 +149,7 @@ def _acceptance(run: Run) -> Iterator[Finding]:
     accepted = _late(run, "accept_prob")
     if not accepted:
         return
-    rate = _mean(accepted)
+    rate = fmean(accepted)
     if run.config.sampler.name == "global-moves":
         text = f"{rate:.1%} of the jumps by draws of the mixture that describes the data are accepted."
         few = " So few hardly help the chains between clusters." if rate < 0.005 else ""
@@ -171,7 +168,7 @@ def _swaps(run: Run) -> Iterator[Finding]:
     least, replicas = _late(run, "swap_rate_min"), _late(run, "replicas")
     if not least:
         return
-    rate, count = _mean(least), int(replicas[-1])
+    rate, count = fmean(least), int(replicas[-1])
     if rate < 0.05:
         text = f"Two neighbours among the {count} replicas swap only {rate:.1%} of the time, so little passes from "
         text += "base to model. Use more --sampler.n-replicas; trajectory-tempering, which keeps 64 models at most, "

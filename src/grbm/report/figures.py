@@ -88,8 +88,7 @@ def table_samples(
 @torch.no_grad()
 def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, seed: int = 1) -> Figure:
     """Data, learned density and samples of a model of the plane."""
-    figure = Figure(figsize=(10.5, 3.5), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    figure, (left, middle, right) = plots.panels(1, 3, 10.5, 3.5)
     rows = dataset.train[:1000]
     limits = None if dataset.mixture else plots.limits_of(rows)
     plots.sample_panel(left, rows, dataset.mixture, f"data: {len(rows):,} rows", limits, ticks=True)

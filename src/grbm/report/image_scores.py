@@ -107,6 +107,7 @@ def score_images(
     before = read_table(run)
     if before is not None and before.settings == settings:
         return before
+    scorer = inspect.getsource(frechet) + inspect.getsource(compare)  # numbers that other code made are not used
     sets: dict[str, Callable[[], Tensor]] = {OWN: lambda: generate(run, n, seed=seed)}
     if with_references:
         if len(dataset.test) >= FEWEST:
@@ -138,7 +139,7 @@ def score_images(
     rows: dict[str, dict[str, float]] = {}
     for name, make in sets.items():
         say(name)
-        path = _remembered((name, data, n, seed, shape, str(settings["judges"]), program, _scorer()), "json")
+        path = _remembered((name, data, n, seed, shape, str(settings["judges"]), program, scorer), "json")
         if name != OWN and path.is_file():
             with suppress(ValueError, OSError):  # a damaged file is made anew
                 remembered = read_json(path)
@@ -202,11 +203,6 @@ def _program() -> str:
     parts: list[Any] = [references, features.inception_768, features.inception_2048, features._partial_inception]
     text = "".join(inspect.getsource(part) for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _scorer() -> str:
-    """The source of the code that makes numbers of features, for the same purpose."""
-    return "".join(map(inspect.getsource, (frechet, compare)))  # type: ignore[arg-type]
 
 
 def compare(judge: Features, real: Tensor, found: Tensor, seed: int) -> dict[str, float]:

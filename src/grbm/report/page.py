@@ -1,7 +1,7 @@
-"""`report.html`: what a run is and how good, on one page that needs nothing but a browser."""
+"""Pages that need nothing but a browser: what a run is and how good, and several runs side by side."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -181,14 +181,6 @@ def _table_figures(run: Run, dataset: Dataset | None, sampler: Sampler, seed: in
         yield html.figure(picture, "", "correlations of data and samples", "card wide")
 
 
-CURVES = (
-    ("log_var_mean", "log σ², mean over visible units", False),
-    ("reconstruction", "reconstruction error, mean square", False),
-    ("grad_norm", "gradient norm before clipping", True),
-    ("energy_distance", "energy distance of chains and data", True),
-)
-
-
 def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
     if run.image_shape is not None:
         sheet = sheets.filter_sheet(run.model.W, run.image_shape, 100)
@@ -198,7 +190,7 @@ def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
     elif dataset is not None and run.transform.n_columns == run.model.n_visible == 2:
         picture = html.raster(plane(run, dataset, seed=seed))
         yield html.figure(picture, "", "data, learned density and samples", "card wide")
-    curves = [curve({"": run}, *which) for which in CURVES]
+    curves = [curve({"": run}, *which) for which in plots.CURVES]
     if run.metrics:
         parts, title = {"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample"
         energies = {label: [m | {"free": m.get(name)} for m in run.metrics] for label, name in parts.items()}
@@ -294,3 +286,64 @@ def _settings(run: Run) -> str:
 
 def _name(run: Run) -> str:
     return plain(run.folder.resolve().name)
+
+
+def compare(
+    several: Sequence[Run], path: Path, *, seed: int = 1, warn: Callable[[str], None] = lambda text: None
+) -> list[tuple[str, ...]]:
+    """Write runs side by side to ``path``; returns the table of settings that differ and scores, with its head.
+
+    ``warn`` is told where data of a run are not there.
+    """
+    names = [_name(run) for run in several]
+    if len(set(names)) < len(names):
+        names = [plain(str(run.folder)) for run in several]
+    data = [data_of(run, warn) for run in several]
+    wrong = [
+        [finding.about for finding in diagnose(run, own, seed=seed) if finding.level == "wrong"]
+        for run, own in zip(several, data, strict=True)
+    ]
+    verdicts = [f"wrong: {', '.join(each)}" if each else "nothing is wrong" for each in wrong]
+    table: list[tuple[str, ...]] = [("", *names), *_differences(several), ("the doctor", *verdicts)]
+    last = [run.metrics[-1].get("energy_distance") if run.metrics else None for run in several]
+    table.append(("energy distance at the end", *("–" if x is None else f"{x:.3g}" for x in last)))
+    found = [dict(scores(run)) for run in several]
+    for label in dict.fromkeys(label for own in found for label in own):
+        table.append((label, *(own.get(label, "–") for own in found)))
+    curves = [curve(dict(zip(names, several, strict=True)), *which) for which in plots.CURVES]
+    panels = [
+        f"<div><h3>{escape(name)}</h3>{''.join(samples(run, own, seed, real=False))}</div>"
+        for name, run, own in zip(names, several, data, strict=True)
+    ]
+    body = [
+        f"<h1>{len(several)} runs side by side</h1>",
+        html.section("Settings that differ, and scores", html.table(table[1:], table[0])),
+        html.section("Samples", *_real(several, data), f'<div class="grid">{"".join(panels)}</div>'),
+        html.section("Learning", f'<div class="grid">{"".join(filter(None, curves))}</div>'),
+    ]
+    write_text(path, html.page("Runs side by side", body))
+    return table
+
+
+def _real(several: Sequence[Run], data: Sequence[Dataset | None]) -> Iterator[str]:
+    """One strip of training images for all runs that have them."""
+    seen = set()
+    for run, own in zip(several, data, strict=True):
+        if own is None or run.image_shape is None or (run.config.dataset, run.config.data) in seen:
+            continue
+        seen.add((run.config.dataset, run.config.data))
+        strip = html.picture(tile(own.train[spread(len(own.train), 40)], run.image_shape, 20))
+        yield html.figure(strip, f"Training images: {run.config.dataset.name}.", "training images", "pixels")
+
+
+def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
+    """What was run, where it is not the same: experiments, data, settings, updates, time and machine."""
+    rows = []
+    for run in several:
+        last = run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0}
+        row = {"what": describe(run.config), "data": str(run.config.data or "")} | run.config.identity()
+        done = {"updates done": f"{last['update']:,}", "time": duration(last["seconds"])}
+        rows.append(row | done | {"machine": run.status.machine})
+    always = ("updates done", "time")
+    keys = [key for key in rows[0] if key in always or len({str(row.get(key)) for row in rows}) > 1]
+    return [(key, *("–" if row.get(key) in (None, "") else plain(str(row[key])) for row in rows)) for key in keys]

@@ -22,6 +22,13 @@ INK, RUST = "#1f4e79", "#c0504d"
 Metrics = list[dict[str, Any]]  # of a run, as logged
 COLOURS = (INK, RUST, "#5b8c5a", "#c9a227", "#7a5c99", "#4aa3a2", "#8a8a8a")
 
+CURVES = (  # of the records of training: name, title, and whether on a logarithmic axis
+    ("log_var_mean", "log σ², mean over visible units", False),
+    ("reconstruction", "reconstruction error, mean square", False),
+    ("grad_norm", "gradient norm before clipping", True),
+    ("energy_distance", "energy distance of chains and data", True),
+)
+
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     """Write a figure whole or not at all; returns its path."""
@@ -30,8 +37,18 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     return path
 
 
-def name_axes(axes: Axes, title: str, x: str = "", y: str = "", sizes: Sequence[float] = (9, 8, 7)) -> None:
-    """Words of a panel, title, labels and ticks in three font ``sizes``, and no frame above it or at its right."""
+def panels(rows: int, columns: int, width: float, height: float, **how: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of so many inches, and its panels row by row; ``how`` goes to `Figure.subplots`."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **how).flat)
+
+
+def name_axes(
+    axes: Axes, title: str, x: str = "", y: str = "", sizes: Sequence[float] = (9, 8, 7), *, legend: bool = False
+) -> None:
+    """Words of a panel: title, labels and ticks in three font ``sizes``, a legend; no frame above or at the right."""
+    if legend:
+        axes.legend(frameon=False, fontsize=sizes[2])
     axes.set_title(title, fontsize=sizes[0])
     axes.set_xlabel(x, fontsize=sizes[1])
     axes.set_ylabel(y, fontsize=sizes[1])
@@ -42,14 +59,11 @@ def name_axes(axes: Axes, title: str, x: str = "", y: str = "", sizes: Sequence[
 def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
     """What a run logged: variances and reconstructions (Fig. 3a), gradients, distance to the data, free energies, use
     of the hidden units. Rounds of quasi-Newton steps, from update ``first_round`` on, have half of each axis."""
-    figure = Figure(figsize=(10, 5), layout="constrained")
-    panels = figure.subplots(2, 3).ravel()
-    log_variance(panels[0], metrics)
-    name_axes(panels[0], "log σ²: mean, and range over units", "update")
+    figure, (variances, *others) = panels(2, 3, 10, 5)
+    log_variance(variances, metrics)
+    name_axes(variances, "log σ²: mean, and range over units", "update")
     lines: list[tuple[str, bool, dict[str, str]]] = [
-        ("reconstruction error, mean square", False, {"reconstruction": ""}),
-        ("gradient norm before clipping", True, {"grad_norm": ""}),
-        ("energy distance of chains and data", True, {"energy_distance": ""}),
+        *((title, log, {name: ""}) for name, title, log in CURVES[1:]),
         (
             "free energy, nats per sample",
             False,
@@ -60,7 +74,7 @@ def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
     scored = logged(metrics, "nats_validation")
     if scored:
         lines[3] = ("log-likelihood of validation rows, nats per row", False, {"nats_validation": ""})
-    for axes, (title, log, named) in zip(panels[1:], lines, strict=True):
+    for axes, (title, log, named) in zip(others, lines, strict=True):
         for k, (name, label) in enumerate(named.items()):
             points = [(u, x) for x, u in logged(metrics, name) if not math.isnan(x)]
             if points:
@@ -68,17 +82,15 @@ def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
                 axes.plot(*zip(*points, strict=True), style, color=COLOURS[k], label=label, lw=1.2)
         if log:
             _log_scale(axes, [x for name in named for x in column(metrics, name)])
-        if len(named) > 1:
-            axes.legend(frameon=False, fontsize=7)
-        name_axes(axes, title, "update")
+        name_axes(axes, title, "update", legend=len(named) > 1)
     if scored:
         nats, update = max(scored)
-        panels[4].plot(update, nats, "o", color=RUST, ms=4, label=f"best: {nats:.4g}, at update {update:,}")
-        panels[4].legend(frameon=False, fontsize=7, loc="lower right")
+        others[3].plot(update, nats, "o", color=RUST, ms=4, label=f"best: {nats:.4g}, at update {update:,}")
+        others[3].legend(frameon=False, fontsize=7, loc="lower right")
         usual = sorted(nats for nats, _ in scored)[len(scored) // 2]
-        panels[4].set_ylim(bottom=max(min(scored)[0], nats - 5 * max(nats - usual, 0.02)))  # the start is far below
-    panels[-1].set_ylim(-0.02, 1.02)
-    for axes in panels:
+        others[3].set_ylim(bottom=max(min(scored)[0], nats - 5 * max(nats - usual, 0.02)))  # the start is far below
+    others[-1].set_ylim(-0.02, 1.02)
+    for axes in figure.axes:
         _with_rounds(axes, metrics[-1]["update"], first_round)
         axes.tick_params(which="both", labelsize=7)
     return figure
@@ -88,8 +100,7 @@ def curve(
     several: dict[str, Metrics], name: str, title: str, log: bool = False, first_round: int | None = None
 ) -> Figure:
     """One number of the records of one or several runs, by label, over updates; ``first_round`` as above."""
-    figure = Figure(figsize=(4.4, 2.9), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, 1, 4.4, 2.9)
     columns = [column(metrics, name) for metrics in several.values()]
     marker = "." if log else None
     for k, ((label, metrics), numbers) in enumerate(zip(several.items(), columns, strict=True)):
@@ -102,10 +113,8 @@ def curve(
     limits = together(columns, log) if len(several) > 1 else None
     if limits is not None:
         axes.set_ylim(*limits)
-    if len(several) > 1:
-        axes.legend(frameon=False, fontsize=8)
     x = "update" if limits is None else "update (what lies beyond the axes is cut off)"
-    name_axes(axes, title, x, sizes=(10, 9, 8))
+    name_axes(axes, title, x, sizes=(10, 9, 8), legend=len(several) > 1)
     _with_rounds(axes, max((m["update"] for metrics in several.values() for m in metrics), default=0), first_round)
     return figure
 
@@ -189,10 +198,11 @@ def clouds(states: Tensor, data: Tensor | None, limits: "Limits", dpi: int = 100
 
 def cloud(v: Tensor, data: Tensor | None, limits: "Limits") -> Figure:
     """First two columns of samples (n, N), beside data where they are at hand."""
-    figure = Figure(figsize=(4.6 if data is None else 8, 4.2), layout="constrained")
     shown = [("samples", v, INK)] if data is None else [("data", data, RUST), ("samples", v, INK)]
-    for axes, (title, x, colour) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        axes.scatter(*_first_two(x).T, s=5, alpha=0.5, lw=0, color=colour)
+    figure, both = panels(1, len(shown), 4.6 if data is None else 8, 4.2)
+    for axes, (title, x, colour) in zip(both, shown, strict=True):
+        first, second = _first_two(x).T
+        axes.scatter(first, second, s=5, alpha=0.5, lw=0, color=colour)
         _frame(axes, "", limits)
         axes.set_title(title, fontsize=11)
         axes.set_xlabel("column 0", fontsize=10)
@@ -275,12 +285,10 @@ def sample_panel(
 def _frame(axes: Axes, title: str, limits: Limits | None, ticks: bool = False) -> None:
     """The paper's window, or ``limits`` with its own scale of each axis."""
     horizontal, vertical = limits or ((-10, 10), (-10, 10))
-    axes.set_xlim(*horizontal)
-    axes.set_ylim(*vertical)
+    axes.set(xlim=horizontal, ylim=vertical)
     if limits is None:
-        axes.set_aspect("equal")
-        axes.set_xticks([-10, -5, 0, 5, 10] if ticks else [])
-        axes.set_yticks([-10, -5, 0, 5, 10] if ticks else [])
+        marked = [-10, -5, 0, 5, 10] if ticks else []
+        axes.set(aspect="equal", xticks=marked, yticks=marked)
     axes.tick_params(labelsize=6)
     axes.set_title(title, fontsize=8)
 
@@ -288,30 +296,29 @@ def _frame(axes: Axes, title: str, limits: Limits | None, ticks: bool = False) -
 def mixing(trace: Trace, found: Mixing) -> Figure:
     """Free energies of the chains, autocorrelations, R-hat of the visible units, and swap rates if there are any."""
     n_panels = 3 if found.swap_rate is None else 4
-    figure = Figure(figsize=(8.5 if n_panels == 3 else 11, 2.9), layout="constrained")
-    panels = figure.subplots(1, n_panels, width_ratios=[2, 1, 1, 1][:n_panels])
+    wide = 8.5 if n_panels == 3 else 11
+    figure, (energies, lags, agreement, *swaps) = panels(1, n_panels, wide, 2.9, width_ratios=[2, 1, 1, 1][:n_panels])
     steps = [trace.every * (k + 1) for k in range(trace.v.shape[1])]
     for k, chain in enumerate(trace.free_energy):
         start, colour = ("data", RUST) if k < trace.n_from_data else ("noise", INK)
         label = f"from {start}" if k in (0, trace.n_from_data) else None
-        panels[0].plot(steps, chain, color=colour, lw=0.6, alpha=0.7, label=label)
-    name_axes(panels[0], "free energy of each chain, nats", "step after burn-in")
-    panels[0].legend(frameon=False, fontsize=7, loc="upper right")
+        energies.plot(steps, chain, color=colour, lw=0.6, alpha=0.7, label=label)
+    name_axes(energies, "free energy of each chain, nats", "step after burn-in")
+    energies.legend(frameon=False, fontsize=7, loc="upper right")
     above = (found.autocorrelation > 0.05).any(0).long()
     shown = min(len(above), 2 * int(above.cumprod(0).sum()) + 10)
-    panels[1].axhline(0, color="#999999", lw=0.6)
+    lags.axhline(0, color="#999999", lw=0.6)
     labels = "free energy", f"slowest unit ({found.slowest})"
     for rho, label, colour in zip(found.autocorrelation, labels, (INK, RUST), strict=True):
-        panels[1].plot([trace.every * k for k in range(shown)], rho[:shown], color=colour, label=label)
-    panels[1].legend(frameon=False, fontsize=7)
-    name_axes(panels[1], "autocorrelation", "lag, steps")
+        lags.plot([trace.every * k for k in range(shown)], rho[:shown], color=colour, label=label)
+    name_axes(lags, "autocorrelation", "lag, steps", legend=True)
     rhat = found.rhat.nan_to_num(nan=2.0).clamp_max(2.0).numpy()
-    panels[2].hist(rhat, bins=30, range=(min(1.0, rhat.min()), max(1.06, rhat.max())), color=INK)
-    panels[2].axvline(WORST_RHAT, color=RUST, lw=0.8, label=f"limit {WORST_RHAT}")
-    panels[2].legend(frameon=False, fontsize=7)
-    name_axes(panels[2], "R-hat of the visible units", "R-hat (1: the chains agree)", "visible units")
+    agreement.hist(rhat, bins=30, range=(min(1.0, rhat.min()), max(1.06, rhat.max())), color=INK)
+    agreement.axvline(WORST_RHAT, color=RUST, lw=0.8, label=f"limit {WORST_RHAT}")
+    words = "R-hat of the visible units", "R-hat (1: the chains agree)", "visible units"
+    name_axes(agreement, *words, legend=True)
     if found.swap_rate is not None:
-        panels[3].bar(range(1, len(found.swap_rate) + 1), found.swap_rate.numpy(), color=INK)
-        panels[3].set_ylim(0, 1)
-        name_axes(panels[3], "swap rates", "pair of replicas, from the base up")
+        swaps[0].bar(range(1, len(found.swap_rate) + 1), found.swap_rate.numpy(), color=INK)
+        swaps[0].set_ylim(0, 1)
+        name_axes(swaps[0], "swap rates", "pair of replicas, from the base up")
     return figure

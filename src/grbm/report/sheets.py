@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grbm.data.images import tile
 from grbm.data.pictures import ImageShape
+from grbm.report import plots
 
 FILTERS = "RdBu_r"  # colours of weights: blue below 0, red above
 
@@ -21,8 +22,14 @@ FILTERS = "RdBu_r"  # colours of weights: blue below 0, red above
 def whole_sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25) -> Figure:
     """An array (H, W, 3) as a picture, with ``room`` inches above and below for words."""
     height = width * array.shape[0] / array.shape[1]
-    figure = Figure(figsize=(width, height + room), layout="constrained")
-    show(figure.subplots(), array, title)
+    return gallery([(array, title)], width, height + room)
+
+
+def gallery(pictures: Sequence[tuple[np.ndarray, str]], width: float, height: float, rows: int = 1) -> Figure:
+    """Arrays (H, W, 3) under their titles, in ``rows`` of a figure of so many inches."""
+    figure, panels = plots.panels(rows, len(pictures) // rows, width, height)
+    for axes, (array, title) in zip(panels, pictures, strict=True):
+        show(axes, array, title)
     return figure
 
 
@@ -35,11 +42,8 @@ def show(axes: Axes, array: np.ndarray, title: str) -> None:
 
 def images_beside(data: Tensor, drawn: Tensor, shape: ImageShape, title: str, columns: int = 10) -> Figure:
     """Real images (n, N) and drawn ones, as two grids side by side."""
-    sheets = tile(data, shape, columns), tile(drawn, shape, columns)
-    figure = Figure(figsize=(9, 4.5 * sheets[1].shape[0] / sheets[1].shape[1] + 0.3), layout="constrained")
-    for axes, sheet, text in zip(figure.subplots(1, 2), sheets, ("training images", title), strict=True):
-        show(axes, sheet, text)
-    return figure
+    real, made = tile(data, shape, columns), tile(drawn, shape, columns)
+    return gallery([(real, "training images"), (made, title)], 9, 4.5 * made.shape[0] / made.shape[1] + 0.3)
 
 
 def beside_nearest(drawn: Tensor, data: Tensor, shape: ImageShape, columns: int = 2) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from grbm.report.plots import INK, RUST
+from grbm.report.plots import INK, RUST, panels
 
 MOST = 24  # columns that have a panel
 LABELLED = 30  # columns whose names fit beside a matrix
@@ -28,13 +28,12 @@ def marginals(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     shown = farthest(data, drawn)
     across = min(len(shown), 6)
     down = -(-len(shown) // across)
-    figure = Figure(figsize=(max(1.75 * across + 0.3, 6.2), 1.45 * down + 0.75), layout="constrained")
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    for axes in panels[len(shown) :]:
+    figure, every = panels(down, across, max(1.75 * across + 0.3, 6.2), 1.45 * down + 0.75)
+    for axes in every[len(shown) :]:
         axes.set_axis_off()
-    for axes, column in zip(panels, shown, strict=False):
+    for axes, column in zip(every, shown, strict=False):
         real, made = data[:, column].double().numpy(), drawn[:, column].double().numpy()
-        edges = np.linspace(*_range(real, made), 31)
+        edges = np.linspace(*_range(real, made), 31).tolist()
         axes.hist(np.clip(real, edges[0], edges[-1]), edges, density=True, color="#b9bec4", label="data")
         axes.hist(
             np.clip(made, edges[0], edges[-1]), edges, density=True, histtype="step", color=INK, lw=1.2, label="samples"
@@ -43,7 +42,7 @@ def marginals(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
         axes.set_yticks([])
         axes.tick_params(labelsize=6.5)
         axes.spines[["top", "right", "left"]].set_visible(False)
-    handles, labels = panels[0].get_legend_handles_labels()
+    handles, labels = every[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False, fontsize=8)
     text = "Each column" if len(shown) == data.shape[1] else f"The {len(shown)} columns that differ most"
     figure.suptitle(f"{text}: data and samples (ends hold what lies beyond)", fontsize=9.5, x=0.01, ha="left")
@@ -53,8 +52,7 @@ def marginals(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
 def correlations(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     """Correlations between columns in the data (n, N) and in samples (n', N), and one against the other."""
     shown = farthest(data, drawn, 60)
-    figure = Figure(figsize=(10, 3.7), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    figure, (left, middle, right) = panels(1, 3, 10, 3.7)
     matrices = [_correlation(x[:, shown].double().numpy()) for x in (data, drawn)]
     for axes, matrix, title in ((left, matrices[0], "data"), (middle, matrices[1], "samples")):
         picture = axes.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
@@ -67,9 +65,7 @@ def correlations(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     pairs = np.triu_indices(len(shown), 1)
     right.plot([-1, 1], [-1, 1], color="#999999", lw=0.8)
     right.scatter(matrices[0][pairs], matrices[1][pairs], s=6, color=RUST, alpha=0.6, lw=0)
-    right.set_xlim(-1.05, 1.05)
-    right.set_ylim(-1.05, 1.05)
-    right.set_aspect("equal")
+    right.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
     right.set_xlabel("in the data", fontsize=8)
     right.set_ylabel("in the samples", fontsize=8)
     right.set_title("every pair of columns", fontsize=9.5)

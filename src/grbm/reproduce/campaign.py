@@ -1,10 +1,10 @@
-"""Several runs side by side: those that are missing are trained, those that were interrupted go on."""
+"""Figures and tables of several runs: what is missing is trained, side by side, and what was interrupted goes on."""
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -28,6 +28,31 @@ class Planned(NamedTuple):
 
     name: str
     config: RunConfig
+
+
+class Target(NamedTuple):
+    """A figure or table: its runs, how many train at once in how many threads, and what scores and draws them."""
+
+    what: str
+    runs: list[Planned]
+    folder: Path
+    at_once: int
+    threads: int | None
+    draw: Callable[[], str]
+
+    def train(self, deadline: float | None = None) -> list[Planned]:
+        """Train what is missing; returns the runs that are left at the ``deadline``, as for `train_missing`."""
+        todo = missing(self.runs, self.folder)
+        if todo and deadline is not None and time.monotonic() >= deadline:
+            return todo
+        print(f"{self.what}: {len(self.runs)} runs, {len(todo)} to train, in {self.folder}", flush=True)
+        train_missing(todo, self.folder, at_once=self.at_once, threads=self.threads, deadline=deadline)
+        return missing(self.runs, self.folder)
+
+    def make(self) -> str:
+        """Train what is missing, score and draw; returns the table or figure as text."""
+        self.train()
+        return self.draw()
 
 
 class _Worker(NamedTuple):

@@ -21,6 +21,7 @@ from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.fitting.recipe import SamplerConfig
 from grbm.report import plots
 from grbm.reproduce import campaign
+from grbm.reproduce.targets import Figure1Options
 from grbm.runs.config import LogConfig, RunConfig
 from grbm.runs.paper import programmed
 from grbm.runs.presets import PAPER_SAMPLERS, PRESETS, paper
@@ -38,6 +39,7 @@ RULES = {"program": "as the program ran", "printed": "as printed", "ours": "ours
 SOME = "table-of-some.json"  # the table, where not all samplers were asked for
 PLATEAUS = "plateaus.png"
 BUDGETS = {"short": (7000, 50), "long": (30_000, 100), "paper": (500_000, 100)}  # updates; CD steps of printed rows
+LINE = "{:<12} {:<18} {:<25} {:>4} {:>9}  {:<17} {:>9}  {:<17}  {}"  # of the table
 BELOW_TABLE = """\
 truth: mass and share .330 .330 .340, .989 within 3σ. KL(data || model) and mode mass by quadrature;
 {:,} samples from noise; 1,000 training points;
@@ -57,10 +59,6 @@ class Panel(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.mixture}-{self.rule}-{self.method}-{self.config.seed}"
-
-    @property
-    def planned(self) -> campaign.Planned:
-        return campaign.Planned(self.name, self.config)
 
 
 def panels(budget: str, seed: int, n_updates: int | None = None) -> list[Panel]:
@@ -121,61 +119,54 @@ def _in_the_plane(sampler: SamplerConfig) -> SamplerConfig:
     return replace(sampler, step_size=0.5 if sampler.name == "langevin" else 0.2, per_unit=True)
 
 
-def reproduce(
-    folder: Path,
-    *,
-    budget: str = "short",
-    jobs_at_once: int = 2,
-    seeds: Sequence[int] = (0,),
-    only: Sequence[str] = (),
-    rules: Sequence[str] = (),
-    n_updates: int | None = None,
-    n_samples: int = 10_000,
-) -> str:
-    """Train what is missing in ``folder``, draw ``figure1.png``, write ``table.json`` and return the table as text.
+def target(options: Figure1Options, n_updates: int | None = None, n_samples: int = 10_000) -> campaign.Target:
+    """Figure 1: ``figure1.png``, ``table.json``, and the table as text.
 
-    ``only`` names samplers, ``rules`` some of `RULES`; the figure, of the first seed, is drawn where there are all of
-    them. Of several seeds ``plateaus.png`` shows how the largest variance went, by the first of `RULES` among them.
+    The figure, of the first seed, is drawn where there are all samplers and rows. Of several seeds ``plateaus.png``
+    shows how the largest variance went, by the first of `RULES` among them. Raises UserError for a folder that holds
+    something else, and where there is no such panel.
     """
-    every = [panel for seed in seeds for panel in panels(budget, seed, n_updates)]
-    todo = [panel for panel in every if panel.method in (only or TITLES) and panel.rule in (rules or RULES)]
+    folder, seeds = options.folder, range(options.seed, options.seed + options.seeds)
+    only, rules = options.only or TITLES, options.rules or RULES
+    every = [panel for seed in seeds for panel in panels(options.budget, seed, n_updates)]
+    todo = [panel for panel in every if panel.method in only and panel.rule in rules]
     if not todo:
         raise UserError(f"No row of --rules {' '.join(rules)} has a sampler of --only {' '.join(only)}.")
     refuse_foreign(folder, every)
-    missing = campaign.missing([panel.planned for panel in todo], folder)
-    missing.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
-    print(f"Figure 1, budget {budget}: {len(todo)} runs, {len(missing)} to train, in {folder}", flush=True)
-    campaign.train_missing(missing, folder, at_once=jobs_at_once, threads=1)
-    jobs = [(panel, folder / panel.name, n_samples) for panel in todo]
-    if jobs_at_once == 1:
-        with threads(1):
-            rows = [_score(*job) for job in jobs]
-    else:
-        spawn = get_context("spawn")
-        with ProcessPoolExecutor(jobs_at_once, spawn, torch.set_num_threads, (1,)) as pool:
-            rows = list(pool.map(_score, *zip(*jobs, strict=True)))
-    is_whole = len(todo) == len(every)
-    files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
-    text = _table(rows, n_samples)
-    if len(seeds) > 1:
-        text += f"\nFigure: {plots.save(_plateaus(todo, folder), folder / PLATEAUS, dpi=130)}"
-    if is_whole:
-        figure = _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder)
-        text += f"\nFigure: {plots.save(figure, folder / 'figure1.png', dpi=130)}"
-    return text
+    planned = [campaign.Planned(panel.name, panel.config) for panel in todo]
+    campaign.missing(planned, folder)  # refuses runs of other settings
+    planned.sort(key=lambda run: "adjusted" not in run.name)  # the longest first: no worker waits at the end
+
+    def draw() -> str:
+        jobs = [(panel, folder / panel.name, n_samples) for panel in todo]
+        if options.jobs == 1:
+            with threads(1):
+                rows = [_score(*job) for job in jobs]
+        else:
+            spawn = get_context("spawn")
+            with ProcessPoolExecutor(options.jobs, spawn, torch.set_num_threads, (1,)) as pool:
+                rows = list(pool.map(_score, *zip(*jobs, strict=True)))
+        is_whole = len(todo) == len(every)
+        files.write_text(folder / ("table.json" if is_whole else SOME), json.dumps(rows, indent=2) + "\n")
+        text = _table(rows, n_samples)
+        if len(seeds) > 1:
+            text += f"\nFigure: {plots.save(_plateaus(todo, folder), folder / PLATEAUS, dpi=130)}"
+        if is_whole:
+            figure = _draw([panel for panel in todo if panel.config.seed == seeds[0]], folder)
+            text += f"\nFigure: {plots.save(figure, folder / 'figure1.png', dpi=130)}"
+        return text
+
+    return campaign.Target("fig1", planned, folder, options.jobs, 1, draw)
 
 
 def refuse_foreign(folder: Path, every: Sequence[Panel]) -> None:
-    """Raise UserError for a ``folder`` that holds something else than runs of ``every`` panel, of whatever seed."""
+    """Raise UserError for a ``folder`` that holds something else than ``every`` panel, of any seed, leaves."""
+    made = {"figure1.png", "table.json", SOME, PLATEAUS}
     stems = {panel.name.rpartition("-")[0] for panel in every}
-    if folder.exists() and (not folder.is_dir() or any(not _is_ours(path.name, stems) for path in folder.iterdir())):
+    there = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    runs_there = [name.rpartition("-") for name in there if name not in made]
+    if (folder.exists() and not folder.is_dir()) or any(s not in stems or not n.isdigit() for s, _, n in runs_there):
         raise UserError(f"{folder} holds something else than runs of Figure 1; choose another folder with --out.")
-
-
-def _is_ours(name: str, stems: set[str]) -> bool:
-    """Whether it is what a reproduction leaves: the figure, a table, or a run of a name and a seed."""
-    stem, _, seed = name.rpartition("-")
-    return name in ("figure1.png", "table.json", SOME, PLATEAUS) or (stem in stems and seed.isdigit())
 
 
 def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
@@ -195,9 +186,8 @@ def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
-    head = f"{'mixture':<12} {'rules':<18} {'sampler':<25} {'seed':>4} {'KL, nats':>9}  {'mode mass (energy)':<17} "
-    head += f"{'within 3σ':>9}  {'mode share':<17}  σ²"
-    lines = [head, "-" * len(head)]
+    columns = "mixture", "rules", "sampler", "seed", "KL, nats", "mode mass (energy)", "within 3σ", "mode share", "σ²"
+    lines = [LINE.format(*columns), "-" * len(LINE.format(*columns))]
 
     def three(shares: Any) -> str:
         return "-" if shares is None else " ".join(f"{x:.3f}" for x in shares)
@@ -205,12 +195,9 @@ def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
     for row in sorted(rows, key=lambda row: (list(MIXTURES).index(row["mixture"]), list(RULES).index(row["rule"]))):
         kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
         stopped = "" if row["stopped_at"] is None else f"  (stopped at update {row['stopped_at']})"
-        lines.append(
-            f"{row['mixture']:<12} {RULES[row['rule']]:<18} {TITLES[row['method']]:<25} {row['seed']:>4} {kl:>9}  "
-            f"{three(row['mode_mass']):<17} {row['within']:>9.3f}  {three(row['mode_share']):<17}  "
-            + " ".join(f"{x:.2g}" for x in row["var"])
-            + stopped
-        )
+        named = row["mixture"], RULES[row["rule"]], TITLES[row["method"]], row["seed"], kl
+        scored = three(row["mode_mass"]), f"{row['within']:.3f}", three(row["mode_share"])
+        lines.append(LINE.format(*named, *scored, " ".join(f"{x:.2g}" for x in row["var"])) + stopped)
     return "\n".join([*lines, BELOW_TABLE.format(n_samples)])
 
 
@@ -219,8 +206,8 @@ def _plateaus(todo: list[Panel], folder: Path) -> Figure:
     rule = min((panel.rule for panel in todo), key=list(RULES).index)
     todo = [panel for panel in todo if panel.rule == rule]
     methods = list(dict.fromkeys(panel.method for panel in todo))
-    figure = Figure(figsize=(3.2 * len(methods) + 1, 5.4), layout="constrained")
-    axes = dict(zip(((m, k) for m in MIXTURES for k in methods), figure.subplots(2, len(methods)).flat, strict=True))
+    figure, every = plots.panels(2, len(methods), 3.2 * len(methods) + 1, 5.4)
+    axes = dict(zip(((m, k) for m in MIXTURES for k in methods), every, strict=True))
     for panel in todo:
         metrics, panel_axes = runs.read_metrics(folder / panel.name), axes[panel.mixture, panel.method]
         largest = [math.exp(x) for x in plots.column(metrics, "log_var_max")]
@@ -228,7 +215,7 @@ def _plateaus(todo: list[Panel], folder: Path) -> Figure:
     for (mixture, method), panel_axes in axes.items():
         words = f"{mixture}, {RULES[rule]}:\n{TITLES[method]}", "update", "largest σ²"
         plots.name_axes(panel_axes, *words, sizes=(9, 8, 8))
-    next(iter(axes.values())).legend(frameon=False, fontsize=7)
+    every[0].legend(frameon=False, fontsize=7)
     return figure
 
 

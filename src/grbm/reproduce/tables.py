@@ -39,7 +39,9 @@ def table(what: str, done: Sequence[runs.Run], folder: Path, network: Features |
     if n_seeds > 1:
         protocol += [f"Means over {n_seeds} seeds and their standard errors over them; reference points as said above."]
     rows = {name: over_seeds(several) for name, several in seeds.items()}
-    shown = {name: cells(row) | _time(row) for name, row in (rows | references).items()}
+    shown = {name: cells(row) for name, row in (rows | references).items()}
+    for name, mean in rows.items():
+        shown[name] |= {SECONDS: f"{mean[SECONDS]:.0f}"} if SECONDS in mean else {}
     left_out = ("density", "coverage", SECONDS)
     columns = [*dict.fromkeys(c for row in shown.values() for c in row if c not in left_out), SECONDS]
     body = []
@@ -133,7 +135,3 @@ def about(run: runs.Run, *, title: bool = True) -> str:
 
 def _printed(name: str) -> float | None:
     return EXPERIMENTS[name].fid if name in EXPERIMENTS else None
-
-
-def _time(row: dict[str, float]) -> dict[str, str]:
-    return {SECONDS: f"{row[SECONDS]:.0f}"} if SECONDS in row else {}

@@ -2,8 +2,9 @@
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
 from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.recording import Checkpoints, MetricsLog, Session, Trajectory, machine_of
-from grbm.runs.signals import on_signals
 from grbm.samplers.engines import engine_name
 
 LOOKED_AT = 2_000_000  # numbers, among which those that stand for something else are looked for
@@ -215,6 +215,33 @@ def _learn(
             f"{folder} could not be written after update {state.update} ({error.strerror or error}); "
             f"{checkpoints.last_saved()}"
         ) from error
+
+
+@contextmanager
+def on_signals(react: Callable[[int], None]) -> Iterator[list[int]]:
+    """Call ``react`` with the number of each SIGINT, SIGTERM and SIGHUP inside the block; yields those heard so far.
+
+    A SIGHUP that is ignored, as under ``nohup``, stays so. Outside the main thread, whose signals they are, nothing is
+    heard.
+    """
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def hear(number: int, frame: object) -> None:
+        heard.append(number)
+        react(number)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, hear) for number in numbers}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _keeping(session: Session) -> KeepBest | None:

@@ -282,7 +282,7 @@ def _found(title: str, source: Encoded) -> Found:
 def _found_in(count: int, picture: Callable[[int], tuple[str, Encoded]], where: Path) -> Found:
     """What a collection holds."""
     *counts, largest, brightest = zip(*_in_order(lambda k: _found(*picture(k)), count, TOGETHER), strict=True)
-    found = Found(*map(sum, counts), max(largest), max(brightest))
+    found = Found._make([*map(sum, counts), max(largest), max(brightest)])
     if found.cut and found.brightest < DARKEST:
         raise UserError(
             f"The colours in {where} have 16 bits and stay below {(found.brightest + 1) * 256:,} of 65,535, of which "

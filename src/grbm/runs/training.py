@@ -25,7 +25,7 @@ from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
-from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
+from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Data, Status
 from grbm.runs.logs import Log, Record
 from grbm.runs.logs import check as check_log
 from grbm.runs.preparing import Prepared, open_data, prepare
@@ -265,7 +265,7 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
     if found is None:
         return keep.model()
     session.require(run.state.update)
-    run_folder.save_data(session.folder, run.frame, run.dataset, run.measured.fingerprint, found.frame)
+    Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, found.frame).save(session.folder)
     print(
         "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
         "hidden units tell nothing; the last machine is --weights raw).",
@@ -277,8 +277,10 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
 def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
-    kept = run_folder.kept_frame(folder)  # of weights that stay until there are others
-    run_folder.save_data(folder, run.frame, run.dataset, run.measured.fingerprint, kept)
+    kept = None
+    with suppress(UserError):  # of weights that stay until there are others
+        kept = run_folder.read_data(folder).kept
+    Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, kept).save(folder)
     run_folder.forget_results(folder)  # of weights that will not be the run's
     return Log(folder, run.config, run.state.update, warn)
 

@@ -202,14 +202,11 @@ def read(path: Path, *, run: str | None = None) -> Checkpoint:
         raise DamagedError("it belongs to a run with other settings")
     try:
         content = read_bytes(path / TENSORS)
-    except OSError as error:
-        raise DamagedError(f"{TENSORS} cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != record["tensors"]:
-        raise DamagedError(f"{TENSORS} does not match its checksum")
-    try:
+        if hashlib.sha256(content).hexdigest() != record["tensors"]:
+            raise DamagedError(f"{TENSORS} does not match its checksum")
         tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise DamagedError(f"{TENSORS} is not in the safetensors format") from error
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise DamagedError(f"{TENSORS} cannot be read ({type(error).__name__})") from error
     return Checkpoint(path, record["update"], tensors, record)
 
 

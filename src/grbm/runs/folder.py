@@ -109,18 +109,22 @@ class Run(NamedTuple):
         Raises UserError where they are not there, and OtherDataError where data from files differ from the training
         data: a new split would mix learned rows into the held-out.
         """
-        _require_there(self.config)
+        name, data_dir, where = self.config.dataset.name, self.config.data_dir, self.config.where
+        if name in IDX_FOLDERS and None in (*find_idx(name, data_dir, "train"), *find_idx(name, data_dir, "t10k")):
+            raise UserError(
+                f"{IDX_FOLDERS[name]} is not in {data_dir}; give --data-dir a folder that holds "
+                f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
+            )
         dataset, n_columns = self.config.load_data(), self.transform.n_columns
-        where = self.config.where
         if (found := dataset.train.shape[1]) != n_columns:
             raise OtherDataError(
                 f"{where} has {found} columns now, but {self.folder} was trained on {n_columns}; give its data."
             )
-        is_stored = self.config.data is not None or self.config.dataset.name in (*IDX_FOLDERS, "celeba")
+        is_stored = self.config.data is not None or name in (*IDX_FOLDERS, "celeba")
         if is_stored and self.fingerprint != statistics(dataset, where).fingerprint:
             if self.config.data is None:
                 raise OtherDataError(
-                    f"{where} in {self.config.data_dir} differs from the training data of {self.folder}; give the "
+                    f"{where} in {data_dir} differs from the training data of {self.folder}; give the "
                     f"original folder with --data-dir."
                 )
             raise OtherDataError(
@@ -132,16 +136,6 @@ class Run(NamedTuple):
 
 class OtherDataError(UserError):
     """Data that are there and are not those of a run."""
-
-
-def _require_there(config: RunConfig) -> None:
-    """Raise UserError for data that would have to be downloaded."""
-    name, folder = config.dataset.name, config.data_dir
-    if name in IDX_FOLDERS and None in (*find_idx(name, folder, "train"), *find_idx(name, folder, "t10k")):
-        raise UserError(
-            f"{IDX_FOLDERS[name]} is not in {folder}; give --data-dir a folder that holds "
-            f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
-        )
 
 
 def refuse_links(folder: Path) -> None:

@@ -17,9 +17,8 @@ from grbm.core.typed import restore
 from grbm.data.images import tile
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
-from grbm.evaluate.watching import Nats
 from grbm.fitting.callbacks import Callback, Progress
-from grbm.learning.training import StepMetrics, TrainState
+from grbm.learning.training import TrainState
 from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
 from grbm.runs import folder as run_folder
@@ -107,9 +106,7 @@ class MetricsLog(Callback):
         self.clipped, self.since = torch.tensor(0), 0
 
     def _write(self, log: Log, progress: Progress, chains: Tensor) -> Record:
-        rows = chains, self.seen, self.test
-        record = record_of(progress.state, progress.metrics, *rows, self.config.train.min_var)
-        record |= _nats(progress.nats, self.session.run.frame.transform.log_det)
+        record = self._record(progress, chains)
         record["clipped"] = int(self.clipped) / self.since
         record["seconds"] = round(time.perf_counter() - self.started, 3)
         if record["energy_distance"] is not None:
@@ -117,6 +114,40 @@ class MetricsLog(Callback):
         log.write(record)
         self._remark(progress.state)
         return record
+
+    @torch.no_grad()
+    def _record(self, progress: Progress, chains: Tensor) -> Record:
+        """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
+        state, metrics, nats, data, test = progress.state, progress.metrics, progress.nats, self.seen, self.test
+        model, log_var, mean_h = state.model, state.model.log_var, progress.metrics.data_mean_h
+        shown = model.at_any_contrast(chains, generator(state.seed, "shown", state.update, device=chains.device))
+        reconstruction = model.reconstruction(data)
+        numbers = {
+            "update": state.update,
+            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "grad_norm": float(metrics.grad_norm),
+            "reconstruction": float((data - reconstruction).square().mean()),
+            "var_mean": float(log_var.exp().mean()),
+            "log_var_mean": float(log_var.mean()),
+            "log_var_min": float(log_var.min()),
+            "log_var_max": float(log_var.max()),
+            "at_floor": float((log_var <= math.log(self.config.train.min_var) + 1e-6).double().mean()),
+            "hidden_off": float((mean_h < 0.01).double().mean()),
+            "hidden_on": float((mean_h > 0.99).double().mean()),
+            "free_energy_data": float(model.free_energy(data).mean()),
+            "free_energy_test": float(model.free_energy(test).mean()) if len(test) else None,
+            "free_energy_chains": float(model.free_energy(shown).mean()),
+            "energy_distance": float(energy_distance(shown, data)),
+            "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
+            "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
+            "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
+            "nats_validation": None if nats is None else nats.mean + self.session.run.frame.transform.log_det,
+            "nats_error": None if nats is None else nats.error,
+            "log_z": None if nats is None else nats.log_z.log_z,
+            "log_z_error": None if nats is None else nats.log_z.error,
+        }
+        # JSON has no NaN
+        return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
 
     @torch.no_grad()
     def _remark(self, state: TrainState) -> None:
@@ -221,44 +252,3 @@ def machine_of(model: GRBM, group: ProcessGroup, engine: str) -> str:
     what = torch.cuda.get_device_name(device) if cuda else f"CPU, {n_threads} thread{'' if n_threads == 1 else 's'}"
     processes = f", {size} processes" if size > 1 else ""
     return f"{what}{processes}; PyTorch {torch.__version__}, chains in {engine} code"
-
-
-def _nats(nats: Nats | None, log_det: float) -> Record:
-    """Entries of a record for a validation, in the units of the data; None without one."""
-    if nats is None:
-        return {"nats_validation": None, "nats_error": None, "log_z": None, "log_z_error": None}
-    found = {"nats_validation": nats.mean + log_det, "nats_error": nats.error}
-    found |= {"log_z": nats.log_z.log_z, "log_z_error": nats.log_z.error}
-    return {name: x if math.isfinite(x) else None for name, x in found.items()}
-
-
-@torch.no_grad()
-def record_of(
-    state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
-) -> Record:
-    """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
-    model = state.model
-    shown = model.at_any_contrast(chains, generator(state.seed, "shown", state.update, device=chains.device))
-    reconstruction = model.reconstruction(data)
-    log_var, mean_h = state.model.log_var, metrics.data_mean_h
-    numbers = {
-        "update": state.update,
-        "learning_rate": state.optimizer.param_groups[0]["lr"],
-        "grad_norm": float(metrics.grad_norm),
-        "reconstruction": float((data - reconstruction).square().mean()),
-        "var_mean": float(log_var.exp().mean()),
-        "log_var_mean": float(log_var.mean()),
-        "log_var_min": float(log_var.min()),
-        "log_var_max": float(log_var.max()),
-        "at_floor": float((log_var <= math.log(min_var) + 1e-6).double().mean()),
-        "hidden_off": float((mean_h < 0.01).double().mean()),
-        "hidden_on": float((mean_h > 0.99).double().mean()),
-        "free_energy_data": float(model.free_energy(data).mean()),
-        "free_energy_test": float(model.free_energy(test).mean()) if len(test) else None,
-        "free_energy_chains": float(model.free_energy(shown).mean()),
-        "energy_distance": float(energy_distance(shown, data)),
-        "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
-        "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
-        "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
-    }
-    return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}  # JSON has no NaN

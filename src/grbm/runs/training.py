@@ -88,8 +88,7 @@ def train(
     """
     group.on_leader(config.check)
     group.on_leader(lambda: check_log(config))
-    resume = group.broadcast(resume or claiming.is_claimed(folder))
-    resume = group.broadcast(resume and (folder / CONFIG).is_file())
+    resume = group.broadcast((resume or claiming.is_claimed(folder)) and (folder / CONFIG).is_file())
     begun = group.broadcast(group.on_leader(lambda: run_folder.read_config(folder))) if resume else None
     if begun is None:
         group.on_leader(lambda: claiming.refuse_taken(folder, config, overwrite=overwrite))  # before anything is read

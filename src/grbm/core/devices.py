@@ -12,6 +12,7 @@ import torch
 from grbm.core.errors import UserError
 
 WORTH_A_GPU = 1e8  # work of an update above which an H100 was faster than 16 cores; docs/performance.md
+is_child = False  # whether this process was forked
 
 
 def pick_device(name: str, work: float = math.inf) -> torch.device:
@@ -76,9 +77,6 @@ def require_memory(n_bytes: float, what: str, remedy: str, device: torch.device 
     there = memory(device)
     if there is not None and n_bytes > there:
         raise UserError(f"{what} needs {n_bytes / 1e9:,.0f} GB of memory, and there are {there / 1e9:,.0f}; {remedy}.")
-
-
-is_child = False
 
 
 def _go_on_alone() -> None:

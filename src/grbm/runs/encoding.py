@@ -13,7 +13,7 @@ from grbm.core.randomness import generator
 from grbm.data.arrays import open_array
 from grbm.data.kinds import SUFFIXES
 from grbm.data.loading import look_of
-from grbm.data.pictures import Look, open_arrow, open_pictures
+from grbm.data.pictures import open_arrow, open_pictures
 from grbm.data.tables import Table, spread
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
@@ -37,7 +37,9 @@ def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | 
         return rows
     path, key = Path(what), key or config.dataset.key
     if (path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)) and run.image_shape is not None:
-        pictures = open_pictures(path, _look(run), key)
+        look, (channels, height, width) = look_of(config.dataset), run.image_shape  # made like those learned from
+        size = look.size or (height if height == width else None)
+        pictures = open_pictures(path, look._replace(size=size, grey=look.grey or channels == 1), key)
         pictures.describe(path, note)
         rows = pictures.rows
     elif path.suffix.lower() in SUFFIXES:
@@ -49,14 +51,6 @@ def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | 
             f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."
         )
     return rows
-
-
-def _look(run: Run) -> Look:
-    """Pictures made like those that the run learned from: as they were cropped, sized and scaled, grey if they were."""
-    assert run.image_shape is not None
-    look, (channels, height, width) = look_of(run.config.dataset), run.image_shape
-    size = look.size or (height if height == width else None)
-    return look._replace(size=size, grey=look.grey or channels == 1)
 
 
 def strangeness(run: Run, rows: Table) -> float:
@@ -111,8 +105,8 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
     """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
     width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
     parts = codes(run, rows, bits=bits or packed, seed=seed)
-    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width),
-           (np.packbits(part, axis=1) if packed else part for part in parts))  # fmt: skip
+    parts = (np.packbits(part, axis=1) for part in parts) if packed else parts
+    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width), parts)
 
 
 @torch.no_grad()

@@ -65,14 +65,16 @@ class Log:
         self.file.flush()
         os.fsync(self.file.fileno())
         if self.board is not None:
-            self.board.flush()
+            os.fsync(self.board.file.fileno())
 
     def close(self) -> None:
-        self.file.close()
-        if self.board is not None:
-            self.board.close()
-        if self.wandb is not None:
-            self.wandb.finish()
+        """Close all files; an error counts for nothing, since all that counts was flushed before."""
+        with suppress(OSError):
+            self.file.close()
+            if self.board is not None:
+                self.board.file.close()
+            if self.wandb is not None:
+                self.wandb.finish()
 
 
 class Board:
@@ -102,13 +104,6 @@ class Board:
     def _write(self, **content: Any) -> None:
         self.records.write(self.event(wall_time=time.time(), **content).SerializeToString())
         self.file.flush()
-
-    def flush(self) -> None:
-        """Everything to the disk."""
-        os.fsync(self.file.fileno())
-
-    def close(self) -> None:
-        self.file.close()
 
 
 def check(config: RunConfig) -> None:

@@ -110,6 +110,7 @@ PAPER_SAMPLERS = {
 }
 
 _SPECTRAL: dict[str, Any] = {"n_updates": 1200, "learning_rate": 0.5, "n_steps": 5, "spectral_norm": 0.5}
+_MEDIUM = _SPECTRAL | {"n_updates": 4000}
 _CENSORED = _SPECTRAL | {"learning_rate": 0.8, "is_censored": True}
 
 PRESETS: dict[str, Preset] = {
@@ -117,13 +118,10 @@ PRESETS: dict[str, Preset] = {
         "scikit-learn's 8 x 8 digits", _images("digits", 256, n_updates=2000, learning_rate=0.3, spectral_norm=0.3)
     ),
     "mnist-small": Preset("MNIST on two CPU cores, a minute or two", _images("mnist", 512, **_CENSORED)),
-    "mnist-medium": Preset(
-        "MNIST on two CPU cores, some twenty minutes", _images("mnist", 2048, **_SPECTRAL | {"n_updates": 4000})
-    ),
+    "mnist-medium": Preset("MNIST on two CPU cores, some twenty minutes", _images("mnist", 2048, **_MEDIUM)),
     "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, **_CENSORED)),
     "fashion-medium": Preset(
-        "Fashion-MNIST on two CPU cores, some twenty minutes",
-        _images("fashion-mnist", 2048, **_SPECTRAL | {"n_updates": 4000}),
+        "Fashion-MNIST on two CPU cores, some twenty minutes", _images("fashion-mnist", 2048, **_MEDIUM)
     ),
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),

@@ -21,8 +21,7 @@ from grbm.fitting.callbacks import Callback, Progress
 from grbm.learning.training import TrainState
 from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
-from grbm.runs import folder as run_folder
-from grbm.runs.folder import CHECKPOINTS
+from grbm.runs.folder import CHECKPOINTS, read_trajectory, save_trajectory
 from grbm.runs.logs import Log, Record
 from grbm.runs.preparing import Prepared
 from grbm.samplers.trajectory import swap_rate
@@ -175,7 +174,7 @@ class Trajectory(Callback):
     def __init__(self, session: Session) -> None:
         config, self.session = session.config, session
         self.least = config.checkpoint.trajectory or (0.4 if config.sampler.name == "trajectory-tempering" else 0.0)
-        self.kept = run_folder.read_trajectory(session.folder, session.run.state.update)[-1:]  # and its chains
+        self.kept = read_trajectory(session.folder, session.run.state.update)[-1:]  # and its chains
 
     def after(self, progress: Progress) -> None:
         update, state = progress.update, progress.state
@@ -191,7 +190,7 @@ class Trajectory(Callback):
             old, new = (model.to(chains.device).freeze() for model in (before, now))
             if swap_rate(old.free_energy, new.free_energy, v[:n].to(chains), chains[:n]) >= self.least:
                 return
-        run_folder.save_trajectory(self.session.folder, update, now, chains)
+        save_trajectory(self.session.folder, update, now, chains)
         self.kept = [(now, chains)]
 
 

@@ -22,12 +22,10 @@ from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.start import watch_of
 from grbm.model import GRBM
-from grbm.runs import checkpoint, claiming
+from grbm.runs import checkpoint, claiming, logs
 from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Data, Status
-from grbm.runs.logs import Log, Record
-from grbm.runs.logs import check as check_log
 from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.recording import Checkpoints, MetricsLog, Session, Trajectory, machine_of
 from grbm.samplers.engines import engine_name
@@ -49,7 +47,7 @@ def train(
     group: ProcessGroup = ALONE,
     device: str | None = None,
     on_start: Callable[[Tensor | Standardised, GRBM, int, int], None] = lambda data, model, update, n_updates: None,
-    on_update: Callable[[int, Record | None], None] = lambda update, record: None,
+    on_update: Callable[[int, logs.Record | None], None] = lambda update, record: None,
     warn: Callable[[str], None] = _warn,
 ) -> None:
     """Train as ``config`` says and write everything but figures to ``folder``.
@@ -87,7 +85,7 @@ def train(
         For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
     """
     group.on_leader(config.check)
-    group.on_leader(lambda: check_log(config))
+    group.on_leader(lambda: logs.check(config))
     resume = group.broadcast((resume or claiming.is_claimed(folder)) and (folder / CONFIG).is_file())
     begun = group.broadcast(group.on_leader(lambda: run_folder.read_config(folder))) if resume else None
     if begun is None:
@@ -115,12 +113,9 @@ def train(
                         warn(found.sentence(run.dataset.columns))
         log = group.on_leader(lambda: _open(run, folder, warn))
         held.enter_context(threads(run.config.recipe.n_threads(run.state.model.n_visible)))
-        try:
-            _learn(Session(run, folder, group, log, warn), saved, on_start, on_update)
-        finally:
-            if log is not None:
-                with suppress(OSError):  # all that counts was flushed before
-                    log.close()
+        if log is not None:
+            held.callback(log.close)
+        _learn(Session(run, folder, group, log, warn), saved, on_start, on_update)
 
 
 def _describe_pictures(run: Prepared, warn: Callable[[str], None]) -> None:
@@ -162,7 +157,7 @@ def _learn(
     session: Session,
     saved: checkpoint.Checkpoint | None,
     on_start: Callable[[Tensor | Standardised, GRBM, int, int], None],
-    on_update: Callable[[int, Record | None], None],
+    on_update: Callable[[int, logs.Record | None], None],
 ) -> None:
     """Train until all updates are made, a callback or a signal stops training, or it diverges."""
     run, folder, group = session.run, session.folder, session.group
@@ -273,7 +268,7 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
     return found.model
 
 
-def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
+def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> logs.Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
     kept = None
@@ -281,7 +276,7 @@ def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
         kept = run_folder.read_data(folder).kept
     Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, kept).save(folder)
     run_folder.forget_results(folder)  # of weights that will not be the run's
-    return Log(folder, run.config, run.state.update, warn)
+    return logs.Log(folder, run.config, run.state.update, warn)
 
 
 def _with(config: RunConfig, **changed: Any) -> RunConfig:

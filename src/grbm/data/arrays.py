@@ -176,7 +176,9 @@ def _header(file: IO[bytes], end: int, path: Path, name: str = "") -> tuple[tupl
 def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.ndarray":
     """One array of a .npz archive: mapped where it is stored as it is, decompressed into memory where it is not."""
     with zipfile.ZipFile(file) as archive:
-        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist() if _is_array(entry)}
+        members = [(PurePosixPath(entry.filename), entry) for entry in archive.infolist()]
+        arrays = [x for path, x in members if path.suffix == ".npy" and not path.name.startswith(".")]  # of numpy.savez
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in arrays}
         names = list(entries)
         if not names:
             raise UserError(f"{path} {as_array(path)}")
@@ -196,12 +198,6 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
         name_length, extra_length = struct.unpack("<HH", file.read(4))
         start = entry.header_offset + 30 + name_length + extra_length
         return Mapped(path, file, start, start + entry.file_size, entry.filename.removesuffix(".npy"))
-
-
-def _is_array(entry: zipfile.ZipInfo) -> bool:
-    """Whether a member of an archive is one that numpy.savez wrote, by its name."""
-    path = PurePosixPath(entry.filename)
-    return path.suffix == ".npy" and not path.name.startswith(".")
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> np.ndarray:

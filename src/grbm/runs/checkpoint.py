@@ -260,10 +260,9 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
     if state.persistent is not None:
         state.persistent = state.persistent[..., group.part(state.persistent.shape[-2]), :].contiguous()
     entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["numbers"].items()}
-    for name, value in checkpoint.tensors.items():
-        if name.startswith("optimizer."):  # where each belongs, the optimiser knows: Adam counts its steps on the CPU
-            _, index, key = name.split(".", 2)
-            entries.setdefault(int(index), {})[key] = value
+    for name, value in checkpoint.part("optimizer").items():
+        index, key = name.split(".", 1)
+        entries.setdefault(int(index), {})[key] = value  # the optimiser knows where: Adam counts its steps on the CPU
     state.optimizer.load_state_dict({"state": entries, "param_groups": record["optimizer"]["groups"]})
 
 

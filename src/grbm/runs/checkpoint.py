@@ -61,6 +61,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint read back and verified."""
 
     folder: Path
+    update: int
     tensors: dict[str, Tensor]
     record: dict[str, Any]
 
@@ -206,7 +207,7 @@ def read(path: Path, *, run: str | None = None) -> Checkpoint:
         tensors = safetensors.torch.load(content)
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise DamagedError(f"{TENSORS} cannot be read ({type(error).__name__})") from error
-    return Checkpoint(path, tensors, record)
+    return Checkpoint(path, record["update"], tensors, record)
 
 
 def newest(

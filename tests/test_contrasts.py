@@ -39,7 +39,7 @@ from grbm.model.initialise import gaussian_
 from grbm.model.reference import Reference
 from grbm.runs import folder as run_folder
 from grbm.runs import read
-from grbm.runs.imputing import impute_rows
+from grbm.runs.encoding import impute_rows
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 from grbm.samplers.moments import Moments, gradient

@@ -99,8 +99,7 @@ def impute(options: ImputeOptions) -> None:
 
     from grbm import runs
     from grbm.core import files
-    from grbm.runs.encoding import strangeness
-    from grbm.runs.imputing import impute_rows, rows_with_gaps
+    from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness
 
     run = read_run(options.run, options.weights)
     rows = rows_with_gaps(run, options.file, options.key, note)

@@ -2,16 +2,17 @@
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
-from grbm.core import forks
 from grbm.core.errors import UserError
 
 WORTH_A_GPU = 1e8  # work of an update above which an H100 was faster than 16 cores; docs/performance.md
+is_child = False  # whether this process was forked
 
 
 def pick_device(name: str, work: float = math.inf) -> torch.device:
@@ -36,7 +37,7 @@ def threads(n_threads: int | None) -> Iterator[None]:
 
     In a forked process there is one, whatever is asked for.
     """
-    if n_threads is None or forks.is_child:
+    if n_threads is None or is_child:
         yield
         return
     before = torch.get_num_threads()
@@ -76,3 +77,16 @@ def require_memory(n_bytes: float, what: str, remedy: str, device: torch.device 
     there = memory(device)
     if there is not None and n_bytes > there:
         raise UserError(f"{what} needs {n_bytes / 1e9:,.0f} GB of memory, and there are {there / 1e9:,.0f}; {remedy}.")
+
+
+def _go_on_alone() -> None:
+    """Limit a forked child to one thread: OpenMP's threads do not survive a fork, and would be waited for."""
+    global is_child
+    is_child = True
+    torch.set_num_threads(1)
+    if (threadpoolctl := sys.modules.get("threadpoolctl")) is not None:
+        threadpoolctl.threadpool_limits(1, user_api="openmp")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_go_on_alone)

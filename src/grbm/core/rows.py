@@ -4,15 +4,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils import data as sets
 
 
 class Rows(Protocol):
@@ -62,24 +54,24 @@ def rows_of(data: Any, like: Tensor) -> Tensor | Rows:
     Of a ``DataLoader`` the data set is taken; batches are made by whoever learns, so that they follow from the seed.
     Raises TypeError for what has no rows that can be asked for by number; the message says what to give.
     """
-    if isinstance(data, DataLoader):
-        streams = isinstance(data.dataset, IterableDataset)
-        if not streams and type(data.sampler) not in (RandomSampler, SequentialSampler):
+    if isinstance(data, sets.DataLoader):
+        streams = isinstance(data.dataset, sets.IterableDataset)
+        if not streams and type(data.sampler) not in (sets.RandomSampler, sets.SequentialSampler):
             raise TypeError(
                 f"The DataLoader picks rows by a {type(data.sampler).__name__}, which is not followed here; give the "
                 f"rows themselves, such as torch.utils.data.Subset(dataset, rows)."
             )
-        if data.collate_fn is not default_collate:
+        if data.collate_fn is not sets.default_collate:
             raise TypeError("The DataLoader has a collate_fn of its own, not called here; put it into the Dataset.")
         data = data.dataset
-    if isinstance(data, TensorDataset):
+    if isinstance(data, sets.TensorDataset):
         data = data.tensors[0].flatten(1).to(like)
-    elif isinstance(data, IterableDataset) or (isinstance(data, Dataset) and not hasattr(data, "__len__")):
+    elif isinstance(data, sets.IterableDataset) or (isinstance(data, sets.Dataset) and not hasattr(data, "__len__")):
         raise TypeError(
             "data is a stream, whose rows cannot be asked for by number, as a random order by seed needs; collect it "
             "into a tensor (n, N), or give a map-style Dataset."
         )
-    elif isinstance(data, Dataset):
+    elif isinstance(data, sets.Dataset):
         return DatasetRows(data, like)
     elif not isinstance(data, Tensor) and type(data).__module__ == "numpy":
         data = torch.from_numpy(data).to(like)

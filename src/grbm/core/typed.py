@@ -26,29 +26,18 @@ def read_json(path: Path) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def restore(kind: type[T], value: Any) -> T:
+def restore(kind: type[T], value: Any, where: str = "") -> T:
     """``value``, as JSON gave it, as a dataclass or NamedTuple ``kind``; fields that are not given keep their defaults.
 
     Raises
     ------
     ValueError
-        For a field that ``kind`` has not, one that it needs, and one of another type; the message names it.
+        For a field that ``kind`` has not, one that it needs, and one of another type; the message names it, as one of
+        what is called ``where``.
     """
-    return _fields(kind, value, "")
-
-
-def is_kind(hint: Any, value: Any) -> bool:
-    """Whether ``value``, as JSON gave it, is what ``hint`` says."""
-    with suppress(ValueError):
-        _restored(hint, value, "")
-        return True
-    return False
-
-
-def _fields(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{where or kind.__name__} is {_short(value)}")
-    names = [f.name for f in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+    names = [f.name for f in fields(kind)] if is_dataclass(kind) else list(kind._fields)  # type: ignore[attr-defined]
     within = f"{where}." if where else ""
     if unknown := sorted(value.keys() - set(names)):
         raise ValueError(f"there is no {within}{unknown[0]}")
@@ -58,6 +47,14 @@ def _fields(kind: Any, value: Any, where: str) -> Any:
         return kind(**given)
     except TypeError as error:  # something without a default is missing
         raise ValueError(f"{where or kind.__name__}: {error}") from error
+
+
+def is_kind(hint: Any, value: Any) -> bool:
+    """Whether ``value``, as JSON gave it, is what ``hint`` says."""
+    with suppress(ValueError):
+        _restored(hint, value, "")
+        return True
+    return False
 
 
 def _restored(hint: Any, value: Any, where: str) -> Any:
@@ -75,7 +72,7 @@ def _restored(hint: Any, value: Any, where: str) -> Any:
         if any(value == option and type(value) is type(option) for option in args):
             return value
     elif _is_record(hint):
-        return _fields(hint, value, where)
+        return restore(hint, value, where)
     elif origin in (list, tuple) and isinstance(value, list | tuple):
         if origin is list or args[1:] == (...,):
             return origin(_restored(args[0], x, f"{where}[{k}]") for k, x in enumerate(value))

@@ -47,7 +47,7 @@ def open_array(path: Path, key: str | None = None) -> StoredTable:
             begins = file.read(4)
             if begins not in (b"\x93NUM", ZIP) and path.suffix not in (".npy", ".npz"):
                 raise UserError(f"{path} {as_array(path)}")
-            array = _from_archive(path, file, key) if begins == ZIP else _map(path, file, 0, path.stat().st_size)
+            array = _from_archive(path, file, key) if begins == ZIP else Mapped(path, file, 0, path.stat().st_size)
     except UserError:
         raise
     except PermissionError as error:
@@ -109,15 +109,18 @@ def rows_of(array: "Mapped | np.ndarray", where: str) -> StoredTable:
 
 
 class Mapped:
-    """An array in a file. What has been read is given back to the system at once: resident memory stays small."""
+    """The .npy array between two places of a file, of which resident memory stays small: what has been read is given
+    back to the system at once.
+    """
 
-    def __init__(self, file: BinaryIO, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order) -> None:
+    def __init__(self, path: Path, file: BinaryIO, start: int, end: int, name: str = "") -> None:
+        file.seek(start)
+        self.shape, order, self.dtype = _header(file, end, path, name)
         self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.file = os.fdopen(os.dup(file.fileno()), "rb")
         self.name, self.was = file.name, _version(self.file)
-        count = math.prod(shape)
-        self.array = np.frombuffer(self.map, dtype, count, offset).reshape(shape, order=order)
-        self.shape, self.dtype = shape, dtype
+        numbers = np.frombuffer(self.map, self.dtype, math.prod(self.shape), file.tell())
+        self.array = numbers.reshape(self.shape, order=order)
 
     def __getitem__(self, index: np.ndarray) -> np.ndarray:
         """A copy of these rows; in parts, since each may bring a whole large page into memory.
@@ -170,17 +173,12 @@ def _header(file: IO[bytes], end: int, path: Path, name: str = "") -> tuple[tupl
     return shape, "F" if fortran else "C", dtype
 
 
-def _map(path: Path, file: BinaryIO, start: int, end: int, name: str = "") -> Mapped:
-    """The .npy array that lies between ``start`` and ``end`` of a file."""
-    file.seek(start)
-    shape, order, dtype = _header(file, end, path, name)
-    return Mapped(file, file.tell(), dtype, shape, order)
-
-
 def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.ndarray":
     """One array of a .npz archive: mapped where it is stored as it is, decompressed into memory where it is not."""
     with zipfile.ZipFile(file) as archive:
-        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist() if _is_array(entry)}
+        members = [(PurePosixPath(entry.filename), entry) for entry in archive.infolist()]
+        arrays = [x for path, x in members if path.suffix == ".npy" and not path.name.startswith(".")]  # of numpy.savez
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in arrays}
         names = list(entries)
         if not names:
             raise UserError(f"{path} {as_array(path)}")
@@ -199,13 +197,7 @@ def _from_archive(path: Path, file: BinaryIO, key: str | None) -> "Mapped | np.n
         file.seek(entry.header_offset + 26)  # of the local header, whose name and extra field may differ in length
         name_length, extra_length = struct.unpack("<HH", file.read(4))
         start = entry.header_offset + 30 + name_length + extra_length
-        return _map(path, file, start, start + entry.file_size, entry.filename.removesuffix(".npy"))
-
-
-def _is_array(entry: zipfile.ZipInfo) -> bool:
-    """Whether a member of an archive is one that numpy.savez wrote, by its name."""
-    path = PurePosixPath(entry.filename)
-    return path.suffix == ".npy" and not path.name.startswith(".")
+        return Mapped(path, file, start, start + entry.file_size, entry.filename.removesuffix(".npy"))
 
 
 def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> np.ndarray:

@@ -96,54 +96,45 @@ class Frame:
         known = {name: x for name, x in tensors.items() if name in NAMES or name.startswith("contrast_")}
         if any(not x.is_floating_point() or not x.isfinite().all() for k, x in known.items() if k != "columns"):
             raise ValueError("a frame holds finite numbers")
-        transform = _transform(known)
-        K = transform.n_units
-        limits = censoring.from_tensors(dict(tensors), transform.n_columns, "the frame")
+        is_white = "to_z" in known
+        _require({"mean", "scale", "base_mean", "base_var"} <= known.keys(), "frame")
+        _require(known.keys() & WHITE == (WHITE if is_white else set()), "whitening")
+        _require(known.keys() & MIXTURE in (set(), MIXTURE), "reference")
+        N = known["mean"].numel()
+        columns = known.get("columns", torch.arange(N))  # none are named where all have a unit
+        K = known["to_z"].shape[-1] if is_white else columns.numel()
+        n = known["reference_weights"].numel() if known.keys() >= MIXTURE else None
+        shapes: dict[str, tuple[int | None, ...]] = {"mean": (N,), "scale": (N,), "columns": (K,), "digits": (N,)}
+        shapes |= {"to_z": (N, K), "to_x": (K, N), "base_mean": (K,), "base_var": (K,)}
+        shapes |= {"reference_weights": (n,), "reference_means": (n, K), "reference_factors": (n, K, K)}
+        for name in shapes.keys() & known.keys():
+            _require(known[name].shape == shapes[name] and known[name].numel() > 0, name)
+        for name in ("scale", "base_var"):
+            _require(bool((known[name] > 0).all()), name)
+        mean, scale = known["mean"].double(), known["scale"].double()
+        if is_white:
+            to_z, to_x, digits = (known[name].double() for name in ("to_z", "to_x", "digits"))
+            _require(torch.allclose(to_x @ to_z, torch.eye(K, dtype=torch.float64), atol=1e-4), "whitening")
+            transform: Transform = Whitening(mean, scale, to_z, to_x, digits)
+        else:
+            _require(columns.dtype == torch.int64 and bool(torch.isin(columns, torch.arange(N)).all()), "columns")
+            transform = Elementwise(mean, scale, columns)
+        limits = censoring.from_tensors(dict(tensors), N, "the frame")
+        _require(limits is UNCENSORED or not is_white, "limits")
+        reference = None if n is None else Reference(*(known[f"reference_{name}"] for name in REFERENCE))
+        if reference is not None:
+            weights, factors = reference.weights, reference.factors
+            _require(bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-3, "reference")
+            _require(bool((factors.diagonal(dim1=1, dim2=2) > 0).all()), "reference")
+            _require(torch.equal(factors, factors.tril()), "reference")
         base = Base(known["base_mean"], known["base_var"])
-        _require(base.mean.shape == base.var.shape == (K,) and bool((base.var > 0).all()), "base")
-        _require(limits is UNCENSORED or isinstance(transform, Elementwise), "limits")
-        return cls(transform, base, _reference(known, K), contrasts.from_tensors(dict(known), K, "the frame"), limits)
+        return cls(transform, base, reference, contrasts.from_tensors(dict(known), K, "the frame"), limits)
 
 
-NAMES = {"mean", "scale", "columns", "to_z", "to_x", "digits", "base_mean", "base_var"}
-NAMES |= {f"reference_{name}" for name in REFERENCE}
+WHITE, MIXTURE = {"to_z", "to_x", "digits"}, {f"reference_{name}" for name in REFERENCE}
+NAMES = {"mean", "scale", "columns", "base_mean", "base_var"} | WHITE | MIXTURE
 
 
 def _require(is_sound: bool, what: str) -> None:
     if not is_sound:
         raise ValueError(f"its {what} is not whole")
-
-
-def _transform(known: Mapping[str, Tensor]) -> Transform:
-    """The transform among tensors by name."""
-    kind = Whitening if "to_z" in known else Elementwise
-    names = {"mean", "scale", "base_mean", "base_var"} | ({"to_z", "to_x", "digits"} if kind is Whitening else set())
-    _require(names <= known.keys(), "frame")
-    mean, scale = known["mean"].double(), known["scale"].double()
-    N = mean.numel()
-    _require(mean.shape == scale.shape == (N,) and bool((scale > 0).all()), "scale")
-    if kind is Whitening:
-        to_z, to_x, digits = (known[name].double() for name in ("to_z", "to_x", "digits"))
-        K = to_z.shape[-1]
-        _require(to_z.shape == (N, K) and to_x.shape == (K, N) and K > 0 and digits.shape == (N,), "whitening")
-        _require(torch.allclose(to_x @ to_z, torch.eye(K, dtype=torch.float64), atol=1e-4), "whitening")
-        return Whitening(mean, scale, to_z, to_x, digits)
-    _require(not {"to_x", "digits"} & known.keys(), "whitening")
-    columns = known.get("columns", torch.arange(N))  # none are named where all have a unit
-    sound = columns.ndim == 1 and columns.dtype == torch.int64 and bool(torch.isin(columns, torch.arange(N)).all())
-    _require(sound and len(columns) > 0, "columns")
-    return Elementwise(mean, scale, columns)
-
-
-def _reference(known: Mapping[str, Tensor], K: int) -> Reference | None:
-    """The reference among tensors by name, of K units."""
-    names = [f"reference_{name}" for name in REFERENCE]
-    if not known.keys() & set(names):
-        return None
-    weights, means, factors = (known.get(name, torch.empty(0)) for name in names)
-    n = weights.numel()
-    sound = n > 0 and weights.shape == (n,) and means.shape == (n, K) and factors.shape == (n, K, K)
-    sound = sound and bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-3
-    sound = sound and bool((factors.diagonal(dim1=1, dim2=2) > 0).all()) and torch.equal(factors, factors.tril())
-    _require(sound, "reference")
-    return Reference(weights, means, factors)

@@ -71,10 +71,11 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         split = _split(pictures.rows, config, source, seed)
         return split._replace(image_shape=pictures.shape, levels=LEVELS[name], pictures=pictures)
     if name == "digits":
-        split = _split(load_digits()[0], config, source, seed)
-        return split._replace(image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
-    train, test = (load_idx(name, source.folder, train=part)[0] for part in (True, False))
-    return Dataset(train, test, image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
+        found = _split(load_digits()[0], config, source, seed)
+    else:
+        train, test = (load_idx(name, source.folder, train=part)[0] for part in (True, False))
+        found = Dataset(train, test)
+    return found._replace(image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
 
 
 def look_of(config: DatasetConfig) -> Look:

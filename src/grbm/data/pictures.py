@@ -60,12 +60,6 @@ class Found(NamedTuple):
     largest: float = 0.0  # number in the deep ones
     brightest: int = 0  # upper byte in those that are cut
 
-    def and_also(self, other: "Found") -> "Found":
-        """Both collections as one."""
-        sums = Found(*(a + b for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
-        largest, brightest = max(self.largest, other.largest), max(self.brightest, other.brightest)
-        return sums._replace(largest=largest, brightest=brightest)
-
     @property
     def white(self) -> float | None:
         """The number that is white in every picture of more than 8 bits; None where there is none.
@@ -285,52 +279,46 @@ def _found(title: str, source: Encoded) -> Found:
         return Found(1, deep, picture.mode == "F", transparent, later > 0, later, cut, largest, brightest)
 
 
-def _found_in(name: str, count: int, picture: Callable[[int], tuple[str, Encoded]], where: Path) -> Found:
-    """What a collection holds, from the cache if it is there."""
-    digest = hashlib.sha256(f"{DECODER} {name}".encode()).hexdigest()[:24]
-    if (path := kept(cache_folder(), digest, ".json")) is not None:
-        return Found(*json.loads(path.read_text()))
-    found = Found()
-    with closing(_in_order(lambda k: _found(*picture(k)), count, TOGETHER)) as parts:
-        for part in parts:
-            found = found.and_also(part)
+def _found_in(count: int, picture: Callable[[int], tuple[str, Encoded]], where: Path) -> Found:
+    """What a collection holds."""
+    *counts, largest, brightest = zip(*_in_order(lambda k: _found(*picture(k)), count, TOGETHER), strict=True)
+    found = Found._make([*map(sum, counts), max(largest), max(brightest)])
     if found.cut and found.brightest < DARKEST:
         raise UserError(
             f"The colours in {where} have 16 bits and stay below {(found.brightest + 1) * 256:,} of 65,535, of which "
             f"Pillow reads the upper 8 bits alone; save them with 8 bits a channel."
         )
-    with keeping(cache_folder(), digest, ".json") as temporary:
-        temporary.write_text(json.dumps(found))
     return found
 
 
 def _in_order(work: Callable[[int], T], count: int, together: int) -> Generator[T, None, None]:
-    """``work`` of 0 to ``count`` - 1, on all cores, so many at a time."""
+    """``work`` of 0 to ``count`` - 1, on all cores, so many at a time; none is begun after one that fails."""
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         warnings.simplefilter("ignore")  # PIL's, of pictures that `_opened` refuses
         for begin in range(0, count, together):
-            waiting = [pool.submit(work, k) for k in range(begin, min(begin + together, count))]
-            try:
-                for future in waiting:
-                    yield future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            yield from pool.map(work, range(begin, min(begin + together, count)))
+
+
+def _kept(name: str, suffix: str, where: Path, make: Callable[[Path], object]) -> Path:
+    """What ``make`` writes into the cache, unless it is there under this ``name`` by this very code."""
+    folder, digest = cache_folder(), hashlib.sha256(f"{DECODER} {name}".encode()).hexdigest()[:24]
+    if (path := kept(folder, digest, suffix)) is None:
+        with keeping(folder, digest, suffix) as temporary:
+            make(temporary)
+        path = kept(folder, digest, suffix)
+        if path is None:
+            raise UserError(f"The decoded pictures of {where} did not stay in {cache_folder()}; set GRBM_CACHE_DIR.")
+    return path
 
 
 def _cached(name: str, look: Look, count: int, picture: Callable[[int], tuple[str, Encoded]], where: Path) -> Pictures:
     """Decode all pictures, on all cores, into one array of bytes in the cache, unless it is there; then map it."""
     if count == 0:
         raise UserError(f"{where} holds no pictures ({', '.join(SUFFIXES)}).")
-    found = _found_in(name, count, picture, where)
+    found_at = _kept(name, ".json", where, lambda to: to.write_text(json.dumps(_found_in(count, picture, where))))
+    found = Found(*json.loads(found_at.read_text()))
     look = look._replace(white=(look.white or found.white) if found.deep else None)
-    digest = hashlib.sha256(f"{DECODER} {name} {look}".encode()).hexdigest()[:24]
-    if (path := kept(cache_folder(), digest, ".npy")) is None:
-        with keeping(cache_folder(), digest, ".npy") as temporary:
-            _decode(temporary, look, count, picture, where)
-        path = kept(cache_folder(), digest, ".npy")
-        if path is None:
-            raise UserError(f"The decoded pictures of {where} did not stay in {cache_folder()}; set GRBM_CACHE_DIR.")
+    path = _kept(f"{name} {look}", ".npy", where, lambda to: _decode(to, look, count, picture, where))
     rows = open_array(path)
     shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     scaled = StoredTable(lambda index: rows.read(index) / np.float32(255), rows.index, rows.n_columns)
@@ -380,15 +368,18 @@ def _pixels(title: str, source: Encoded, look: Look) -> np.ndarray:
                 f"{title} is {picture.width} x {picture.height} pixels, smaller than the {crop} of grbm train "
                 f"--dataset.crop."
             )
-        left, top = (picture.width - crop) // 2, (picture.height - crop) // 2
-        picture = picture.crop((left, top, left + crop, top + crop))
+        picture = picture.crop(_square(picture, crop))
     if look.size is not None:
-        shorter = min(picture.size)
-        left, top = (picture.width - shorter) // 2, (picture.height - shorter) // 2
-        square = (left, top, left + shorter, top + shorter)
+        square = _square(picture, min(picture.size))
         picture = picture.resize((look.size, look.size), resample=2, box=square)  # bilinear
     pixels = np.asarray(picture, np.uint8)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _square(picture: Any, side: int) -> tuple[int, int, int, int]:
+    """The box of a square in the centre."""
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    return left, top, left + side, top + side
 
 
 def _flat(picture: Any, look: Look) -> Any:

@@ -19,8 +19,7 @@ from grbm.core.errors import DivergenceError, StoppedError, UserError
 from grbm.core.streams import printing
 from grbm.runs.config import RunConfig
 from grbm.runs.progress import ProgressBar
-from grbm.runs.signals import on_signals
-from grbm.runs.training import train
+from grbm.runs.training import on_signals, train
 
 
 class Planned(NamedTuple):

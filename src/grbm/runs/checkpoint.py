@@ -202,14 +202,11 @@ def read(path: Path, *, run: str | None = None) -> Checkpoint:
         raise DamagedError("it belongs to a run with other settings")
     try:
         content = read_bytes(path / TENSORS)
-    except OSError as error:
-        raise DamagedError(f"{TENSORS} cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != record["tensors"]:
-        raise DamagedError(f"{TENSORS} does not match its checksum")
-    try:
+        if hashlib.sha256(content).hexdigest() != record["tensors"]:
+            raise DamagedError(f"{TENSORS} does not match its checksum")
         tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise DamagedError(f"{TENSORS} is not in the safetensors format") from error
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise DamagedError(f"{TENSORS} cannot be read ({type(error).__name__})") from error
     return Checkpoint(path, record["update"], tensors, record)
 
 
@@ -264,10 +261,9 @@ def restore(state: TrainState, checkpoint: Checkpoint, group: ProcessGroup = ALO
     if state.persistent is not None:
         state.persistent = state.persistent[..., group.part(state.persistent.shape[-2]), :].contiguous()
     entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["numbers"].items()}
-    for name, value in checkpoint.tensors.items():
-        if name.startswith("optimizer."):  # where each belongs, the optimiser knows: Adam counts its steps on the CPU
-            _, index, key = name.split(".", 2)
-            entries.setdefault(int(index), {})[key] = value
+    for name, value in checkpoint.part("optimizer").items():
+        index, key = name.split(".", 1)
+        entries.setdefault(int(index), {})[key] = value  # the optimiser knows where: Adam counts its steps on the CPU
     state.optimizer.load_state_dict({"state": entries, "param_groups": record["optimizer"]["groups"]})
 
 

@@ -1,5 +1,6 @@
 """Typed, frozen configuration of a run."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -179,6 +180,13 @@ class RunConfig:
         """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
         aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
         return {name: value for name, value in self.settings().items() if name.partition(".")[0] not in aside}
+
+    @property
+    def digest(self) -> str:
+        """A short name for `identity`; settings at their default do not enter, so new ones may be added."""
+        usual = RunConfig().identity()
+        chosen = {name: value for name, value in self.identity().items() if value != usual[name]}
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
     def settings(self) -> dict[str, Any]:
         """Every setting, by flag."""

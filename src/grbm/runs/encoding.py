@@ -1,4 +1,4 @@
-"""Binary codes of data: the hidden units of a trained model, as probabilities or as drawn bits."""
+"""What a trained run makes of data: binary codes, by its hidden units, and what their gaps or noise hide."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from grbm.core.devices import require_memory
 from grbm.core.errors import UserError
 from grbm.core.files import replacing
 from grbm.core.randomness import generator
 from grbm.data.arrays import open_array
 from grbm.data.kinds import SUFFIXES
 from grbm.data.loading import look_of
-from grbm.data.pictures import Look, open_arrow, open_pictures
+from grbm.data.pictures import open_arrow, open_pictures
 from grbm.data.tables import Table, spread
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
@@ -36,7 +37,9 @@ def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | 
         return rows
     path, key = Path(what), key or config.dataset.key
     if (path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)) and run.image_shape is not None:
-        pictures = open_pictures(path, _look(run), key)
+        look, (channels, height, width) = look_of(config.dataset), run.image_shape  # made like those learned from
+        size = look.size or (height if height == width else None)
+        pictures = open_pictures(path, look._replace(size=size, grey=look.grey or channels == 1), key)
         pictures.describe(path, note)
         rows = pictures.rows
     elif path.suffix.lower() in SUFFIXES:
@@ -48,14 +51,6 @@ def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | 
             f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."
         )
     return rows
-
-
-def _look(run: Run) -> Look:
-    """Pictures made like those that the run learned from: as they were cropped, sized and scaled, grey if they were."""
-    assert run.image_shape is not None
-    look, (channels, height, width) = look_of(run.config.dataset), run.image_shape
-    size = look.size or (height if height == width else None)
-    return look._replace(size=size, grey=look.grey or channels == 1)
 
 
 def strangeness(run: Run, rows: Table) -> float:
@@ -110,8 +105,8 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
     """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
     width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
     parts = codes(run, rows, bits=bits or packed, seed=seed)
-    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width),
-           (np.packbits(part, axis=1) if packed else part for part in parts))  # fmt: skip
+    parts = (np.packbits(part, axis=1) for part in parts) if packed else parts
+    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width), parts)
 
 
 @torch.no_grad()
@@ -131,3 +126,41 @@ def _write(path: Path, dtype: type[np.generic], shape: tuple[int, int], parts: I
             array[first : first + len(part)] = part
             first += len(part)
         array.flush()
+
+
+def rows_with_gaps(run: Run, path: Path, key: str | None, note: Callable[[str], None]) -> np.ndarray:
+    """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
+    rows = rows_to_encode(run, str(path), note, key)
+    array: np.ndarray = rows[slice(None)].double().numpy()
+    wrong = run.transform.scaled(torch.from_numpy(array)).float().isinf()
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise UserError(f"Row {row}, column {column} of {path} is infinite, or too large; NaN marks what is missing.")
+    return array
+
+
+def impute_rows(
+    run: Run,
+    rows: np.ndarray,
+    *,
+    noise_std: float = 0.0,
+    n_steps: int = 200,
+    n_chains: int = 4,
+    n_replicas: int | None = None,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means and deviations of what ``rows`` (n, N) would be without gaps, and without noise of deviation ``noise_std``.
+
+    Numbers that are known and free of noise are given back as they are, with deviation 0.
+    """
+    here = on_device(run)
+    size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (run.model.n_visible + run.model.n_hidden)
+    require_memory(size, f"Filling in {len(rows):,} rows with {n_chains:,} chains each", "use fewer chains, or rows")
+    try:
+        found = here.impute(
+            torch.from_numpy(rows), noise_std, n_steps=n_steps, n_chains=n_chains, n_replicas=n_replicas, seed=seed
+        )
+    except ValueError as error:
+        option = f"--noise-std {noise_std:g}" if run.model.censoring.n else f"--replicas {n_replicas}"
+        raise UserError(f"{option}: {error}") from error
+    return found.mean.numpy(), found.std.numpy()

@@ -109,18 +109,22 @@ class Run(NamedTuple):
         Raises UserError where they are not there, and OtherDataError where data from files differ from the training
         data: a new split would mix learned rows into the held-out.
         """
-        _require_there(self.config)
+        name, data_dir, where = self.config.dataset.name, self.config.data_dir, self.config.where
+        if name in IDX_FOLDERS and None in (*find_idx(name, data_dir, "train"), *find_idx(name, data_dir, "t10k")):
+            raise UserError(
+                f"{IDX_FOLDERS[name]} is not in {data_dir}; give --data-dir a folder that holds "
+                f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
+            )
         dataset, n_columns = self.config.load_data(), self.transform.n_columns
-        where = self.config.where
         if (found := dataset.train.shape[1]) != n_columns:
             raise OtherDataError(
                 f"{where} has {found} columns now, but {self.folder} was trained on {n_columns}; give its data."
             )
-        is_stored = self.config.data is not None or self.config.dataset.name in (*IDX_FOLDERS, "celeba")
+        is_stored = self.config.data is not None or name in (*IDX_FOLDERS, "celeba")
         if is_stored and self.fingerprint != statistics(dataset, where).fingerprint:
             if self.config.data is None:
                 raise OtherDataError(
-                    f"{where} in {self.config.data_dir} differs from the training data of {self.folder}; give the "
+                    f"{where} in {data_dir} differs from the training data of {self.folder}; give the "
                     f"original folder with --data-dir."
                 )
             raise OtherDataError(
@@ -132,16 +136,6 @@ class Run(NamedTuple):
 
 class OtherDataError(UserError):
     """Data that are there and are not those of a run."""
-
-
-def _require_there(config: RunConfig) -> None:
-    """Raise UserError for data that would have to be downloaded."""
-    name, folder = config.dataset.name, config.data_dir
-    if name in IDX_FOLDERS and None in (*find_idx(name, folder, "train"), *find_idx(name, folder, "t10k")):
-        raise UserError(
-            f"{IDX_FOLDERS[name]} is not in {folder}; give --data-dir a folder that holds "
-            f"{IDX_FOLDERS[name]}/raw/*-ubyte[.gz]."
-        )
 
 
 def refuse_links(folder: Path) -> None:
@@ -176,15 +170,22 @@ def forget_results(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def save_data(folder: Path, frame: Frame, dataset: Dataset, fingerprint: str, kept: Frame | None) -> None:
-    """The frame that is learned in, the shape of images, the fingerprint of the data, by which they are known again.
+class Data(NamedTuple):
+    """Content of ``data.safetensors``: coordinates, and by what the data are known again."""
 
-    And the frame of what is ``kept``, where it is another: that of one Gaussian of all rows.
-    """
-    tensors = frame.tensors() | {f"{KEPT}{name}": x.clone() for name, x in (kept.tensors() if kept else {}).items()}
-    if dataset.image_shape is not None:
-        tensors["image_shape"] = torch.tensor(dataset.image_shape)
-    write_tensors(folder / DATA, tensors | {FINGERPRINT: torch.tensor(list(fingerprint.encode()), dtype=torch.uint8)})
+    frame: Frame  # that is learned in
+    image_shape: ImageShape | None
+    fingerprint: str
+    kept: Frame | None = None  # of what is kept, where it is another: that of one Gaussian of all rows
+
+    def save(self, folder: Path) -> None:
+        """Write the file."""
+        kept = self.kept.tensors() if self.kept else {}
+        tensors = self.frame.tensors() | {f"{KEPT}{name}": x.clone() for name, x in kept.items()}
+        if self.image_shape is not None:
+            tensors["image_shape"] = torch.tensor(self.image_shape)
+        tensors[FINGERPRINT] = torch.tensor(list(self.fingerprint.encode()), dtype=torch.uint8)
+        write_tensors(folder / DATA, tensors)
 
 
 def save_status(folder: Path, status: Status) -> None:
@@ -240,7 +241,7 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
         raise UserError(f"{folder / CONFIG} is not what `grbm train` wrote: {error}") from error
     model, where = _read_model(folder, which, warn)
     data = read_data(folder)
-    frame = data.kept if where == folder / WEIGHTS else data.frame
+    frame = (where == folder / WEIGHTS and data.kept) or data.frame
     if frame.transform.n_units != model.n_visible:
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
@@ -280,15 +281,6 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
     return GRBM.from_parameters(read_tensors(path), str(path)), path
 
 
-class Data(NamedTuple):
-    """Content of ``data.safetensors``."""
-
-    frame: Frame
-    kept: Frame
-    image_shape: ImageShape | None
-    fingerprint: str
-
-
 def read_data(folder: Path) -> Data:
     """Read ``data.safetensors``; raise UserError if it is missing or damaged."""
     data = read_tensors(folder / DATA)
@@ -303,17 +295,9 @@ def read_data(folder: Path) -> Data:
         if fingerprint.dtype != torch.uint8 or not fingerprint.numel():
             raise ValueError("it has no fingerprint")
         text = bytes(fingerprint.flatten().tolist()).decode("ascii", "replace")
-        return Data(frame, Frame.from_tensors(kept) if kept else frame, shape, text)
+        return Data(frame, shape, text, Frame.from_tensors(kept) if kept else None)
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.") from error
-
-
-def kept_frame(folder: Path) -> Frame | None:
-    """Read the frame of one Gaussian that a run keeps; None without one, or if the file is damaged."""
-    with suppress(UserError):
-        data = read_data(folder)
-        return None if data.kept is data.frame else data.kept
-    return None
 
 
 def read_metrics(folder: Path, warn: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:

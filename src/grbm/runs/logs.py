@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -47,14 +47,14 @@ class Log:
         self.file.flush()
         scalars = {name: value for name, value in record.items() if name != "update" and value is not None}
         if self.board is not None:
-            self.board.scalars(scalars, record["update"])
+            self.board.write("scalar", scalars, record["update"])
         if self.wandb is not None:
             self.wandb.log(scalars, step=record["update"])
 
     def image(self, name: str, picture: np.ndarray, update: int) -> None:
         """A picture (H, W, 3) in [0, 1]."""
         if self.board is not None:
-            self.board.image(name, picture, update)
+            self.board.write("image", {name: picture}, update, dataformats="HWC")
         if self.wandb is not None:
             import wandb
 
@@ -65,14 +65,16 @@ class Log:
         self.file.flush()
         os.fsync(self.file.fileno())
         if self.board is not None:
-            self.board.flush()
+            os.fsync(self.board.file.fileno())
 
     def close(self) -> None:
-        self.file.close()
-        if self.board is not None:
-            self.board.close()
-        if self.wandb is not None:
-            self.wandb.finish()
+        """Close all files; an error counts for nothing, since all that counts was flushed before."""
+        with suppress(OSError):
+            self.file.close()
+            if self.board is not None:
+                self.board.file.close()
+            if self.wandb is not None:
+                self.wandb.finish()
 
 
 class Board:
@@ -92,29 +94,16 @@ class Board:
         self._write(file_version="brain.Event:2")
         self._write(step=update + 1, session_log=SessionLog(status=SessionLog.START))  # what came after is taken back
 
-    def scalars(self, numbers: dict[str, float], update: int) -> None:
-        """Numbers by name."""
-        from torch.utils.tensorboard.summary import scalar
+    def write(self, kind: str, values: Mapping[str, Any], update: int, **how: str) -> None:
+        """Values by name, as summaries of a ``kind``: "scalar", or "image"."""
+        from torch.utils.tensorboard import summary
 
-        for name, number in numbers.items():
-            self._write(step=update, summary=scalar(name, number))  # type: ignore[no-untyped-call]
-
-    def image(self, name: str, picture: np.ndarray, update: int) -> None:
-        """A picture (H, W, 3) in [0, 1]."""
-        from torch.utils.tensorboard.summary import image
-
-        self._write(step=update, summary=image(name, picture, dataformats="HWC"))  # type: ignore[no-untyped-call]
+        for name, value in values.items():
+            self._write(step=update, summary=getattr(summary, kind)(name, value, **how))
 
     def _write(self, **content: Any) -> None:
         self.records.write(self.event(wall_time=time.time(), **content).SerializeToString())
         self.file.flush()
-
-    def flush(self) -> None:
-        """Everything to the disk."""
-        os.fsync(self.file.fileno())
-
-    def close(self) -> None:
-        self.file.close()
 
 
 def check(config: RunConfig) -> None:

@@ -14,8 +14,7 @@ from grbm.core.errors import UserError
 from grbm.data.frame import Frame
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
-from grbm.data.tables import StoredTable, Table
-from grbm.data.transforms import Transform
+from grbm.data.tables import StoredTable
 from grbm.fitting.start import begin, facts_of, frame_of, held_out
 from grbm.learning.objectives import Objective
 from grbm.learning.quasi_newton import REMEMBERED
@@ -74,9 +73,12 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
     learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same)
     found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, resume=resume))
     frame: Frame = group.broadcast(found)
-    where = pick_device(device or config.device, config.recipe.work(frame.transform.n_units))
-    validation = frame.transform(dataset.train[held[:SCORED]]).to(where)
-    data = _standardised(dataset.train, frame.transform, where, learned_from if len(held) else None)
+    transform, rows = frame.transform, dataset.train
+    where = pick_device(device or config.device, config.recipe.work(transform.n_units))
+    validation = transform(rows[held[:SCORED]]).to(where)
+    if len(held):
+        rows = rows.take(learned_from) if isinstance(rows, StoredTable) else rows[learned_from]
+    data = Standardised(rows, transform, where) if isinstance(rows, StoredTable) else transform(rows).to(where)
     objective = group.on_leader(lambda: _objective(config, len(data), frame, group))
     objective = objective or _objective(config, len(data), frame, group)
     group.on_leader(lambda: _require_memory(config, data.shape[1], objective, where))
@@ -139,13 +141,6 @@ def _require_memory(config: RunConfig, n_visible: int, objective: Objective | No
         "use fewer --objective.n-chains, or a smaller --train.batch-size",
         device,
     )
-
-
-def _standardised(rows: Table, transform: Transform, where: torch.device, some: Tensor | None) -> Tensor | Standardised:
-    """Rows, or some, as the model sees them: on its device where in memory, else read when needed."""
-    if isinstance(rows, StoredTable):
-        return Standardised(rows if some is None else rows.take(some), transform, where)
-    return transform(rows if some is None else rows[some]).to(where)
 
 
 def _objective(config: RunConfig, n_rows: int, frame: Frame, group: ProcessGroup) -> Objective:

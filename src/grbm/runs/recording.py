@@ -17,13 +17,11 @@ from grbm.core.typed import restore
 from grbm.data.images import tile
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
-from grbm.evaluate.watching import Nats
 from grbm.fitting.callbacks import Callback, Progress
-from grbm.learning.training import StepMetrics, TrainState
+from grbm.learning.training import TrainState
 from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
-from grbm.runs import folder as run_folder
-from grbm.runs.folder import CHECKPOINTS
+from grbm.runs.folder import CHECKPOINTS, read_trajectory, save_trajectory
 from grbm.runs.logs import Log, Record
 from grbm.runs.preparing import Prepared
 from grbm.samplers.trajectory import swap_rate
@@ -37,11 +35,14 @@ def broadest(var: Tensor, data_var: Tensor) -> tuple[int, float]:
     return int(ratio.argmax()), float(ratio.max())
 
 
-class Place:
-    """Folder of a run in training, which must not be moved or replaced."""
+class Session:
+    """A run in training, its processes, its log, and its folder, which must not be moved or replaced."""
 
-    def __init__(self, folder: Path, log: Log | None) -> None:
-        self.folder, self.log, self.identity = folder, log, claiming.identity(folder)
+    def __init__(
+        self, run: Prepared, folder: Path, group: ProcessGroup, log: Log | None, warn: Callable[[str], None]
+    ) -> None:
+        self.run, self.config, self.folder, self.group = run, run.config, folder, group
+        self.log, self.warn, self.identity = log, warn, claiming.identity(folder)
 
     def require(self, update: int) -> None:
         """Raise UserError where the folder is no longer where it was: what is written there would be no run."""
@@ -64,10 +65,9 @@ class Counts(NamedTuple):
 class MetricsLog(Callback):
     """Write metrics.jsonl and pictures of the chains; warn once about a visible unit with excessive variance."""
 
-    def __init__(self, run: Prepared, place: Place, group: ProcessGroup, warn: Callable[[str], None]) -> None:
-        self.warn: Callable[[str], None] | None = warn  # until it was used
-        self.config, self.frame, self.image_shape = run.config, run.frame, run.dataset.image_shape
-        self.place, self.group = place, group
+    def __init__(self, session: Session) -> None:
+        run, self.session, self.config = session.run, session, session.config
+        self.has_warned = False
         self.record: Record | None = None  # of the last update, where it has one
         self.seen = run.data[spread(len(run.data), 512)]
         self.test = run.frame.transform(run.dataset.test[:512]).to(run.state.model.W.device)
@@ -95,19 +95,17 @@ class MetricsLog(Callback):
         is_due = progress.update % every == 0 or progress.update in (1, train.n_updates)
         if not (is_due or progress.update > train.first_round or progress.nats is not None):
             return
-        chains = self.group.all_gather(metrics.negative.v)
-        if self.place.log is not None:
-            self.place.require(progress.update)
-            self.record = self._write(self.place.log, progress, chains)
+        chains = self.session.group.all_gather(metrics.negative.v)
+        if self.session.log is not None:
+            self.session.require(progress.update)
+            self.record = self._write(self.session.log, progress, chains)
             between = every * max(1, log.points // max(1, log.images))
-            if self.image_shape is not None and log.images and progress.update % between == 0:
-                self._picture(self.place.log, progress.state, self.image_shape, chains)
+            if (shape := self.session.run.dataset.image_shape) and log.images and progress.update % between == 0:
+                self._picture(self.session.log, progress.state, shape, chains)
         self.clipped, self.since = torch.tensor(0), 0
 
     def _write(self, log: Log, progress: Progress, chains: Tensor) -> Record:
-        record = record_of(
-            progress.state, progress.metrics, chains, self.seen, self.test, self.config.train.min_var
-        ) | _nats(progress.nats, self.frame.transform.log_det)
+        record = self._record(progress, chains)
         record["clipped"] = int(self.clipped) / self.since
         record["seconds"] = round(time.perf_counter() - self.started, 3)
         if record["energy_distance"] is not None:
@@ -117,99 +115,121 @@ class MetricsLog(Callback):
         return record
 
     @torch.no_grad()
+    def _record(self, progress: Progress, chains: Tensor) -> Record:
+        """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
+        state, metrics, nats, data, test = progress.state, progress.metrics, progress.nats, self.seen, self.test
+        model, log_var, mean_h = state.model, state.model.log_var, progress.metrics.data_mean_h
+        shown = model.at_any_contrast(chains, generator(state.seed, "shown", state.update, device=chains.device))
+        reconstruction = model.reconstruction(data)
+        numbers = {
+            "update": state.update,
+            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "grad_norm": float(metrics.grad_norm),
+            "reconstruction": float((data - reconstruction).square().mean()),
+            "var_mean": float(log_var.exp().mean()),
+            "log_var_mean": float(log_var.mean()),
+            "log_var_min": float(log_var.min()),
+            "log_var_max": float(log_var.max()),
+            "at_floor": float((log_var <= math.log(self.config.train.min_var) + 1e-6).double().mean()),
+            "hidden_off": float((mean_h < 0.01).double().mean()),
+            "hidden_on": float((mean_h > 0.99).double().mean()),
+            "free_energy_data": float(model.free_energy(data).mean()),
+            "free_energy_test": float(model.free_energy(test).mean()) if len(test) else None,
+            "free_energy_chains": float(model.free_energy(shown).mean()),
+            "energy_distance": float(energy_distance(shown, data)),
+            "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
+            "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
+            "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
+            "nats_validation": None if nats is None else nats.mean + self.session.run.frame.transform.log_det,
+            "nats_error": None if nats is None else nats.error,
+            "log_z": None if nats is None else nats.log_z.log_z,
+            "log_z_error": None if nats is None else nats.log_z.error,
+        }
+        # JSON has no NaN
+        return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
+
+    @torch.no_grad()
     def _remark(self, state: TrainState) -> None:
         """Say so, once, where a visible unit has become far broader than the data."""
-        unit, times = broadest(state.model.var, self.frame.base.var)
+        unit, times = broadest(state.model.var, self.session.run.frame.base.var)
         late = state.update >= self.config.train.n_updates / 10  # not where it started so
-        if self.warn is not None and late and times > BROAD:
-            self.warn(
+        if late and times > BROAD and not self.has_warned:
+            self.has_warned = True
+            self.session.warn(
                 f"At update {state.update:,} visible unit {unit} has {times:.3g} times the data's variance: the "
                 f"model is giving it up. If it stays so, lower the learning rate (--lr)."
             )
-            self.warn = None
 
     @torch.no_grad()
     def _picture(self, log: Log, state: TrainState, shape: tuple[int, int, int], chains: Tensor) -> None:
         """The chains' conditional means."""
         rng = generator(state.seed, "shown", state.update, device=chains.device)
         mean = state.model.reconstruction(state.model.at_any_contrast(chains[:64], rng))
-        picture = tile(self.frame.transform.inverse(mean.cpu()), shape, 16)
-        log.image("chains", picture, state.update)
+        log.image("chains", tile(self.session.run.frame.transform.inverse(mean.cpu()), shape, 16), state.update)
 
 
 class Trajectory(Callback):
     """Save models along training: a new one when its chains would rarely swap with those of the last one."""
 
-    def __init__(self, run: Prepared, place: Place, group: ProcessGroup) -> None:
-        config = run.config
+    def __init__(self, session: Session) -> None:
+        config, self.session = session.config, session
         self.least = config.checkpoint.trajectory or (0.4 if config.sampler.name == "trajectory-tempering" else 0.0)
-        self.place, self.group = place, group
-        self.kept = run_folder.read_trajectory(place.folder, run.state.update)[-1:]  # the last one, and its chains
+        self.kept = read_trajectory(session.folder, session.run.state.update)[-1:]  # and its chains
 
     def after(self, progress: Progress) -> None:
         update, state = progress.update, progress.state
         if self.least == 0 or update % max(1, update // 100):
             return
-        chains = self.group.all_gather(progress.metrics.negative.v)
-        if not self.group.is_leader:
+        chains = self.session.group.all_gather(progress.metrics.negative.v)
+        if not self.session.group.is_leader:
             return
-        self.place.require(update)
+        self.session.require(update)
         now = copy.deepcopy(state.model)
         for before, v in self.kept:
             n = min(len(v), len(chains))
             old, new = (model.to(chains.device).freeze() for model in (before, now))
             if swap_rate(old.free_energy, new.free_energy, v[:n].to(chains), chains[:n]) >= self.least:
                 return
-        run_folder.save_trajectory(self.place.folder, update, now, chains)
+        save_trajectory(self.session.folder, update, now, chains)
         self.kept = [(now, chains)]
 
 
 class Checkpoints(Callback):
     """Save checkpoints, with the states of callbacks, after given times and numbers of updates."""
 
-    def __init__(
-        self,
-        run: Prepared,
-        place: Place,
-        group: ProcessGroup,
-        name: str,
-        engine: str,
-        log: MetricsLog,
-        others: Mapping[str, Callback],
-    ) -> None:
-        self.config, self.place, self.group, self.name = run.config, place, group, name
-        self.log, self.remembering = log, {"log": log, **others}
-        self.notes = {"data": run.measured.fingerprint, "engine": engine}
-        self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, run.state.update
+    def __init__(self, session: Session, engine: str, log: MetricsLog, others: Mapping[str, Callback]) -> None:
+        self.session, self.log, self.remembering = session, log, {"log": log, **others}
+        self.notes = {"data": session.run.measured.fingerprint, "engine": engine}
+        self.saved_at, self.saved_in, self.saved_update = time.perf_counter(), 0.0, session.run.state.update
 
     def after(self, progress: Progress) -> None:
-        how, group = self.config.checkpoint, self.group
+        how, group = self.session.config.checkpoint, self.session.group
         is_due = time.perf_counter() - self.saved_at > max(60 * how.minutes, 50 * self.saved_in)
         if is_due and group.is_leader:
             group.requests.add("save")
         by_count = how.updates is not None and progress.update % how.updates == 0
-        if progress.update < self.config.train.n_updates and (by_count or "save" in group.agreed):
+        if progress.update < progress.n_updates and (by_count or "save" in group.agreed):
             self.save(progress.state)
 
     def save(self, state: TrainState) -> None:
         """A checkpoint, unless this update has one."""
         if self.saved_update == state.update:
             return
-        began = time.perf_counter()
+        began, session, group = time.perf_counter(), self.session, self.session.group
         state.settle()
-        if not self.group.agree(list(state.model.state_dict().values())):
+        if not group.agree(list(state.model.state_dict().values())):
             raise UserError("The processes no longer hold the same parameters; run them on machines of one kind.")
-        if self.place.log is not None:
-            self.place.require(state.update)
-            self.place.log.flush()  # first: the checkpoint relies on these lines
+        if session.log is not None:
+            session.require(state.update)
+            session.log.flush()  # first: the checkpoint relies on these lines
         scores, self.log.scores = self.log.scores, []
         notes: dict[str, Any] = self.notes | {"score": sum(scores) / len(scores) if scores else None}
         remembered = {name: callback.state_dict() for name, callback in self.remembering.items()}
-        folder = self.place.folder / CHECKPOINTS
-        checkpoint.save(folder, state, run=self.name, notes=notes, callbacks=remembered, group=self.group)
-        if self.group.is_leader:
-            checkpoint.prune(folder, self.config.checkpoint.keep, state.update, self.name)
-        self.group.requests.discard("save")
+        folder, name = session.folder / CHECKPOINTS, session.config.digest
+        checkpoint.save(folder, state, run=name, notes=notes, callbacks=remembered, group=group)
+        if group.is_leader:
+            checkpoint.prune(folder, session.config.checkpoint.keep, state.update, name)
+        group.requests.discard("save")
         self.saved_at, self.saved_update = time.perf_counter(), state.update
         self.saved_in = self.saved_at - began
 
@@ -219,18 +239,8 @@ class Checkpoints(Callback):
             return "there is no checkpoint yet: free some space and train again with --overwrite."
         return (
             f"the checkpoint of update {self.saved_update} is whole: free some space, then: grbm resume "
-            f"{self.place.folder}"
+            f"{self.session.folder}"
         )
-
-
-class Interrupt(Callback):
-    """Stop all processes of a run after an update if a signal asks for it."""
-
-    def __init__(self, group: ProcessGroup) -> None:
-        self.group = group
-
-    def after(self, progress: Progress) -> None:
-        self.stops = "stop" in self.group.agreed and progress.update < progress.n_updates
 
 
 def machine_of(model: GRBM, group: ProcessGroup, engine: str) -> str:
@@ -241,44 +251,3 @@ def machine_of(model: GRBM, group: ProcessGroup, engine: str) -> str:
     what = torch.cuda.get_device_name(device) if cuda else f"CPU, {n_threads} thread{'' if n_threads == 1 else 's'}"
     processes = f", {size} processes" if size > 1 else ""
     return f"{what}{processes}; PyTorch {torch.__version__}, chains in {engine} code"
-
-
-def _nats(nats: Nats | None, log_det: float) -> Record:
-    """Entries of a record for a validation, in the units of the data; None without one."""
-    if nats is None:
-        return {"nats_validation": None, "nats_error": None, "log_z": None, "log_z_error": None}
-    found = {"nats_validation": nats.mean + log_det, "nats_error": nats.error}
-    found |= {"log_z": nats.log_z.log_z, "log_z_error": nats.log_z.error}
-    return {name: x if math.isfinite(x) else None for name, x in found.items()}
-
-
-@torch.no_grad()
-def record_of(
-    state: TrainState, metrics: StepMetrics, chains: Tensor, data: Tensor, test: Tensor, min_var: float
-) -> Record:
-    """A line of metrics.jsonl; energies are per sample, in nats. ``chains`` (C, N) are those of all processes."""
-    model = state.model
-    shown = model.at_any_contrast(chains, generator(state.seed, "shown", state.update, device=chains.device))
-    reconstruction = model.reconstruction(data)
-    log_var, mean_h = state.model.log_var, metrics.data_mean_h
-    numbers = {
-        "update": state.update,
-        "learning_rate": state.optimizer.param_groups[0]["lr"],
-        "grad_norm": float(metrics.grad_norm),
-        "reconstruction": float((data - reconstruction).square().mean()),
-        "var_mean": float(log_var.exp().mean()),
-        "log_var_mean": float(log_var.mean()),
-        "log_var_min": float(log_var.min()),
-        "log_var_max": float(log_var.max()),
-        "at_floor": float((log_var <= math.log(min_var) + 1e-6).double().mean()),
-        "hidden_off": float((mean_h < 0.01).double().mean()),
-        "hidden_on": float((mean_h > 0.99).double().mean()),
-        "free_energy_data": float(model.free_energy(data).mean()),
-        "free_energy_test": float(model.free_energy(test).mean()) if len(test) else None,
-        "free_energy_chains": float(model.free_energy(shown).mean()),
-        "energy_distance": float(energy_distance(shown, data)),
-        "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
-        "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
-        "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
-    }
-    return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}  # JSON has no NaN

@@ -1,11 +1,10 @@
 """`grbm train` and `grbm resume`: prepare a run, take it up where it was left, and let it learn until it ends."""
 
-import hashlib
-import json
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,12 @@ from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.start import watch_of
 from grbm.model import GRBM
-from grbm.runs import checkpoint, claiming
+from grbm.runs import checkpoint, claiming, logs
 from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
-from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Status
-from grbm.runs.logs import Log, Record
-from grbm.runs.logs import check as check_log
+from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Data, Status
 from grbm.runs.preparing import Prepared, open_data, prepare
-from grbm.runs.recording import Checkpoints, Interrupt, MetricsLog, Place, Trajectory, machine_of
-from grbm.runs.signals import on_signals
+from grbm.runs.recording import Checkpoints, MetricsLog, Session, Trajectory, machine_of
 from grbm.samplers.engines import engine_name
 
 LOOKED_AT = 2_000_000  # numbers, among which those that stand for something else are looked for
@@ -51,7 +47,7 @@ def train(
     group: ProcessGroup = ALONE,
     device: str | None = None,
     on_start: Callable[[Tensor | Standardised, GRBM, int, int], None] = lambda data, model, update, n_updates: None,
-    on_update: Callable[[int, Record | None], None] = lambda update, record: None,
+    on_update: Callable[[int, logs.Record | None], None] = lambda update, record: None,
     warn: Callable[[str], None] = _warn,
 ) -> None:
     """Train as ``config`` says and write everything but figures to ``folder``.
@@ -89,9 +85,8 @@ def train(
         For bad input, a run that is there already, other settings than those of the run resumed, a full disk.
     """
     group.on_leader(config.check)
-    group.on_leader(lambda: check_log(config))
-    resume = group.broadcast(resume or claiming.is_claimed(folder))
-    resume = group.broadcast(resume and (folder / CONFIG).is_file())
+    group.on_leader(lambda: logs.check(config))
+    resume = group.broadcast((resume or claiming.is_claimed(folder)) and (folder / CONFIG).is_file())
     begun = group.broadcast(group.on_leader(lambda: run_folder.read_config(folder))) if resume else None
     if begun is None:
         group.on_leader(lambda: claiming.refuse_taken(folder, config, overwrite=overwrite))  # before anything is read
@@ -118,12 +113,9 @@ def train(
                         warn(found.sentence(run.dataset.columns))
         log = group.on_leader(lambda: _open(run, folder, warn))
         held.enter_context(threads(run.config.recipe.n_threads(run.state.model.n_visible)))
-        try:
-            _learn(run, Place(folder, log), saved, group, on_start, on_update, warn)
-        finally:
-            if log is not None:
-                with suppress(OSError):  # all that counts was flushed before
-                    log.close()
+        if log is not None:
+            held.callback(log.close)
+        _learn(Session(run, folder, group, log, warn), saved, on_start, on_update)
 
 
 def _describe_pictures(run: Prepared, warn: Callable[[str], None]) -> None:
@@ -141,12 +133,16 @@ def _newest(
     run: Prepared, folder: Path, group: ProcessGroup, warn: Callable[[str], None]
 ) -> checkpoint.Checkpoint | None:
     """Restore the newest good checkpoint and return it; raise UserError if it belongs to other data."""
-    name = _name_of(run.config)
-    found = group.on_leader(lambda: checkpoint.newest(folder / CHECKPOINTS, run.state, run=name, warn=warn))
-    saved: checkpoint.Checkpoint | None = group.broadcast(found)
+
+    def find() -> checkpoint.Checkpoint | None:
+        saved = checkpoint.newest(folder / CHECKPOINTS, run.state, run=run.config.digest, warn=warn)
+        if saved is not None and saved.record["notes"].get("data") != run.measured.fingerprint:
+            raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
+        return saved
+
+    saved: checkpoint.Checkpoint | None = group.broadcast(group.on_leader(find))
     if saved is None:
         return None
-    group.on_leader(lambda: _check_data(folder, saved.record["notes"], run))
     try:
         checkpoint.restore(run.state, saved, group)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -157,28 +153,18 @@ def _newest(
     return saved
 
 
-def _check_data(folder: Path, notes: dict[str, Any], run: Prepared) -> None:
-    if notes.get("data") != run.measured.fingerprint:
-        raise UserError(f"The data are not those that {folder} was trained on so far; give the same data.")
-
-
 def _learn(
-    run: Prepared,
-    place: Place,
+    session: Session,
     saved: checkpoint.Checkpoint | None,
-    group: ProcessGroup,
     on_start: Callable[[Tensor | Standardised, GRBM, int, int], None],
-    on_update: Callable[[int, Record | None], None],
-    warn: Callable[[str], None],
+    on_update: Callable[[int, logs.Record | None], None],
 ) -> None:
     """Train until all updates are made, a callback or a signal stops training, or it diverges."""
-    state, options, folder = run.state, run.config.train, place.folder
+    run, folder, group = session.run, session.folder, session.group
+    state, options = run.state, run.config.train
     engine = engine_name(state.model.W.device)  # native code is compiled before the clock runs
-    keep = _keeping(run, group, warn)
-    log = MetricsLog(run, place, group, warn)
-    early = EarlyStopping(options, options.patience, options.tol)
-    remembering = {"early": early} | ({} if keep is None else {"best": keep})
-    checkpoints = Checkpoints(run, place, group, _name_of(run.config), engine, log, remembering)
+    keep, log, early = _keeping(session), MetricsLog(session), EarlyStopping(options, options.patience, options.tol)
+    checkpoints = Checkpoints(session, engine, log, {"early": early} | ({} if keep is None else {"best": keep}))
     if saved is not None:
         try:
             for name, callback in checkpoints.remembering.items():
@@ -186,7 +172,8 @@ def _learn(
         except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
             raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
     told = Call(lambda progress: on_update(progress.update, log.record))
-    callbacks = [Trajectory(run, place, group), early, log, checkpoints, told, Interrupt(group)]
+    interrupt = Call(lambda progress: "stop" in group.agreed and progress.update < progress.n_updates)
+    callbacks = [Trajectory(session), early, log, checkpoints, told, interrupt]
     machine = machine_of(state.model, group, engine)
     if group.is_leader:
         on_start(run.data, state.model, state.update, options.n_updates)
@@ -199,7 +186,7 @@ def _learn(
     def finish(status: Status, model: GRBM | None) -> None:
         """Save weights and status; all processes return together."""
         if group.is_leader:
-            place.require(state.update)
+            session.require(state.update)
             run_folder.save_model(folder, state.model, model)
             run_folder.save_status(folder, status)
         group.broadcast()
@@ -212,11 +199,8 @@ def _learn(
             if ended == "stopped":
                 finish(Status("interrupted", state.update, machine), state.average)
                 raise StoppedError(asked[0] if asked else 0, folder, state.update)
-            if not (options.keep_best and _keep_gaussian(run, keep, place)):
-                best = keep.model() if options.keep_best and keep is not None and keep.best is not None else None
-                finish(Status("finished", state.update, machine), best or state.average)
-            else:
-                run_folder.save_status(folder, Status("finished", state.update, machine))
+            best = _best(session, keep) if options.keep_best and keep is not None and keep.best is not None else None
+            finish(Status("finished", state.update, machine), best or state.average)
     except DivergenceError as error:  # the average has taken in the step that went wrong; the parameters took it back
         finish(Status("diverged", state.update, machine, error.divergence), None)
         raise DivergenceError(error.divergence, folder / WEIGHTS) from error
@@ -227,51 +211,72 @@ def _learn(
         ) from error
 
 
-def _keeping(run: Prepared, group: ProcessGroup, warn: Callable[[str], None]) -> KeepBest | None:
+@contextmanager
+def on_signals(react: Callable[[int], None]) -> Iterator[list[int]]:
+    """Call ``react`` with the number of each SIGINT, SIGTERM and SIGHUP inside the block; yields those heard so far.
+
+    A SIGHUP that is ignored, as under ``nohup``, stays so. Outside the main thread, whose signals they are, nothing is
+    heard.
+    """
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def hear(number: int, frame: object) -> None:
+        heard.append(number)
+        react(number)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, hear) for number in numbers}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _keeping(session: Session) -> KeepBest | None:
     """Make the `KeepBest` of a run; None if log Z cannot be estimated, or several processes share the rows."""
-    options = run.config.train
+    run, options = session.run, session.config.train
     watch = watch_of(run.frame, run.objective.sampler, run.validation, run.config.seed)
-    if watch is not None and group.world_size == 1:
+    shares = session.group.world_size > 1
+    if watch is not None and not shares:
         return KeepBest(watch, options, run.state)
     if options.keep_best or options.patience is not None:
-        shared = "several processes share the run"
-        why = shared if group.world_size > 1 else "nothing is held out that could be scored"
-        warn(f"No best model is kept, and training does not stop early: {why}.")
+        why = "several processes share the run" if shares else "nothing is held out that could be scored"
+        session.warn(f"No best model is kept, and training does not stop early: {why}.")
     return None
 
 
-def _keep_gaussian(run: Prepared, keep: KeepBest | None, place: Place) -> bool:
-    """Save a Gaussian of all rows in place of the model if it scores as well; return whether it does."""
-    frame, state = run.frame, run.state
-    how: dict[str, Any] = {"seed": run.config.seed, "where": run.config.where}
-    found = one_gaussian(keep, run.config.recipe, frame, run.data, run.dataset.train, run.measured.train, **how)
+def _best(session: Session, keep: KeepBest) -> GRBM:
+    """The best model, or a Gaussian of all rows that scores as well, whose frame is then saved."""
+    run, config = session.run, session.config
+    how: dict[str, Any] = {"seed": config.seed, "where": config.where}
+    found = one_gaussian(keep, config.recipe, run.frame, run.data, run.dataset.train, run.measured.train, **how)
     if found is None:
-        return False
-    place.require(state.update)
-    run_folder.save_data(place.folder, frame, run.dataset, run.measured.fingerprint, found.frame)
-    run_folder.save_model(place.folder, state.model, found.model)
+        return keep.model()
+    session.require(run.state.update)
+    Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, found.frame).save(session.folder)
     print(
         "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
         "hidden units tell nothing; the last machine is --weights raw).",
         flush=True,
     )
-    return True
+    return found.model
 
 
-def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> Log:
+def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> logs.Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
-    kept = run_folder.kept_frame(folder)  # of weights that stay until there are others
-    run_folder.save_data(folder, run.frame, run.dataset, run.measured.fingerprint, kept)
+    kept = None
+    with suppress(UserError):  # of weights that stay until there are others
+        kept = run_folder.read_data(folder).kept
+    Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, kept).save(folder)
     run_folder.forget_results(folder)  # of weights that will not be the run's
-    return Log(folder, run.config, run.state.update, warn)
-
-
-def _name_of(config: RunConfig) -> str:
-    """A short name for what decides the numbers; settings at their default do not enter, so new ones may be added."""
-    usual = RunConfig().identity()
-    chosen = {name: value for name, value in config.identity().items() if value != usual[name]}
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
+    return logs.Log(folder, run.config, run.state.update, warn)
 
 
 def _with(config: RunConfig, **changed: Any) -> RunConfig:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from grbm.core import forks
+from grbm.core import devices
 from grbm.core.errors import UserError
 from grbm.core.files import cache_folder, keeping, kept
 from grbm.samplers.engines.structs import HEADERS, SOURCES, handed
@@ -121,4 +121,4 @@ def _processor() -> str:
 
 def n_threads() -> int:
     """Threads of a walk."""
-    return 1 if forks.is_child else torch.get_num_threads()
+    return 1 if devices.is_child else torch.get_num_threads()

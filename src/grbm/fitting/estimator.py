@@ -52,6 +52,7 @@ from grbm.model.censoring import UNCENSORED
 from grbm.samplers import Gibbs, sample
 
 FLOATS = (np.float64, np.float32)
+POSITIVE = Interval(Integral, 1, None, closed="left")
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
@@ -180,24 +181,17 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "n_iter": [Interval(Integral, 0, None, closed="left"), None],
-        "n_rounds": [Interval(Integral, 0, None, closed="left"), None],
-        "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "n_chains": [Interval(Integral, 1, None, closed="left"), None],
-        "n_replicas": [Interval(Integral, 1, None, closed="left"), None],
+        **{name: [POSITIVE, StrOptions({"auto"})] for name in ("n_components", "n_contrasts")},
+        **{name: [POSITIVE] for name in ("batch_size", "n_steps", "n_iter_no_change")},
+        **{name: [POSITIVE, None] for name in ("n_chains", "n_replicas")},
+        **{name: [Interval(Integral, 0, None, closed="left"), None] for name in ("n_iter", "n_rounds")},
+        **{name: [Interval(Real, 0, None, closed="neither"), None] for name in ("learning_rate", "min_variance")},
+        **{name: ["boolean"] for name in ("early_stopping", "warm_start")},
         "whiten": ["boolean", StrOptions({"auto"})],
-        "n_contrasts": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "censor": [StrOptions({"none", "auto"}), tuple],
         "restart": [Interval(Real, 0, 1, closed="both")],
-        "min_variance": [Interval(Real, 0, None, closed="neither"), None],
-        "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
         "device": [str],
@@ -648,16 +642,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _resume(self, X: Array) -> TrainState:
         """State of training from the stored arrays, to continue with rows X."""
-        if self.n_components not in ("auto", len(self.components_)):
-            raise ValueError(
-                f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
-                f"goes on with those; set it back, or fit anew."
-            )
-        if self.n_contrasts not in ("auto", len(self.contrasts_)):
-            raise ValueError(
-                f"n_contrasts is {self.n_contrasts} now, but {len(self.contrasts_)} are learned; set it back, or "
-                "fit anew."
-            )
+        for name, learned in (("n_components", len(self.components_)), ("n_contrasts", len(self.contrasts_))):
+            if (asked := getattr(self, name)) not in ("auto", learned):
+                raise ValueError(f"{name} is {asked} now, but {learned} are learned; set it back, or fit anew.")
         is_censored = self._frame().censoring is not UNCENSORED
         if (self.censor == "none") is is_censored and self.censor != "auto":
             raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")

@@ -21,7 +21,7 @@ from grbm.model import GRBM
 from grbm.model.censoring import Interval
 from grbm.model.reference import Reference
 from grbm.samplers import ParallelTempering, walk
-from grbm.samplers.conditional import CHUNK, Conditional, Imputed, replicas_of
+from grbm.samplers.conditional import CHUNK, Conditional, Imputed, in_parts, replicas_of
 from grbm.samplers.updates import accept, hidden_update
 
 NUMBERS = 1 << 24  # of the largest tensor
@@ -68,15 +68,12 @@ def impute_columns(
     y = (observed.double() - scale.mean) / scale.scale
     noise_var = torch.as_tensor(noise_var).double().expand(y.shape) / scale.scale.square()
     mean, std = observed.double().clone(), torch.zeros_like(y)
-    open_rows = (y.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]
     K, N = model.n_visible, y.shape[1]
     contrasts = model.contrasts
     alike = contrasts.units is None and not (noise_var > 0).any()
     n_gains = 1 if alike else contrasts.n
-    size = max(1, NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains))
-    for first in range(0, len(open_rows), size):
-        here = open_rows[first : first + size]
-        rng = Blocks(seed_of(seed, "impute", first), 1)
+    size = NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains)
+    for here, rng in in_parts((y.isnan() | (noise_var > 0)).any(1), size, seed):
         some = y[here], (~y[here].isnan()).double(), noise_var[here]
         found = _rows(model, scale, reference, some, n_steps, burn_in, n_chains, rng)
         mean[here], std[here] = found[0] * scale.scale + scale.mean, found[1] * scale.scale
@@ -206,7 +203,8 @@ def impute_censored(
     n_replicas = replicas_of(model) if n_replicas is None else n_replicas
     known, missing = frame.intervals(x), transform.exactly(x).isnan()
     within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
-    for some in torch.split(missing.any(1).nonzero()[:, 0], max(1, CHUNK // n_chains)):
+    open_rows = missing.any(1).nonzero()[:, 0]
+    for some in torch.split(open_rows, max(1, CHUNK // n_chains)) if len(open_rows) else ():
         each = Interval(*(end[some].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
         given = Conditional.of(each)
         sampler = given if n_replicas == 1 else ParallelTempering(frame.base, n_replicas, sampler=given)

@@ -137,6 +137,8 @@ def test_everything_public_has_a_docstring_of_its_own():
 
 def test_samplers_have_one_list_of_names():
     assert get_args(SamplerName) == tuple(SAMPLERS)
+    classes = [name.title().replace("-", "") for name in SAMPLERS]
+    assert all(isinstance(getattr(grbm.samplers, name), type) for name in classes)
 
 
 def test_only_public_names_are_imported_by_their_names_as_text():

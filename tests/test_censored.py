@@ -467,6 +467,7 @@ def test_what_knows_no_limits_refuses_a_censored_model():
 def test_the_estimator_keeps_to_the_limits_it_learned_with():
     X = np.maximum(np.random.default_rng(0).normal(size=(80, 2)), 0)
     rbm = GaussianBernoulliRBM(4, n_iter=2, censor=(0, None), random_state=0, warm_start=True).fit(X)
+    np.testing.assert_array_equal(rbm.impute(X[:5], n_steps=4), X[:5])  # rows without gaps
     with pytest.warns(UserWarning, match="beyond the limits"):
         rbm.score_samples(X[:5] - 1)
     with pytest.warns(UserWarning, match="beyond the limits"):

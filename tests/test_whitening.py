@@ -331,7 +331,7 @@ def test_a_wide_table_is_not_below_one_gaussian():
     scale = train.std(0)
     gaussian = LedoitWolf().fit(train / scale)
     theirs = multivariate_normal(gaussian.location_, gaussian.covariance_).logpdf(test / scale) - np.log(scale).sum()
-    assert machine._usual().train.rounds == 0, "41 units have none"
+    assert machine._recipe().train.rounds == 0, "41 units have none"
     apart = machine.score_samples(test) - theirs
     assert float(mean_z(apart, 0.0)) > 4
 

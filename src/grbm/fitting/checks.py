@@ -19,10 +19,8 @@ def check_scale(X: Array, names: Array | None, *, whole: bool = True) -> None:
     varies = std > 1e-7 * np.abs(mean)
     wrong = (np.abs(mean) > 4) | (varies & ((std > 4) | (whole & (std < 0.1))))
     if wrong.any():
-        badness = np.where(
-            wrong, np.maximum(np.abs(mean), np.where(varies, np.maximum(std, 0.1 / (std + 1e-300)), 0)), 0
-        )
-        worst = int(badness.argmax())
+        spread = np.where(varies, np.maximum(std, 0.1 / (std + 1e-300)), 0)
+        worst = int(np.where(wrong, np.maximum(np.abs(mean), spread), 0).argmax())
         which = f"feature {worst}" if names is None else f"feature {worst} ({names[worst]!r})"
         warn_user(
             f"{int(wrong.sum())} of {X.shape[1]} features are far from standardised; {which} has mean "
@@ -46,12 +44,8 @@ def check_distance(X: Array, mean: Array, var: Array) -> None:
 
 def warn_user(message: str, category: type[Warning]) -> None:
     """A warning at the user's own line, however many lines of this library and of scikit-learn's lie between."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and (frame.f_globals.get("__name__") or "").split(".")[0] in (
-        "grbm",
-        "sklearn",
-        "joblib",
-    ):
+    frame, level, between = sys._getframe(1), 2, ("grbm", "sklearn", "joblib")
+    while frame.f_back is not None and (frame.f_globals.get("__name__") or "").split(".")[0] in between:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
@@ -59,10 +53,7 @@ def warn_user(message: str, category: type[Warning]) -> None:
 def as_numbers(X: Any) -> Any:
     """X with NaN where an array is masked; raises ValueError for columns that are no real numbers, by name."""
     if isinstance(X, np.ma.MaskedArray):
-        filled: Array = X.data
-        if np.ma.is_masked(X):
-            filled = np.where(np.ma.getmaskarray(X), np.nan, filled)
-        return filled
+        return np.where(np.ma.getmaskarray(X), np.nan, X.data) if np.ma.is_masked(X) else X.data
     if isinstance(X, np.ndarray) and np.iscomplexobj(X):
         raise ValueError("Complex data not supported: give their real and imaginary parts as columns of their own.")
     for name, column in X.items() if hasattr(X, "items") and hasattr(X, "dtypes") else ():

@@ -45,13 +45,14 @@ from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
 from grbm.learning.guard import Guard
-from grbm.learning.objectives import Adaptation, Objective
+from grbm.learning.objectives import Adaptation
 from grbm.learning.training import TrainState, train_step
 from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED
 from grbm.samplers import Gibbs, sample
 
 FLOATS = (np.float64, np.float32)
+POSITIVE = Interval(Integral, 1, None, closed="left")
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
@@ -59,12 +60,11 @@ ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller 
 
 
 @contextmanager
-def _explained(*, scaled: bool, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Call ``undo`` if training diverges, and raise the error again with advice on the estimator's parameters."""
+def _explained(*, scaled: bool) -> Iterator[None]:
+    """Raise the error again with advice on the estimator's parameters, if training diverges."""
     try:
         yield
     except DivergenceError as error:
-        undo()
         raise DivergenceError(error.divergence, advice=LOWER if scaled else ADVICE) from error
 
 
@@ -73,10 +73,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
     mixture of 2^n_components Gaussians that share their factors, and v the features in whitened coordinates: features
-    of any units will do, collinear and constant ones too. Learned by persistent contrastive divergence: hidden units
-    start undecided at rows of X, chains jump by draws of a mixture of Gaussians that fits X, the gradient is centred,
-    quasi-Newton steps end what it has begun, and what is kept is what was best on rows held out (one Gaussian, where
-    nothing was better).
+    of any units will do, collinear and constant ones too. It is learned by persistent contrastive divergence and
+    quasi-Newton steps, and the model kept is the best on held-out rows (one Gaussian, where nothing was better).
 
     Parameters
     ----------
@@ -92,9 +90,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         If given, no rounds follow unless ``n_rounds`` is set, and the fitted machine is kept even where one Gaussian
         scores as well.
     n_rounds : int, default=None
-        Rounds of 25 quasi-Newton steps up the log-likelihood, after those passes (`grbm.learning.quasi_newton`). None
-        is 60 where X is whitened, has 256 rows and at most 40 units, and neither ``n_iter`` nor ``n_replicas`` is
-        given.
+        Rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). None is 60 where X is whitened,
+        has 256 rows and at most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None
@@ -109,9 +106,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Scales at which the machine stands, for heavy tails and outliers (`grbm.model.contrasts`); "auto" is 12 where X
         asks for some, else 1. Only where X is whitened.
     censor : {"none", "auto"} or tuple of two numbers, default="none"
-        Limits at which features stop, such as zeros of rainfall or a detection limit: a value there says that the
-        latent one lies at it or beyond (`grbm.model.censoring`). "auto" finds features of which many values equal the
-        lowest or highest; ``(low, high)``, either of which may be None, are limits of all. Not with whitening.
+        Limits at which features stop, such as zeros of rainfall or a detection limit (`grbm.model.censoring`). "auto"
+        finds features of which many values equal the lowest or highest; ``(low, high)``, either of which may be None,
+        are limits of all. Not with whitening.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.
@@ -136,8 +133,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     device : str, default="auto"
         "cpu", "cuda", ..., or "auto": a GPU if there is one and the machine is large enough to be faster there.
     n_jobs : int, default=None
-        Threads of training and sampling; -1 is all processors. None is one for small machines, whose steps are too
-        short to share, else PyTorch's own number.
+        Threads of training and sampling; -1 is all processors. None is one for small machines, else PyTorch's number.
 
     Attributes
     ----------
@@ -150,13 +146,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     variances_ : ndarray of shape (n_features,)
         Of each feature given the hidden units.
     constant_, collinear_ : list of int
-        Features that do not vary, and those that follow from others; the machine does without them, and samples,
-        imputed rows and means have them as they must be. Densities are of the other features.
+        Features that do not vary, and those that follow from others: samples, imputed rows and means have them as they
+        must be. Densities are of the other features.
     contrasts_ : ndarray of shape (n_contrasts, 2)
         Each scale and its weight; [[1, 1]] is the machine itself. Parameters are those at scale 1.
     is_gaussian_ : bool
-        Whether one Gaussian did as well on held-out rows as anything learned, and is what is kept: W = 0. Only where
-        ``n_iter`` is None, so that learning was as long as it should be.
+        Whether one Gaussian did as well on held-out rows, and is kept: W = 0. Only where ``n_iter`` is None.
     validation_scores_ : list of float
         Mean log-likelihood of the held-out rows along `fit`, in nats, as `score` gives it.
     best_validation_score_ : float or None
@@ -186,24 +181,17 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "n_iter": [Interval(Integral, 0, None, closed="left"), None],
-        "n_rounds": [Interval(Integral, 0, None, closed="left"), None],
-        "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "n_chains": [Interval(Integral, 1, None, closed="left"), None],
-        "n_replicas": [Interval(Integral, 1, None, closed="left"), None],
+        **{name: [POSITIVE, StrOptions({"auto"})] for name in ("n_components", "n_contrasts")},
+        **{name: [POSITIVE] for name in ("batch_size", "n_steps", "n_iter_no_change")},
+        **{name: [POSITIVE, None] for name in ("n_chains", "n_replicas")},
+        **{name: [Interval(Integral, 0, None, closed="left"), None] for name in ("n_iter", "n_rounds")},
+        **{name: [Interval(Real, 0, None, closed="neither"), None] for name in ("learning_rate", "min_variance")},
+        **{name: ["boolean"] for name in ("early_stopping", "warm_start")},
         "whiten": ["boolean", StrOptions({"auto"})],
-        "n_contrasts": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "censor": [StrOptions({"none", "auto"}), tuple],
         "restart": [Interval(Real, 0, 1, closed="both")],
-        "min_variance": [Interval(Real, 0, None, closed="neither"), None],
-        "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
         "device": [str],
@@ -296,30 +284,38 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         table, seed = torch.tensor(X), self._learned_with
         same = copies(table)
         self._facts = list(facts_of(table, same))
-        recipe, usually = self._recipe(), self._usual().train.rounds
-        if self.verbose and recipe.train.rounds < usually and self.n_rounds is None:
+        recipe = self._recipe()
+        rounds = usually = recipe.train.rounds
+        if self.n_iter is not None and self.n_rounds is None:
+            rounds = 0
+        if self.verbose and rounds < usually:
             text = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
             print(f"[GaussianBernoulliRBM] {text}", flush=True)
         learned_from, held = held_out(len(table), recipe.train.validation, seed, same)
         seen = table[learned_from]  # of the others nothing is known before they are scored
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from)
-        frame, goal = self._frame(), self._objective(recipe)
+        frame = self._frame()
+        goal = recipe.build(frame)
         rows, scored = (frame.transform(x).to(state.model.W.device) for x in (seen, table[held]))
         first, per_pass = state.update, max(1, len(rows) // min(self.batch_size, len(rows)))
-        rounds = recipe.train.rounds
-        n_updates = recipe.train.n_updates - rounds if self.n_iter is None else self.n_iter * per_pass
-        options = replace(recipe.train, n_updates=first + n_updates + rounds)
+        n_updates = recipe.train.n_updates - usually if self.n_iter is None else self.n_iter * per_pass
+        options = replace(recipe.train, n_updates=first + n_updates + rounds, rounds=rounds)
         watch = watch_of(frame, goal.sampler, scored, seed)
         keep = None if watch is None else KeepBest(watch, options, state)
         looks: list[Nats] = []
-        tell = self._teller(first, rows, frame.transform.log_det, looks)
-        told = Call(
-            lambda progress: bool(tell(progress)) or (callback is not None and callback(progress)),
-            lambda p: p.nats is not None or (keep is None and options.is_look(p.update, 1)),
-        )
+        tell = _teller(first, rows, frame.transform.log_det) if self.verbose else lambda progress: None
+
+        def after(progress: Progress) -> bool:
+            if progress.nats is not None:
+                looks.append(progress.nats)
+            elif keep is not None or not options.is_look(progress.update, 1):
+                return False
+            tell(progress)
+            return callback is not None and bool(callback(progress))
+
         early = EarlyStopping(options, self.n_iter_no_change if self.early_stopping else None, self.tol)
         with self._threads(), _explained(scaled=recipe.standardise != "none"):
-            learn(state, rows, goal, options, keep=keep, callbacks=[told, early])
+            learn(state, rows, goal, options, keep=keep, callbacks=[Call(after), early])
             gaussian = None
             if self.n_iter is None:
                 gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed)
@@ -347,7 +343,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         X = self._complete(X, reset=first)
         if first and self.whiten is True:
             raise ValueError("whiten=True needs all rows at once: call fit first, then partial_fit.")
-        seen = getattr(self, "_seen", []), dict(getattr(self, "_frame_", {}))
+        before = {"_seen": getattr(self, "_seen", []), "_frame_": getattr(self, "_frame_", {})}
         table = torch.tensor(X)
         if first:
             self._learned_with = self._seed(None)
@@ -355,15 +351,16 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         recipe = self._recipe("none" if first else None)
         state = self._begin(table, recipe, whole=False) if first else self._resume(X)
         self._rebase()
-        data, goal = self._frame().transform(table).to(state.model.W.device), self._objective(recipe)
-
-        def undo() -> None:
-            self._seen, self._frame_ = seen
-
-        with self._threads(), _explained(scaled=self._frame().is_whitened, undo=undo):
-            for batch in torch.split(data, self.batch_size):
-                train_step(state, goal, batch, recipe.train)
-            state.settle()
+        frame = self._frame()
+        data, goal = frame.transform(table).to(state.model.W.device), recipe.build(frame)
+        try:
+            with self._threads(), _explained(scaled=frame.is_whitened):
+                for batch in torch.split(data, self.batch_size):
+                    train_step(state, goal, batch, recipe.train)
+                state.settle()
+        except DivergenceError:
+            self.__dict__.update(before)
+            raise
         self._keep(state, X.dtype if first else self.components_.dtype, state.average or state.model)
         self.is_gaussian_ = False
         self.validation_scores_, self.best_validation_score_ = [], None
@@ -539,8 +536,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     # What is asked for, and what follows from it.
 
-    def _usual(self, standardise: str | None = None) -> Recipe:
-        """Recipe from the user's parameters and the table, with the default number of rounds."""
+    def _recipe(self, standardise: str | None = None) -> Recipe:
+        """Recipe from the user's parameters and the table, with the rounds that `fit` makes where n_iter is None."""
         fitted = self.__sklearn_is_fitted__()
         if standardise is None and fitted:
             standardise = self._standardise
@@ -568,14 +565,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         found: Recipe = changed(recipe, said)
         return found
 
-    def _recipe(self, standardise: str | None = None) -> Recipe:
-        """Recipe of `fit`: if the user gives ``n_iter`` but not ``n_rounds``, there are no rounds."""
-        usual = self._usual(standardise)
-        if self.n_iter is None or self.n_rounds is not None:
-            return usual
-        n_updates = usual.train.n_updates - usual.train.rounds
-        return replace(usual, train=replace(usual.train, rounds=0, n_updates=n_updates))
-
     @property
     def _standardise(self) -> str:
         """Standardisation of the fitted frame, by its name in recipes."""
@@ -584,10 +573,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             return "whiten"
         transform = frame.transform
         return "none" if (transform.mean == 0).all() and (transform.scale == 1).all() else "pixel"
-
-    def _objective(self, recipe: Recipe) -> Objective:
-        """Training objective of a recipe, with its sampler."""
-        return recipe.objective.build(recipe.sampler.build(self._frame()), recipe.train.batch_size)
 
     def _device(self, recipe: Recipe) -> torch.device:
         """Device of training and evaluation."""
@@ -639,12 +624,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         The variance is shrunk towards 1 as if by ten rows.
         """
         frame, (n, mean, var) = self._frame(), self._seen
-        transform = frame.transform
-        if frame.is_whitened:
-            return
-        centre, scale, kept = (x.numpy() for x in (transform.mean, transform.scale, transform.kept))
-        self._frame_["base_mean"] = ((mean - centre) / scale)[kept].astype(np.float32)
-        self._frame_["base_var"] = ((n * var / scale**2 + 10) / (n + 10))[kept].astype(np.float32)
+        if not frame.is_whitened:
+            transform = frame.transform
+            centre, scale, kept = (x.numpy() for x in (transform.mean, transform.scale, transform.kept))
+            base_var = ((n * var / scale**2 + 10) / (n + 10))[kept].astype(np.float32)
+            base_mean = ((mean - centre) / scale)[kept].astype(np.float32)
+            self._frame_ = self._frame_ | {"base_mean": base_mean, "base_var": base_var}
 
     def _fitted(self, dtype: Any = np.float32) -> Fitted:
         """The density, on the CPU."""
@@ -657,16 +642,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _resume(self, X: Array) -> TrainState:
         """State of training from the stored arrays, to continue with rows X."""
-        if self.n_components not in ("auto", len(self.components_)):
-            raise ValueError(
-                f"n_components is {self.n_components} now, but {len(self.components_)} are learned, and partial_fit "
-                f"goes on with those; set it back, or fit anew."
-            )
-        if self.n_contrasts not in ("auto", len(self.contrasts_)):
-            raise ValueError(
-                f"n_contrasts is {self.n_contrasts} now, but {len(self.contrasts_)} are learned; set it back, or "
-                "fit anew."
-            )
+        for name, learned in (("n_components", len(self.components_)), ("n_contrasts", len(self.contrasts_))):
+            if (asked := getattr(self, name)) not in ("auto", learned):
+                raise ValueError(f"{name} is {asked} now, but {learned} are learned; set it back, or fit anew.")
         is_censored = self._frame().censoring is not UNCENSORED
         if (self.censor == "none") is is_censored and self.censor != "auto":
             raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
@@ -749,20 +727,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         found: Array = x.numpy().astype(dtype or self.components_.dtype)
         return found
 
-    def _teller(self, first: int, rows: torch.Tensor, log_det: float, looks: list[Nats]) -> Callable[[Progress], None]:
-        """Make a function that collects validations, and prints at most ten lines of progress if ``verbose``."""
-        start, told = time.perf_counter(), [0]
-
-        def tell(progress: Progress) -> None:
-            if progress.nats is not None:
-                looks.append(progress.nats)
-            tenth = (progress.update - first) * 10 // max(1, progress.n_updates - first)
-            if self.verbose and tenth > told[-1]:
-                told.append(tenth)
-                print(_sentence(progress, log_det, rows, time.perf_counter() - start), flush=True)
-
-        return tell
-
 
 def _unless_auto(number: Any) -> int | None:
     return None if number == "auto" else int(number)
@@ -779,13 +743,22 @@ def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(x) for name, x in arrays.items()}
 
 
-def _sentence(progress: Progress, log_det: float, rows: torch.Tensor, seconds: float) -> str:
-    """A line of progress."""
-    if progress.nats is not None:
-        what = f"held-out log-likelihood {progress.nats.mean + log_det:.4g} ± {progress.nats.error:.2g} nats"
-    else:
-        model, some = progress.state.model, rows[:1000]
-        with torch.no_grad():
-            error = (model.reconstruction(some) - some).square().mean()
-        what = f"mean squared reconstruction error {error:.4g}"
-    return f"[GaussianBernoulliRBM] Update {progress.update:,} of {progress.n_updates:,}, {what}, {seconds:.1f} s"
+def _teller(first: int, rows: torch.Tensor, log_det: float) -> Callable[[Progress], None]:
+    """Make a function that prints at most ten lines of progress since update ``first``."""
+    start, told = time.perf_counter(), [0]
+
+    def tell(progress: Progress) -> None:
+        tenth = (progress.update - first) * 10 // max(1, progress.n_updates - first)
+        if tenth <= told[-1]:
+            return
+        told.append(tenth)
+        if progress.nats is not None:
+            what = f"held-out log-likelihood {progress.nats.mean + log_det:.4g} ± {progress.nats.error:.2g} nats"
+        else:
+            with torch.no_grad():
+                error = (progress.state.model.reconstruction(rows[:1000]) - rows[:1000]).square().mean()
+            what = f"mean squared reconstruction error {error:.4g}"
+        where, seconds = f"Update {progress.update:,} of {progress.n_updates:,}", time.perf_counter() - start
+        print(f"[GaussianBernoulliRBM] {where}, {what}, {seconds:.1f} s", flush=True)
+
+    return tell

@@ -21,7 +21,7 @@ from grbm.model import GRBM
 from grbm.model.censoring import Interval
 from grbm.model.reference import Reference
 from grbm.samplers import ParallelTempering, walk
-from grbm.samplers.conditional import CHUNK, Conditional, Imputed, replicas_of
+from grbm.samplers.conditional import CHUNK, Conditional, Imputed, in_parts, replicas_of
 from grbm.samplers.updates import accept, hidden_update
 
 NUMBERS = 1 << 24  # of the largest tensor
@@ -35,30 +35,17 @@ class _Gain(NamedTuple):
     log_evidence: Tensor  # (n, S), log density of what was measured
 
 
-class _Measured(NamedTuple):
-    """Standardised rows y (n, N) with gaps, and what was measured how exactly."""
-
-    y: Tensor
-    known: Tensor  # (n, N), 1 or 0
-    noise_var: Tensor  # (n, N)
-
-    def condition(self, mean: Tensor, covariance: Tensor, A: Tensor, ys: Tensor) -> _Gain:
-        """z ~ N(mean (K,), covariance (K, K)) given measurements as exact as these, any of ys (n, S, N); x = z A."""
-        across = covariance @ A  # (K, N): covariance of z and x
-        inside = A.T @ across  # (N, N)
-        pairs = self.known[:, :, None] * self.known[:, None, :]
-        system = pairs * inside + torch.diag_embed(self.known * (self.noise_var + JITTER) + 1 - self.known)
-        factor = torch.linalg.cholesky(system)
-        right = self.known[:, :, None] * across.T  # (n, N, K)
-        gain = torch.cholesky_solve(right, factor)
-        left = (self.known[:, None] * (ys - mean @ A)).mT
-        squares = torch.linalg.solve_triangular(factor, left, upper=False).square().sum(1)
-        log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-        return _Gain(gain, -0.5 * (squares + log_det[:, None]))
-
-    def correct(self, z: Tensor, x: Tensor, gain: Tensor) -> Tensor:
-        """z moved by how far x, what it says of the columns, is from what was measured."""
-        return z + torch.einsum("cn,cnk->ck", self.known * (self.y - x), gain)
+def _condition(mean: Tensor, covariance: Tensor, A: Tensor, known: Tensor, noise_var: Tensor, ys: Tensor) -> _Gain:
+    """z ~ N(mean (K,), covariance (K, K)) given noisy x = z A where ``known`` (n, N) is 1: any of ys (n, S, N)."""
+    across = covariance @ A  # (K, N): covariance of z and x
+    inside = A.T @ across  # (N, N)
+    system = known[:, :, None] * known[:, None, :] * inside
+    factor = torch.linalg.cholesky(system + torch.diag_embed(known * (noise_var + JITTER) + 1 - known))
+    gain = torch.cholesky_solve(known[:, :, None] * across.T, factor)
+    left = (known[:, None] * (ys - mean @ A)).mT
+    squares = torch.linalg.solve_triangular(factor, left, upper=False).square().sum(1)
+    log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    return _Gain(gain, -0.5 * (squares + log_det[:, None]))
 
 
 @torch.no_grad()
@@ -81,15 +68,12 @@ def impute_columns(
     y = (observed.double() - scale.mean) / scale.scale
     noise_var = torch.as_tensor(noise_var).double().expand(y.shape) / scale.scale.square()
     mean, std = observed.double().clone(), torch.zeros_like(y)
-    open_rows = (y.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]
     K, N = model.n_visible, y.shape[1]
     contrasts = model.contrasts
     alike = contrasts.units is None and not (noise_var > 0).any()
     n_gains = 1 if alike else contrasts.n
-    size = max(1, NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains))
-    for first in range(0, len(open_rows), size):
-        here = open_rows[first : first + size]
-        rng = Blocks(seed_of(seed, "impute", first), 1)
+    size = NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains)
+    for here, rng in in_parts((y.isnan() | (noise_var > 0)).any(1), size, seed):
         some = y[here], (~y[here].isnan()).double(), noise_var[here]
         found = _rows(model, scale, reference, some, n_steps, burn_in, n_chains, rng)
         mean[here], std[here] = found[0] * scale.scale + scale.mean, found[1] * scale.scale
@@ -107,81 +91,81 @@ def _rows(
     n_chains: int,
     rng: Blocks,
 ) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of standardised rows, (n, N) each, of which ``some`` are y, known (1 or 0) and noise_var."""
     model = copy.deepcopy(model).cpu().double()
     energy = model.freeze()
-    contrasts = model.contrasts.to(energy.mu)
-    scales = contrasts.log_scales.exp()
-    q = reference.to(energy.mu)
-    A = scale.loadings
+    contrasts, q, A = model.contrasts.to(energy.mu), reference.to(energy.mu), scale.loadings
+    scales, n = contrasts.log_scales.exp(), contrasts.n
     y, known, noise_var = some
     # What a column left out says of the others is what they say of it: it adds nothing where they are known.
     c, y = contrasts.centre.expand(len(A)) @ A, y.nan_to_num()
-    if contrasts.units is None:  # chains see what was measured as it is at unit contrast
-        ways, at = [A for _ in scales], [_Measured(known * (c + (y - c) / s), known, noise_var / s**2) for s in scales]
+    at_unit = contrasts.units is None
+    if at_unit:  # chains see what was measured as it is at unit contrast
+        ways, stretches, widths = [A] * n, torch.ones_like(scales)[:, None], scales.square()
+        ys, noise_vars = [known * (c + (y - c) / s) for s in scales], [noise_var / s**2 for s in scales]
     else:  # each contrast has columns of its own: x − c A = (z − c) ways
-        ways = [contrasts.stretch(s)[:, None] * A for s in scales]
-        at = [_Measured(known * (y - c + contrasts.centre @ way), known, noise_var) for way in ways]
+        stretches, widths = contrasts.stretch(scales[:, None]), torch.ones_like(scales)
+        ways = [stretch[:, None] * A for stretch in stretches]
+        ys, noise_vars = [known * (y - c + contrasts.centre @ way) for way in ways], [noise_var] * n
+    seen_ys = torch.stack(ys, 1)  # (n, contrasts, N)
+    # Contrasts that share a gain; at unit contrast and without noise nothing hangs on them but where measurements lie.
+    groups = [slice(n)] if at_unit and not (noise_var > 0).any() else [slice(k, k + 1) for k in range(n)]
+
+    def condition(mean: Tensor, covariance: Tensor) -> _Gain:
+        """Gains by group (n, groups, N, K), and evidence by contrast (n, contrasts)."""
+        found = [_condition(mean, covariance, ways[g][0], known, noise_vars[g][0], seen_ys[:, g]) for g in groups]
+        return _Gain(torch.stack([f.gain for f in found], 1), torch.cat([f.log_evidence for f in found], 1))
+
     D = energy.var.diag()
-    seen_ys = torch.stack([r.y for r in at], 1)  # (n, contrasts, N)
-    is_noisy = bool((noise_var > 0).any())
-    groups = [(r, way, seen_ys[:, [k]]) for k, (r, way) in enumerate(zip(at, ways, strict=True))]
-    if contrasts.units is None and not is_noisy:  # nothing hangs on contrast but where measurements lie
-        groups = [(at[0], A, seen_ys)]
-    zero = torch.zeros_like(energy.mu)
-    under_model = torch.stack([r.condition(zero, D, way, ys).gain for r, way, ys in groups], 1)
-    components = list(zip(q.means, q.factors, strict=True))
-    parts = [[r.condition(m, L @ L.T, way, ys) for m, L in components] for r, way, ys in groups]
-    evidence = torch.cat([torch.stack([p.log_evidence for p in own], 2) for own in parts], 1) + q.weights.log()
+    under_model = condition(torch.zeros_like(energy.mu), D).gain
+    parts = [condition(mean, L @ L.T) for mean, L in zip(q.means, q.factors, strict=True)]
+    evidence = torch.stack([part.log_evidence for part in parts], 2) + q.weights.log()
     n_free = _rank(A, known * (noise_var == 0)) + (known * (noise_var > 0)).sum(1)
-    wider = n_free[:, None] * contrasts.log_scales if contrasts.units is None else 0.0
+    wider = n_free[:, None] * contrasts.log_scales if at_unit else 0.0
     evidence = evidence + (contrasts.log_weights - wider).expand(len(y), -1)[:, :, None]
-    edges = evidence.flatten(1).softmax(1).cumsum(1).repeat_interleave(n_chains, 0)  # (chains, contrasts x components)
-    gains = torch.stack([torch.stack([p.gain for p in own], 1) for own in parts], 1)
-    gains = gains.repeat_interleave(n_chains, 0)  # (chains, contrasts that differ, components, N, K)
-    under_model = under_model.repeat_interleave(n_chains, 0)
-    rows = [_Measured(*(x.repeat_interleave(n_chains, 0) for x in r)) for r in at]
-    ys, noise_stds = torch.stack([r.y for r in rows], 1), torch.stack([r.noise_var.sqrt() for r in rows], 1)
+    edges = evidence.flatten(1).softmax(1).cumsum(1)  # (n, contrasts x components)
+    gains = torch.stack([part.gain for part in parts], 2)  # (n, groups, components, N, K)
+    by_row = edges, gains, under_model, known, seen_ys, torch.stack(noise_vars, 1).sqrt()
+    edges, gains, under_model, known, seen_ys, noise_stds = (x.repeat_interleave(n_chains, 0) for x in by_row)
     every, v_shape = torch.arange(len(edges)), (len(edges), len(energy.mu))
-    stretches = contrasts.stretch(scales[:, None])  # (contrasts, K), or 1 for each where all units have contrast
 
-    def columns(z: Tensor, k: Tensor) -> Tensor:
-        """What chains of contrasts k (chains,) at z say of the columns, in the units of what they see."""
-        return z @ A if contrasts.units is None else (stretches[k] * z) @ A
+    def given(z: Tensor, k: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        """Chains z of contrasts k (chains,), moved by how far the columns that they say are from the measurements."""
+        x = (stretches[k] * z) @ A + noise
+        return z + torch.einsum("cn,cnk->ck", known * (seen_ys[every, k] - x), gain)
 
-    def seen(k: Tensor) -> tuple[_Measured, Tensor, Tensor]:
-        """What was measured, as chains of contrasts k (chains,) see it; the noise's deviation; which gains apply."""
-        own, noise_std = k.clamp_max(len(groups) - 1), noise_stds[every, k]
-        return _Measured(ys[every, k], rows[0].known, noise_std.square()), noise_std, own
+    def noise(k: Tensor) -> Tensor:
+        """Noise of the measurements, as chains of contrasts k see it."""
+        return noise_stds[every, k] * normal(known.shape, known, rng)
+
+    def group_of(k: Tensor) -> Tensor:
+        return k.clamp_max(len(groups) - 1)
 
     def propose() -> tuple[Tensor, Tensor]:
         which = (uniform((len(edges), 1), edges, rng) > edges).sum(1).clamp_max(edges.shape[1] - 1)
         k, part = which // len(q.weights), which % len(q.weights)
         z = q.means[part] + torch.einsum("ckl,cl->ck", q.factors[part], normal(v_shape, edges, rng))
-        there, noise_std, own = seen(k)
-        x = columns(z, k) + noise_std * normal(there.y.shape, edges, rng)
-        return there.correct(z, x, gains[every, own, part]), k[:, None]
+        return given(z, k, gains[every, group_of(k), part], noise(k)), k[:, None]
 
     v, k = propose()
-    W = A[None] if contrasts.units is None else torch.stack(ways)
+    W = torch.stack([ways[g][0] for g in groups])
     left = D - torch.einsum("skl,nslc->nskc", D @ W, under_model)  # (chains, ., K, K): covariance of z given h and y
     inside = torch.einsum("ski,cskl,sli->csi", W, left, W).clamp_min(0)
-    widths = scales.square() if contrasts.units is None else torch.ones_like(scales)
-    total, squares, width = torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0]), torch.zeros_like(ys[:, 0])
+    total, squares, width = (torch.zeros_like(known) for _ in range(3))
     for t in range(n_steps):
         seen_now = contrasts.seen(v, scales[k])
         k = contrasts.drawn(seen_now, energy.free_energy, rng)
-        v = contrasts.at(seen_now, scales[k])
-        there, noise_std, own = seen(k[:, 0])
-        gain = under_model[:, 0] if len(groups) == 1 else under_model[every, own]
+        v, at = contrasts.at(seen_now, scales[k]), k[:, 0]
+        gain = under_model[:, 0] if len(groups) == 1 else under_model[every, at]
         h, _ = hidden_update(energy.hidden_logits(v), rng=rng)
         mean = energy.visible_mean(h)
         if t >= burn_in:
-            x = contrasts.seen(there.correct(mean, columns(mean, k[:, 0]), gain), scales[k]) @ A
+            x = contrasts.seen(given(mean, at, gain), scales[k]) @ A
             total += x
             squares += x.square()
-            width += widths[k] * inside[every, own]
+            width += widths[k] * inside[every, group_of(at)]
         z = mean + energy.var.sqrt() * normal(v_shape, v, rng)
-        v = there.correct(z, columns(z, k[:, 0]) + noise_std * normal(there.y.shape, v, rng), gain)
+        v = given(z, at, gain, noise(at))
         new, new_k = propose()
         log_ratio = energy.free_energy(v) - energy.free_energy(new) + q.log_prob(v) - q.log_prob(new)
         decision = accept(log_ratio, rng)
@@ -189,8 +173,7 @@ def _rows(
     mean, second, width = (
         x.view(-1, n_chains, x.shape[1]).mean(1) / (n_steps - burn_in) for x in (total, squares, width)
     )
-    spread = (second - mean.square()).clamp_min(0) + width
-    return mean, spread.sqrt()
+    return mean, ((second - mean.square()).clamp_min(0) + width).sqrt()
 
 
 def _rank(A: Tensor, exact: Tensor) -> Tensor:
@@ -220,7 +203,8 @@ def impute_censored(
     n_replicas = replicas_of(model) if n_replicas is None else n_replicas
     known, missing = frame.intervals(x), transform.exactly(x).isnan()
     within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
-    for some in torch.split(missing.any(1).nonzero()[:, 0], max(1, CHUNK // n_chains)):
+    open_rows = missing.any(1).nonzero()[:, 0]
+    for some in torch.split(open_rows, max(1, CHUNK // n_chains)) if len(open_rows) else ():
         each = Interval(*(end[some].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
         given = Conditional.of(each)
         sampler = given if n_replicas == 1 else ParallelTempering(frame.base, n_replicas, sampler=given)

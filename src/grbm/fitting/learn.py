@@ -58,8 +58,7 @@ def learn(
     while state.update < options.n_updates and not any(callback.stops for callback in callbacks):
         try:
             for metrics in fit(state, rows, objective, options, precision=precision, group=group):
-                nats = None if keep is None else keep.look(state)
-                best = None if keep is None else keep.best
+                nats, best = (None, None) if keep is None else (keep.look(state), keep.best)
                 for callback in callbacks:
                     callback.after(Progress(state.update, options.n_updates, nats, best, state, metrics))
                 if any(callback.stops for callback in callbacks):

@@ -4,9 +4,10 @@ PyTorch is imported only when an object is built.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from grbm.core.errors import UserError
 from grbm.core.options import FitOptions, sees_clusters
@@ -20,20 +21,28 @@ if TYPE_CHECKING:
     from grbm.model import GRBM
     from grbm.samplers import Sampler
 
-SAMPLERS = {
-    "gibbs": "Gibbs",
-    "langevin": "Langevin",
-    "gibbs-langevin": "GibbsLangevin",
-    "partial-gibbs": "PartialGibbs",
-    "global-moves": "GlobalMoves",
-    "parallel-tempering": "ParallelTempering",
-    "trajectory-tempering": "TrajectoryTempering",
-    "annealed": "Annealed",
-}  # classes of grbm.samplers
 SamplerName = Literal[
     "gibbs", "langevin", "gibbs-langevin", "partial-gibbs", "global-moves",
     "parallel-tempering", "trajectory-tempering", "annealed",
 ]  # fmt: skip
+SAMPLERS = get_args(SamplerName)
+
+
+def _given(config: Any) -> dict[str, Any]:
+    """Options of a sampler or objective that are not at their defaults."""
+    options = {f.name: (getattr(config, f.name), f.default) for f in fields(config) if f.name != "name"}
+    return {name: value for name, (value, default) in options.items() if value != default}
+
+
+@contextmanager
+def _checked(what: str, given: Mapping[str, Any], takes: Set[str]) -> Iterator[None]:
+    """Raise UserError for options that a sampler or objective does not take, or whose values it refuses."""
+    if wrong := sorted(given.keys() - takes):
+        raise UserError(f"The {what} has no option {wrong[0]}; it takes {', '.join(sorted(takes)) or 'no options'}.")
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"The {what} was refused: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -97,30 +106,19 @@ class SamplerConfig:
         """The sampler; the frame's base is where tempered ones start, its reference where global moves come from."""
         from grbm import samplers
 
-        kind = getattr(samplers, SAMPLERS[self.name])
-        given: dict[str, Any] = {k: v for k, v in asdict(self).items() if k != "name" and v is not None}
-        known = {f.name for f in fields(kind)}
-        if self.name == "global-moves":
-            if frame.reference is None:
-                raise UserError(
-                    "The sampler global-moves needs whitened data: grbm train ... --dataset.standardise whiten"
-                )
-            given["reference"], known = frame.reference.widened(frame.base), known - {"sampler"}
-        has_inner = "sampler" in known
-        rho = given.pop("rho", None) if has_inner else None
-        if wrong := sorted(given.keys() - known):
-            own = {f.name for f in fields(self)} & (known | ({"rho"} if has_inner else set()))
-            takes = ", ".join(sorted(own)) or "no options"
-            raise UserError(f"The sampler {self.name} has no option {wrong[0]}; it takes {takes}.")
-        try:
+        if self.name == "global-moves" and frame.reference is None:
+            raise UserError("The sampler global-moves needs whitened data: grbm train ... --dataset.standardise whiten")
+        kind = getattr(samplers, self.name.title().replace("-", ""))  # such as GibbsLangevin
+        given, known = _given(self), {f.name for f in fields(kind)}
+        takes = {f.name for f in fields(self)} & known
+        has_inner = "base" in known
+        with _checked(f"sampler {self.name}", given, takes | ({"rho"} if has_inner else set())):
             if has_inner:
-                given |= {
-                    "base": frame.base,
-                    "sampler": samplers.Gibbs() if rho is None else samplers.PartialGibbs(rho),
-                }
+                inner = samplers.PartialGibbs(given.pop("rho")) if "rho" in given else samplers.Gibbs()
+                given |= {"base": frame.base, "sampler": inner}
+            elif "reference" in known and frame.reference is not None:
+                given["reference"] = frame.reference.widened(frame.base)
             sampler: Sampler = kind(**given)
-        except ValueError as error:
-            raise UserError(f"The sampler {self.name} was refused: {error}") from error
         return sampler
 
 
@@ -147,19 +145,13 @@ class ObjectiveConfig:
         """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
         from grbm.learning.objectives import CD, PCD, ModifiedCD
 
-        takes = {"modified-cd": ("burn_in", "n_chains"), "cd": (), "pcd": ("n_chains", "restart")}[self.name]
-        for option, unset in (("burn_in", 0), ("n_chains", None), ("restart", 0.0)):
-            if getattr(self, option) != unset and option not in takes:
-                raise UserError(f"The objective {self.name} has no option {option}.")
-        how: Any = {"probabilities": self.probabilities, "data_draws": self.data_draws}
-        try:
-            if self.name == "cd":
-                return CD(sampler, self.n_steps, **how)
+        kind: Any = {"modified-cd": ModifiedCD, "cd": CD, "pcd": PCD}[self.name]
+        given = _given(self) | {"n_steps": self.n_steps}
+        with _checked(f"objective {self.name}", given, {f.name for f in fields(self)} & {f.name for f in fields(kind)}):
             if self.name == "pcd":
-                return PCD(sampler, self.n_steps, self.n_chains or batch_size, restart=self.restart, **how)
-            return ModifiedCD(sampler, self.n_steps, self.burn_in, self.n_chains, **how)
-        except ValueError as error:
-            raise UserError(f"The objective {self.name} was refused: {error}") from error
+                given["n_chains"] = self.n_chains or batch_size
+            objective: Objective = kind(sampler, **given)
+        return objective
 
 
 @dataclass(frozen=True)
@@ -223,6 +215,10 @@ class Recipe:
     train: TrainConfig
     censor: str = "none"
 
+    def build(self, frame: "Frame") -> "Objective":
+        """The objective, with its sampler."""
+        return self.objective.build(self.sampler.build(frame), self.train.batch_size)
+
     def work(self, n_visible: int) -> int:
         """Work of an update, weights x chains x steps, by which `grbm.core.devices.pick_device` chooses.
 
@@ -275,13 +271,10 @@ def resolve(asked: Mapping[str, Any], facts: Facts) -> Recipe:
     tempered: SamplerName | None = "parallel-tempering" if asked.get("sampler.n_replicas", 1) > 1 else None
     name: SamplerName = asked.get("sampler.name") or tempered or usual.sampler.name
     if name != usual.sampler.name:  # its options are of another sampler, and so are rounds and numbers of steps
-        train = replace(usual.train, rounds=0, n_updates=usual.train.n_updates - usual.train.rounds)
-        objective = replace(usual.objective, n_steps=N_STEPS)
+        train, objective = replace(usual.train, rounds=0), replace(usual.objective, n_steps=N_STEPS)
         usual = replace(usual, sampler=SamplerConfig(name), objective=objective, train=train)
-    if "train.rounds" in asked and "train.n_updates" not in asked:
-        n_updates = usual.train.n_updates - usual.train.rounds + asked["train.rounds"]
-        usual = replace(usual, train=replace(usual.train, n_updates=n_updates))
-    return changed(usual, asked)
+    n_updates = usual.train.n_updates + asked.get("train.rounds", usual.train.rounds)
+    return changed(usual, {"train.n_updates": n_updates} | asked)
 
 
 def changed(recipe: Any, asked: Mapping[str, Any]) -> Any:
@@ -306,7 +299,7 @@ N_STEPS = 5  # Default number of Gibbs steps of a chain in an update.
 
 
 def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
-    """Default recipe of a whitened table: the number of hidden units grows with that of rows.
+    """Default recipe of a whitened table, its updates without the rounds: hidden units grow with the number of rows.
 
     Hidden units beyond this number, and beyond 40 for each visible unit, start with weak weights.
     """
@@ -321,7 +314,7 @@ def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
         SamplerConfig("global-moves", n_moves=N_STEPS),
         ObjectiveConfig("pcd", n_steps=1, n_chains=256, probabilities=True),
         TrainConfig(
-            UPDATES["whiten"] + rounds,
+            UPDATES["whiten"],
             256,
             rounds=rounds,
             learning_rate=0.05,

@@ -409,9 +409,7 @@ def _weigh_contrasts(state: TrainState, data: Tensor | Rows, scales: bool) -> No
 def _update_average(state: TrainState, decay: float) -> None:
     """θ_avg ← d θ_avg + (1 − d) θ, with d growing to ``decay`` so that the start is forgotten."""
     if state.average is None:
-        model = state.model
-        state.average = model.like()
-        state.average.load_state_dict(model.state_dict())
+        state.average = copy.deepcopy(state.model)
     weight = 1 - min(decay, (1 + state.update) / (10 + state.update))
     for average, parameter in zip(state.average.parameters(), state.model.parameters(), strict=True):
         average.lerp_(parameter, weight)

@@ -6,6 +6,7 @@ as it is. Where v is only known to lie in an interval, as beyond a limit, this n
 between the two leaves p(v, h | y) unchanged: nothing to tune, nothing to reject.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -188,16 +189,20 @@ def impute(
         raise ValueError("noise_var is a variance and must not be negative.")
     observed = observed.to(energy.W)
     mean, std = observed.clone(), torch.zeros_like(observed)
-    open_rows = (observed.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]  # the others are known
-    size = max(1, CHUNK // n_chains)
-    for first in range(0, len(open_rows), size):
-        here = open_rows[first : first + size]
+    is_open = (observed.isnan() | (noise_var > 0)).any(1)  # the others are known
+    for here, rng in in_parts(is_open, CHUNK // n_chains, seed):
         y, s2 = (x[here].repeat_interleave(n_chains, 0) for x in (observed, noise_var))
         given = Conditional(y, s2)
         sampler = given if n_replicas == 1 else ParallelTempering(base, n_replicas, sampler=given)
-        rng = Blocks(seed_of(seed, "impute", first), 1, device=energy.W.device)
         mean[here], std[here] = _moments(energy, given, sampler, n_steps, burn_in, n_chains, rng)
     return Imputed(mean, std)
+
+
+def in_parts(is_open: Tensor, size: int, seed: int) -> Iterator[tuple[Tensor, Blocks]]:
+    """Numbers of the rows that ``is_open`` (n,), so many at a time, and the random numbers of their chains."""
+    rows, size = is_open.nonzero()[:, 0], max(1, size)
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size], Blocks(seed_of(seed, "impute", first), 1, device=rows.device)
 
 
 def replicas_of(model: GRBM) -> int:

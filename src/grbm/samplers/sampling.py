@@ -164,16 +164,13 @@ def _states_after(
 ) -> Iterator[Chains]:
     """The chains after each of these numbers of steps of a walk."""
     chains: Chains | None = None
-    stretches = list(pairwise([0, *stops]))
-    if isinstance(sampler, MoveSampler):  # which an engine runs as fast as the whole
-        moves, engine = moves_of(sampler, energy, n_steps), engine_for(energy.W, rng)
-        for done, stop in stretches:
-            walk_on = Walk(v if chains is None else chains.v, stop - done, given=chains)
-            chains = engine.run(energy, moves.part(done, stop), walk_on, rng).chains
-            yield chains
-        return
-    for done, stop in stretches:
-        whole = sampler.at_once(energy, Walk(v, stop - done, given=chains), rng)
+    moves = moves_of(sampler, energy, n_steps) if isinstance(sampler, MoveSampler) else None
+    for done, stop in pairwise([0, *stops]):
+        stretch = Walk(v if chains is None else chains.v, stop - done, given=chains)
+        if moves is None:
+            whole = sampler.at_once(energy, stretch, rng)
+        else:  # an engine runs them in stretches as fast as the whole
+            whole = engine_for(energy.W, rng).run(energy, moves.part(done, stop), stretch, rng)
         if whole is None:
             break
         chains = whole.chains

@@ -70,18 +70,16 @@ class Engine:
         state = PathState(exactly, base, v)
         log_weight = torch.zeros(len(v), dtype=torch.float64, device=v.device)
         for k in range(len(ladder) - 1, 0, -1) if back else range(1, len(ladder)):
-            if not back:
-                log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
-            here = energy.temper(betas[k], base)
-            h, _ = hidden_update((ladder[k] * state.logits).to(v), rng=rng)
+            before, here = state, energy.temper(betas[k], base)
+            h, _ = hidden_update((ladder[k] * before.logits).to(v), rng=rng)
             mean, std = here.visible_mean(h), here.var.sqrt()
             if within is None:
                 v = visible_update(v, mean, torch.zeros_like(std), std, normal(v.shape, v, rng))
             else:
                 v = truncated_normal(mean, std, within, uniform(v.shape, v, rng))
             state = PathState(exactly, base, v)
-            if back:
-                log_weight += state.free_energy(ladder[k - 1]) - state.free_energy(ladder[k])
+            weighed = state if back else before
+            log_weight += weighed.free_energy(ladder[k - 1]) - weighed.free_energy(ladder[k])
         return Followed(log_weight, v)
 
     def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:

@@ -156,7 +156,10 @@ class KeepBest(Callback):
             raise ValueError("the best state holds NaN or infinite numbers")
         if state["best"] is not None and not is_kind(list[float], state["best"]):
             raise ValueError(f"the best score is {state['best']!r}")
-        self.good.load(tensors)
+        try:
+            self.good.load(tensors)
+        except ValueError as reason:
+            raise ValueError(f"the best state is damaged: {reason}") from reason
         self.halvings = int(state["halvings"])
         if state["best"] is not None:
             update, mean, error, *log_z = state["best"]

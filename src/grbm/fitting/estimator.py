@@ -29,17 +29,9 @@ from grbm.data.splitting import copies
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
 from grbm.evaluate.censored import FEWEST
 from grbm.evaluate.watching import Nats
+from grbm.fitting import checks
 from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest, Progress
-from grbm.fitting.checks import (
-    Array,
-    as_numbers,
-    check_distance,
-    check_scale,
-    refuse_datasets,
-    refuse_gaps,
-    warn_of_sentinels,
-    warn_user,
-)
+from grbm.fitting.checks import Array
 from grbm.fitting.density import Fitted, LogPartition
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
@@ -276,7 +268,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         X = self._complete(X, reset=not go_on)
         if not (X[:1] != X).any():
             raise nothing_varies(len(X))
-        warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
+        checks.warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
         if not go_on:
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
                 self.__dict__.pop(name, None)
@@ -466,7 +458,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         log_z = self.log_partition().value
         found = self._fitted(np.float64).estimate(torch.tensor(X), log_z)
         if n_unsure := int((found.n_effective < FEWEST).sum()):
-            warn_user(
+            checks.warn_user(
                 f"{n_unsure} of {len(X)} rows rest on few annealed chains, and may score some nats too low. At most 12 "
                 f"components are enumerated.",
                 ConvergenceWarning,
@@ -476,7 +468,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             which = " or ".join(
                 k for k, found in (("constant", self.constant_), ("collinear", self.collinear_)) if found
             )
-            warn_user(
+            checks.warn_user(
                 f"{n_broken} of {len(X)} rows have no density: features {sorted(self.constant_ + self.collinear_)} "
                 f"were {which} in all rows learned from, and here are not.",
                 UserWarning,
@@ -505,7 +497,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         log_z = LogPartition(*self._log_z)
         if not log_z.converged:
             more = f"log_partition(n_steps={10 * self._log_z_settings[0]:_})"
-            warn_user(
+            checks.warn_user(
                 f"log Z is uncertain. {log_z.verdict} Call {more}, or take at most 20 components, where it is exact.",
                 ConvergenceWarning,
             )
@@ -602,7 +594,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             )
         seen = table if learned_from is None else table[learned_from]
         if recipe.standardise == "none":
-            check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
+            checks.check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
         self._frame_is(frame_of(recipe, table, measure(table), learned_from, seed=self._learned_with))
         self._seen = [0, 0.0, 0.0]
         self._see(seen.numpy())
@@ -696,23 +688,23 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _complete(self, X: Any, *, reset: bool = True) -> Array:
         """Rows to learn from, checked."""
-        refuse_datasets(X)
-        X = validate_data(self, as_numbers(X), dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
-        refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted machine has impute.")
+        checks.refuse_datasets(X)
+        X = validate_data(self, checks.as_numbers(X), dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
+        checks.refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted model has impute.")
         refuse_magnitudes(X.min(0), X.max(0), "X", X.dtype)
         return np.ascontiguousarray(X)
 
     def _validated(self, X: Any, *, gaps: bool = False) -> Array:
         """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""
         check_is_fitted(self)
-        X = validate_data(self, as_numbers(X), dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
+        X = validate_data(self, checks.as_numbers(X), dtype=FLOATS, reset=False, ensure_all_finite="allow-nan")
         if not gaps:
-            refuse_gaps(X, "Fill the gaps of X first: impute(X).")
+            checks.refuse_gaps(X, "Fill the gaps of X first: impute(X).")
         array: Array = np.ascontiguousarray(X)
         n, mean, var = self._seen
         frame = self._frame()
         unsure = 0 if frame.is_whitened else 10 / (n + 10) * frame.transform.scale.numpy() ** 2
-        check_distance(array, np.asarray(mean), np.asarray(var + unsure))
+        checks.check_distance(array, np.asarray(mean), np.asarray(var + unsure))
         self._warn_beyond(array)
         return array
 
@@ -720,7 +712,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Warn of values beyond the limits, which are treated as at them."""
         low, high = (end.numpy().astype(X.dtype) for end in self._frame().censoring)
         if beyond := int(((low > X) | (high < X)).sum()):
-            warn_user(f"{beyond} values lie beyond the limits, and count as at them.", UserWarning)
+            checks.warn_user(f"{beyond} values lie beyond the limits, and count as at them.", UserWarning)
 
     def _array(self, x: torch.Tensor, dtype: Any = None) -> Array:
         """Rows of features in the dtype of those learned from."""

@@ -280,7 +280,7 @@ def _found(title: str, source: Encoded) -> Found:
 
 
 def _found_in(count: int, picture: Callable[[int], tuple[str, Encoded]], where: Path) -> Found:
-    """What a collection holds."""
+    """Summary of a collection: numbers of pictures by their kind, and the largest size and brightness."""
     *counts, largest, brightest = zip(*_in_order(lambda k: _found(*picture(k)), count, TOGETHER), strict=True)
     found = Found._make([*map(sum, counts), max(largest), max(brightest)])
     if found.cut and found.brightest < DARKEST:
@@ -300,7 +300,7 @@ def _in_order(work: Callable[[int], T], count: int, together: int) -> Generator[
 
 
 def _kept(name: str, suffix: str, where: Path, make: Callable[[Path], object]) -> Path:
-    """What ``make`` writes into the cache, unless it is there under this ``name`` by this very code."""
+    """Path of a file in the cache, made by ``make`` unless this version of the code has made it for this ``name``."""
     folder, digest = cache_folder(), hashlib.sha256(f"{DECODER} {name}".encode()).hexdigest()[:24]
     if (path := kept(folder, digest, suffix)) is None:
         with keeping(folder, digest, suffix) as temporary:

@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
 
     @classmethod
     def exact(cls, log_p: Tensor) -> Self:
-        """What was not estimated."""
+        """Wrap exact values of log p (n,)."""
         return cls(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
 
 
@@ -71,7 +71,7 @@ def log_prob(
     log_z : float
         Of the machine without limits.
     base : Base
-        Where the chains begin that find p.
+        Gaussian from which the chains that find p are annealed.
     n_steps, n_chains : int
         Temperatures, and chains for each row.
     n_enumerated : int
@@ -101,7 +101,7 @@ def hidden(
     n_enumerated: int = ENUMERATED,
     seed: int = 0,
 ) -> Tensor:
-    """Estimate p(h = 1 | v in its intervals), (n, M), on the CPU: a weighted mean over annealed chains at most."""
+    """Estimate p(h = 1 | v in its intervals), (n, M), on the CPU: exact, or a weighted mean over annealed chains."""
     if not within.is_open.any():
         codes: Tensor = model(within.low.to(model.W))
         return codes.cpu()
@@ -133,7 +133,7 @@ def latent(
 def _annealed(
     model: GRBM, within: Interval, base: Base, n_steps: int, n_chains: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Some rows at a time: log Z_x at β = 0 (k,), log-weights (k, C), and last states (k C, N), with these weights."""
+    """Yield for some rows at a time: log Z_x at β = 0 (k,), log-weights (k, C), and the chains' last v (k C, N)."""
     energy = model.freeze()
     base = base_for(base, energy)
     betas, std = torch.linspace(0, 1, PILOT_STEPS + 1).square(), base.var.sqrt()
@@ -152,7 +152,7 @@ def _annealed(
 def _along_paths(
     energy: Energy, rows: Interval, p: Tensor, n_steps: int, n_chains: int, rng: Blocks
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Anneal ``n_chains`` for each of ``rows`` from its p (k, M), with h summed out of the weights; see `_annealed`."""
+    """Anneal ``n_chains`` for each row from its p (k, M), h summed out of weights; returns what `_annealed` yields."""
     std, logits_0 = energy.var.sqrt(), torch.logit(p, MARGIN)
     mean_0 = energy.visible_mean(logits_0.sigmoid())
     start = log_mass(mean_0, std, rows).sum(1) + softplus(logits_0.double()).sum(1)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.core.randomness import Blocks, normal, seed_of, uniform
+from grbm.core.randomness import Blocks, normal, uniform
 from grbm.data.frame import Frame
 from grbm.data.transforms import Transform
 from grbm.model import GRBM
@@ -203,12 +203,11 @@ def impute_censored(
     n_replicas = replicas_of(model) if n_replicas is None else n_replicas
     known, missing = frame.intervals(x), transform.exactly(x).isnan()
     within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
-    open_rows = missing.any(1).nonzero()[:, 0]
-    for some in torch.split(open_rows, max(1, CHUNK // n_chains)) if len(open_rows) else ():
+    for here, rng in in_parts(missing.any(1).to(energy.W.device), CHUNK // n_chains, seed):
+        some = here.cpu()
         each = Interval(*(end[some].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
         given = Conditional.of(each)
         sampler = given if n_replicas == 1 else ParallelTempering(frame.base, n_replicas, sampler=given)
-        rng = Blocks(seed_of(seed, "impute", int(some[0])), 1, device=energy.W.device)
         total, squares = (torch.zeros(len(some), x.shape[1], dtype=torch.float64) for _ in range(2))
         v = sampler.noise(energy, len(each.low), rng)
         for t, chains, _ in walk(energy, sampler, sampler.start(energy, v, rng), n_steps, rng):

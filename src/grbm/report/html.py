@@ -79,17 +79,17 @@ def raster(drawn: Figure) -> str:
 
 
 def pixels(drawn: np.ndarray) -> str:
-    """What a canvas shows, (H, W, 4) of uint8, as the address of a picture."""
+    """Data address of the picture on a canvas, (H, W, 4) of uint8."""
     return _address("png", Image.fromarray(drawn).save)
 
 
 def svg(drawn: Figure) -> str:
-    """A figure as the address of a drawing."""
+    """Data address of a figure, as a drawing."""
     return _address("svg", drawn.savefig, metadata={"Date": None}, transparent=True)
 
 
 def _address(kind: str, save: Callable[..., object], **options: Any) -> str:
-    """What ``save`` writes in the format ``kind``, as an address."""
+    """Data address of the picture that ``save`` writes in the format ``kind``."""
     content = io.BytesIO()
     save(content, format=kind, **options)
     mime = "svg+xml" if kind == "svg" else kind

@@ -210,7 +210,7 @@ def curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
 
 
 def scores(run: Run, *, images: bool = True) -> Iterator[tuple[str, str]]:
-    """What ``grbm evaluate`` and ``grbm mixing`` found of these very weights, with errors where they are known.
+    """Scores from ``grbm evaluate`` and ``grbm mixing`` for the run's present weights, with their errors.
 
     ``images``: also distances of images.
     """
@@ -337,7 +337,7 @@ def _real(several: Sequence[Run], data: Sequence[Dataset | None]) -> Iterator[st
 
 
 def _differences(several: Sequence[Run]) -> list[tuple[str, ...]]:
-    """What was run, where it is not the same: experiments, data, settings, updates, time and machine."""
+    """Differences between runs: experiments, data, settings, updates, time and machine."""
     rows = []
     for run in several:
         last = run.metrics[-1] if run.metrics else {"update": 0, "seconds": 0.0}

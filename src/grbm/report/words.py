@@ -1,4 +1,4 @@
-"""What is known of a run, in words: numbers with their errors, how training ended, how long it took, likelihoods."""
+"""Sentences about a run: numbers with their errors, how training ended, how long it took, likelihoods."""
 
 import math
 import textwrap
@@ -16,7 +16,7 @@ def with_error(mean: float, error: float) -> str:
 
 
 def measured(run: Run, name: str) -> dict[str, Any]:
-    """What a command wrote as JSON into the run's folder, if it was of the weights that the run has now; else empty."""
+    """Read the JSON file ``name`` in the run's folder; empty unless it describes the run's present weights."""
     try:
         content = read_json(run.folder / name)
     except (OSError, ValueError):

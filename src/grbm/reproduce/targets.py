@@ -1,4 +1,4 @@
-"""What of the paper can be reproduced and how, and the runs that each table and figure is made of."""
+"""The tables and figures of the paper that `grbm reproduce` makes, and the runs of each."""
 
 from dataclasses import dataclass
 from pathlib import Path

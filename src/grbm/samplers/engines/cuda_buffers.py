@@ -71,7 +71,7 @@ def grid(n_rows: int, n_units: int, tile: Tile) -> tuple[int, int]:
 
 
 class Shape(NamedTuple):
-    """What a graph is captured for: all that is not a number on the device."""
+    """Sizes and settings that a CUDA graph is captured for: everything that is not a number on the device."""
 
     n_replicas: int
     n_chains: int

@@ -14,7 +14,7 @@ import grbm
 from grbm import GRBM, Base, Conditional, FitOptions, GaussianBernoulliRBM, Gibbs, TrainState, sample
 from grbm.cli.main import main
 from grbm.core.errors import UserError
-from grbm.core.randomness import Philox, generator
+from grbm.core.randomness import Blocks, Philox, generator
 from grbm.data.frame import Frame
 from grbm.data.limits import limits_of
 from grbm.data.tables import measure
@@ -170,6 +170,23 @@ def test_annealed_likelihood_is_that_of_enumeration():
     assert z.abs().max() < 4.5
     assert 0.7 < float(z.std()) < 1.3
     assert abs(float(z.mean())) < 4 / math.sqrt(len(z))
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9])
+def test_annealed_likelihood_is_unbiased_wherever_paths_begin(p):
+    """Begun at the wrong hidden units, only weights and moves of one and the same path have the right mean."""
+    model = censored_model(3, 4, 5)
+    x, _ = exact.sample(model, 200, seed=2)
+    within, n = model.censoring.interval(x), 20_000
+    some = Interval(*(end[within.is_open.sum(1) >= 2][:12] for end in within))
+    begun = torch.full((len(some.low), 4), p, dtype=torch.float64)
+    start, log_weight, _ = censored._along_paths(model.freeze(), some, begun, 4, n, Blocks(1, 1))
+    log_p = start - exact.log_z(model) - exact.log_prob_within(model, some)
+    ratio = (log_p[:, None] + log_weight).exp()
+    z = (ratio.mean(1) - 1) / (ratio.std(1) / math.sqrt(n))
+    assert len(z) == 12
+    assert float(ratio.std(1).max()) > 0.3, "else the moves hardly matter"
+    assert z.abs().max() < 4
 
 
 def test_few_chains_are_enough_where_a_row_has_many_intervals():

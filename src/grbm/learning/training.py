@@ -74,7 +74,8 @@ class TrainState:
         parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in KINDS}
         for name, x in tensors.items():
             kind, _, rest = name.partition(".")
-            parts.get(kind, {})[rest] = x if rest == "ladder" else x.to(self.model.W.device)
+            if kind in parts:
+                parts[kind][rest] = x if rest == "ladder" else x.to(self.model.W.device)
         self.model.load_state_dict(parts["model"])
         self.average = self.model.like() if parts["average"] else None
         if self.average is not None:
@@ -84,7 +85,7 @@ class TrainState:
         self.persistent, self.drawn = parts["chains"].get("v"), None
 
     def refuse_unfit(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ValueError for a tensor that is missing, of another shape or dtype than the model's, or not finite."""
+        """Raise ValueError for a tensor that is missing or not of the model's shape and dtype, or for a wrong ladder."""
         model = self.model.state_dict()
         like = model | {"var": model["log_var"]}
         for name, x in tensors.items():
@@ -104,7 +105,7 @@ class TrainState:
                 case _:
                     good = True
             if not good:
-                raise ValueError(f"{name} of shape {tuple(x.shape)} does not fit this run's model")
+                raise ValueError(f"{name} of shape {tuple(x.shape)} does not fit the model")
         for kind in ("model", "average", "last_good"):
             missing = [name for name in model if f"{kind}.{name}" not in tensors]
             if missing and (kind == "model" or len(missing) < len(model)):

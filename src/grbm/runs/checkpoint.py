@@ -247,7 +247,7 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             good = index.isdigit() and int(index) < len(parameters)
             good = good and tensor.shape in ((), parameters[int(index)].shape)
         if not good:
-            raise DamagedError(f"{name} of shape {tuple(tensor.shape)} does not fit this run's model")
+            raise DamagedError(f"{name} of shape {tuple(tensor.shape)} does not fit the model")
     rates = [x for group in checkpoint.record["optimizer"]["groups"] for k, x in group.items() if k in RATES]
     if not all(is_kind(float, rate) for rate in rates):
         raise DamagedError("its learning rates are not numbers")

@@ -85,7 +85,7 @@ class TrainState:
         self.persistent, self.drawn = parts["chains"].get("v"), None
 
     def refuse_unfit(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ValueError for a tensor that is missing or not of the model's shape and dtype, or for a wrong ladder."""
+        """Raise ValueError for a tensor that is missing, not shaped as the model asks, or a ladder out of order."""
         model = self.model.state_dict()
         like = model | {"var": model["log_var"]}
         for name, x in tensors.items():

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import random
 import re
@@ -471,3 +472,28 @@ def test_a_checkpoint_between_two_records_keeps_the_count_of_clipped_updates(tmp
     record = json.loads((tmp_path / "run" / "checkpoints" / "update-00000004" / "state.json").read_text())
     log = record["callbacks"]["log"]
     assert (log["clipped"], log["since"]) == (3, 3)  # the record of update 1 began anew
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("adaptation.ladder", torch.tensor([0.0, 1.0, 0.5])),
+        ("adaptation.ladder", torch.tensor([0.0, math.nan, 1.0])),
+        ("adaptation.W", torch.zeros(2, 9, 9)),
+        ("chains.v", torch.zeros(4, 99)),
+        ("chains.h", torch.zeros(4, 4)),
+        ("curvature.steps", torch.zeros(2, 3)),
+        ("last_good.b", torch.zeros(1)),
+        ("model.b", torch.zeros(1)),
+        ("model.b", None),
+    ],
+)
+def test_a_state_takes_no_tensor_that_does_not_fit_its_model(name, wrong):
+    state = learn(new_state(), 3)
+    tensors = state.tensors()
+    before = {name: x.clone() for name, x in tensors.items()}
+    changed = {k: x for k, x in tensors.items() if k != name} | ({} if wrong is None else {name: wrong})
+    with pytest.raises(ValueError, match=name):
+        state.load(changed)
+    assert all(torch.equal(x, before[name]) for name, x in state.tensors().items())
+    state.load(tensors | {"adaptation.ladder": torch.tensor([0.0, 0.5, 1.0])})

@@ -162,7 +162,8 @@ def test_annealed_likelihood_is_that_of_enumeration():
     x, _ = exact.sample(model, 80, seed=2)
     base = Base(torch.zeros(6).double(), 2 * torch.ones(6).double())
     within, log_z = model.censoring.interval(x), exact.log_z(model)
-    found = censored.log_prob(model, within, log_z, base=base, n_steps=200, n_chains=64, n_enumerated=0)
+    rows = censored.IntervalRows(model, within, base, n_steps=200, n_chains=64, n_enumerated=0)
+    found = rows.log_prob(log_z)
     is_sure = found.error < 1e-6  # where all values are inside, chains are where v is, and have one weight
     torch.testing.assert_close(found.log_p[is_sure], exact.log_prob(model, x)[is_sure], atol=1e-6, rtol=0)
     z = ((found.log_p - exact.log_prob(model, x)) / found.error)[~is_sure]
@@ -196,7 +197,7 @@ def test_few_chains_are_enough_where_a_row_has_many_intervals():
     x, _ = exact.sample(model, 12, seed=2)
     within = model.censoring.interval((x / 0.1).round() * 0.1, width=0.1)
     base = Base(torch.zeros(64).double(), 2 * torch.ones(64).double())
-    found = censored.log_prob(model, within, exact.log_z(model), base=base, n_steps=25)
+    found = censored.IntervalRows(model, within, base, n_steps=25).log_prob(exact.log_z(model))
     assert (found.n_effective > 12).all()
     assert (found.log_p - exact.log_prob_within(model, within)).abs().max() < 0.1
 
@@ -395,7 +396,7 @@ def test_codes_are_means_over_latent_values():
     assert len(some) == 5
     found = Fitted(frame, model).encode(some)
     within = frame.intervals(some.repeat_interleave(50, 0))
-    annealed = censored.hidden(model, within, base=frame.base, n_chains=16, n_enumerated=0).view(5, 50, 3).mean(1)
+    annealed = censored.IntervalRows(model, within, frame.base, n_enumerated=0).hidden().view(5, 50, 3).mean(1)
     assert (annealed - found).abs().max() < 0.05
     h, energy, differs = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3), model.freeze(), False
     mean = energy.visible_mean(h)
@@ -433,7 +434,8 @@ def test_chains_go_on_from_latent_values_and_not_from_the_limit():
     wrong = stats.norm.cdf(-2) ** 2
     expected = wrong / (1 + wrong)
     assert float(fitted.encode(at_limit).max()) == pytest.approx(expected, abs=1e-6)
-    annealed = censored.hidden(fitted.model, fitted.frame.intervals(at_limit), base=fitted.frame.base, n_enumerated=0)
+    within = fitted.frame.intervals(at_limit)
+    annealed = censored.IntervalRows(fitted.model, within, fitted.frame.base, n_chains=8, n_enumerated=0).hidden()
     assert float(annealed.mean()) < 0.02
     assert fitted.latent(at_limit).mean() < -7
 

@@ -13,6 +13,7 @@ chains that are annealed from the base, as Z is, find it: there v is wide enough
 import copy
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
 
@@ -48,19 +49,9 @@ class Estimate(NamedTuple):
         return cls(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
 
 
-@torch.no_grad()
-def log_prob(
-    model: GRBM,
-    within: Interval,
-    log_z: float,
-    *,
-    base: Base,
-    n_steps: int = 100,
-    n_chains: int = 16,
-    n_enumerated: int = ENUMERATED,
-    seed: int = 0,
-) -> Estimate:
-    """Estimate log p of intervals of v (n, N), a density where v is known; of a machine with this ``log_z``.
+@dataclass(frozen=True, eq=False)
+class IntervalRows:
+    """Rows (n, N) of which v lies in intervals, and how they are annealed where values are not known.
 
     Parameters
     ----------
@@ -68,85 +59,82 @@ def log_prob(
         Of unit contrast where values are not known.
     within : Interval
         (n, N) each.
-    log_z : float
-        Of the machine without limits.
     base : Base
         Gaussian from which the chains that find p are annealed.
     n_steps, n_chains : int
         Temperatures, and chains for each row.
     n_enumerated : int
-        Maximum number of hidden units for which p is enumerated.
+        Maximum number of hidden units whose states are enumerated.
+    seed : int
     """
-    if not within.is_open.any():
-        exactly = model if model.W.dtype == torch.float64 else copy.deepcopy(model).double()
-        return Estimate.exact(exactly.log_prob(within.low.to(exactly.W), log_z).cpu())
-    if model.n_hidden <= n_enumerated:
-        return Estimate.exact(exact.log_prob_within(model, within).cpu())
-    found = list(_annealed(model, within, base, n_steps, n_chains, seed))
-    parts = [(start + log_weight.logsumexp(1) - math.log(n_chains), log_weight) for start, log_weight, _ in found]
-    log_p, log_weight = (torch.cat(x).cpu() for x in zip(*parts, strict=True))
-    n_effective = torch.exp(2 * log_weight.logsumexp(1) - (2 * log_weight).logsumexp(1))
-    error = ((n_chains / n_effective - 1).clamp_min(0) / n_chains).sqrt()
-    return Estimate(log_p - log_z, error, n_effective)
 
+    model: GRBM
+    within: Interval
+    base: Base
+    n_steps: int = 100
+    n_chains: int = 16
+    n_enumerated: int = ENUMERATED
+    seed: int = 0
 
-@torch.no_grad()
-def hidden(
-    model: GRBM,
-    within: Interval,
-    *,
-    base: Base,
-    n_steps: int = 100,
-    n_chains: int = 8,
-    n_enumerated: int = ENUMERATED,
-    seed: int = 0,
-) -> Tensor:
-    """Estimate p(h = 1 | v in its intervals), (n, M), on the CPU: exact, or a weighted mean over annealed chains."""
-    if not within.is_open.any():
-        codes: Tensor = model(within.low.to(model.W))
-        return codes.cpu()
-    if model.n_hidden <= n_enumerated:
-        parts = zip(*(torch.split(end, CODED) for end in within), strict=True)
-        return torch.cat([exact.hidden_within(model, Interval(*part)) for part in parts]).float().cpu()
-    energy, found = model.freeze(), [torch.empty(0, model.n_hidden)]
-    for _, log_weight, v in _annealed(model, within, base, n_steps, n_chains, seed):
-        h = energy.hidden_logits(v).sigmoid().view(*log_weight.shape, -1)
-        found.append((log_weight.softmax(1)[..., None].to(h) * h).sum(1).cpu())
-    return torch.cat(found)
+    @torch.no_grad()
+    def log_prob(self, log_z: float) -> Estimate:
+        """Estimate log p (n,), a density where v is known, by the ``log_z`` of the machine without limits."""
+        model, within = self.model, self.within
+        if not within.is_open.any():
+            exactly = model if model.W.dtype == torch.float64 else copy.deepcopy(model).double()
+            return Estimate.exact(exactly.log_prob(within.low.to(exactly.W), log_z).cpu())
+        if model.n_hidden <= self.n_enumerated:
+            return Estimate.exact(exact.log_prob_within(model, within).cpu())
+        found = list(self._annealed())
+        parts = [(start + log_w.logsumexp(1) - math.log(self.n_chains), log_w) for start, log_w, _ in found]
+        log_p, log_weight = (torch.cat(x).cpu() for x in zip(*parts, strict=True))
+        n_effective = torch.exp(2 * log_weight.logsumexp(1) - (2 * log_weight).logsumexp(1))
+        error = ((self.n_chains / n_effective - 1).clamp_min(0) / self.n_chains).sqrt()
+        return Estimate(log_p - log_z, error, n_effective)
 
+    @torch.no_grad()
+    def hidden(self) -> Tensor:
+        """Estimate p(h = 1 | v in its intervals), (n, M), on the CPU: exact, or a weighted mean over annealed chains."""
+        model, within = self.model, self.within
+        if not within.is_open.any():
+            codes: Tensor = model(within.low.to(model.W))
+            return codes.cpu()
+        if model.n_hidden <= self.n_enumerated:
+            parts = zip(*(torch.split(end, CODED) for end in within), strict=True)
+            return torch.cat([exact.hidden_within(model, Interval(*part)) for part in parts]).float().cpu()
+        energy, found = model.freeze(), [torch.empty(0, model.n_hidden)]
+        for _, log_weight, v in self._annealed():
+            h = energy.hidden_logits(v).sigmoid().view(*log_weight.shape, -1)
+            found.append((log_weight.softmax(1)[..., None].to(h) * h).sum(1).cpu())
+        return torch.cat(found)
 
-@torch.no_grad()
-def latent(
-    model: GRBM, within: Interval, *, base: Base, n_steps: int = 100, n_chains: int = 8, seed: int = 0
-) -> Tensor:
-    """Draw v (n, N) in its intervals, given them: of each row's annealed chains one, by its weight."""
-    if not within.is_open.any():
-        return within.low.to(model.W)
-    found = [torch.empty(0, model.n_visible)]
-    for first, (_, log_weight, v) in enumerate(_annealed(model, within, base, n_steps, n_chains, seed)):
-        chosen = torch.multinomial(log_weight.softmax(1).cpu(), 1, generator=generator(seed, "chosen", first))
-        rows = torch.arange(len(log_weight)) * n_chains + chosen[:, 0]
-        found.append(v[rows.to(v.device)].cpu())
-    return torch.cat(found)
+    @torch.no_grad()
+    def latent(self) -> Tensor:
+        """Draw v (n, N) in its intervals, given them: of each row's annealed chains one, by its weight."""
+        if not self.within.is_open.any():
+            return self.within.low.to(self.model.W)
+        found = [torch.empty(0, self.model.n_visible)]
+        for first, (_, log_weight, v) in enumerate(self._annealed()):
+            rng = generator(self.seed, "chosen", first)
+            chosen = torch.multinomial(log_weight.softmax(1).cpu(), 1, generator=rng)[:, 0]
+            found.append(v.view(*log_weight.shape, -1)[torch.arange(len(chosen)), chosen.to(v.device)].cpu())
+        return torch.cat(found)
 
-
-def _annealed(
-    model: GRBM, within: Interval, base: Base, n_steps: int, n_chains: int, seed: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield for some rows at a time: log Z_x at β = 0 (k,), log-weights (k, C), and the chains' last v (k C, N)."""
-    energy = model.freeze()
-    base = base_for(base, energy)
-    betas, std = torch.linspace(0, 1, PILOT_STEPS + 1).square(), base.var.sqrt()
-    size = max(1, CHAINS_AT_ONCE // max(n_chains, PILOT_CHAINS))
-    for first in range(0, len(within.low), size):
-        rows = Interval(*(end[first : first + size].to(energy.W) for end in within))
-        rng = Blocks(seed_of(seed, "within", first), 1, device=energy.W.device)
-        each = Interval(*(end.repeat_interleave(PILOT_CHAINS, 0) for end in rows))
-        v = truncated_normal(base.mean.expand_as(each.low), std, each, uniform(each.low.shape, energy.W, rng))
-        pilot = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, within=each)
-        share = 0.5 * (pilot.log_weight.view(-1, PILOT_CHAINS).softmax(1) + 1 / PILOT_CHAINS)  # no chain counts alone
-        p = energy.hidden_logits(pilot.v).sigmoid().view(*share.shape, -1)
-        yield _along_paths(energy, rows, (share[..., None].to(p) * p).sum(1), n_steps, n_chains, rng)
+    def _annealed(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield for some rows at a time: log Z_x at β = 0 (k,), log-weights (k, C), and the chains' last v (k C, N)."""
+        energy, n_pilots = self.model.freeze(), PILOT_CHAINS
+        base = base_for(self.base, energy)
+        betas, std = torch.linspace(0, 1, PILOT_STEPS + 1).square(), base.var.sqrt()
+        size = max(1, CHAINS_AT_ONCE // max(self.n_chains, n_pilots))
+        for first in range(0, len(self.within.low), size):
+            rows = Interval(*(end[first : first + size].to(energy.W) for end in self.within))
+            rng = Blocks(seed_of(self.seed, "within", first), 1, device=energy.W.device)
+            each = Interval(*(end.repeat_interleave(n_pilots, 0) for end in rows))
+            v = truncated_normal(base.mean.expand_as(each.low), std, each, uniform(each.low.shape, energy.W, rng))
+            pilot = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, within=each)
+            share = 0.5 * (pilot.log_weight.view(-1, n_pilots).softmax(1) + 1 / n_pilots)  # no chain counts alone
+            p = energy.hidden_logits(pilot.v).sigmoid().view(*share.shape, -1)
+            yield _along_paths(energy, rows, (share[..., None].to(p) * p).sum(1), self.n_steps, self.n_chains, rng)
 
 
 def _along_paths(

@@ -135,7 +135,7 @@ class Fitted:
 
     def _log_prob(self, within: Interval, log_z: float, seed: int = 0) -> censored.Estimate:
         """log p of rows that are intervals of units (n, K), a density of columns where they are known."""
-        found = censored.log_prob(self.model, within, log_z, base=self.frame.base, seed=seed)
+        found = censored.IntervalRows(self.model, within, self.frame.base, seed=seed).log_prob(log_z)
         return found._replace(log_p=found.log_p + self.frame.log_det(within))
 
     def log_likelihood(
@@ -190,12 +190,17 @@ class Fitted:
         Of censored columns they are means over the latent values beyond the limits: by enumeration of few hidden units,
         else over annealed chains.
         """
-        return censored.hidden(self.model, self.frame.intervals(x.cpu()), base=self.frame.base)
+        return self._annealed_once(x).hidden()
 
     @torch.no_grad()
     def latent(self, x: Tensor, seed: int = 0) -> Tensor:
         """Latent values (n, K) of rows x (n, N), in units: drawn where x is at a limit, else x itself."""
-        return censored.latent(self.model, self.frame.intervals(x.cpu()), base=self.frame.base, seed=seed)
+        return self._annealed_once(x, seed).latent()
+
+    def _annealed_once(self, x: Tensor, seed: int = 0) -> censored.IntervalRows:
+        """Rows x (n, N) with chains enough for codes and draws."""
+        within = self.frame.intervals(x.cpu())
+        return censored.IntervalRows(self.model, within, self.frame.base, n_chains=8, seed=seed)
 
     @torch.no_grad()
     def sample(self, n: int, *, n_steps: int = 500, seed: int = 1) -> Tensor:

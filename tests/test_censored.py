@@ -27,6 +27,7 @@ from grbm.model.initialise import gaussian_
 from grbm.report.scores import score_rows
 from grbm.report.words import of_rows
 from grbm.samplers.chains import Walk
+from grbm.samplers.conditional import Filling
 from grbm.samplers.engines import compiled
 from grbm.samplers.moments import Moments, gradient
 from grbm.samplers.sampling import run_chains, step_by_step
@@ -377,7 +378,7 @@ def test_imputed_values_are_what_would_be_measured():
     x = fitted.frame.censoring.recorded(latent[:4])
     x[:2, 0] = math.nan
     x[:, 1] = 7.0
-    found = fitted.impute(x, n_steps=2000, n_chains=16)
+    found = fitted.impute(x, filling=Filling(2000, 500, 16))
     drawn = np.maximum(stats.norm.rvs(1.37, 0.7 * math.sqrt(1.1), 400_000, random_state=0), 1.0)
     assert (found.mean[:2, 0] - drawn.mean()).abs().max() < 0.02
     assert (found.std[:2, 0] - drawn.std()).abs().max() < 0.02

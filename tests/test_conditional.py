@@ -9,6 +9,7 @@ from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
 from grbm.fitting.impute import impute_columns
 from grbm.samplers.chains import Walk
+from grbm.samplers.conditional import Filling
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.native import Native
 from grbm.samplers.sampling import step_by_step
@@ -214,7 +215,7 @@ def test_whitened_gaps_have_the_exact_posterior_mean():
     q = Reference(torch.tensor([0.9, 0.1]).double(), means, 1.1 * torch.eye(2).double().expand(2, 2, 2))
     scale = Elementwise.of(torch.tensor([3.0, -1.0]).double(), torch.tensor([2.0, 5.0]).double())
     z = torch.tensor([[0.25, NAN]]).double().expand(400, 2)
-    found = impute_columns(model, scale, q, z * scale.scale + scale.mean, n_steps=120, burn_in=30, n_chains=2).mean
+    found = impute_columns(model, scale, q, z * scale.scale + scale.mean, filling=Filling(120, 30, 2)).mean
     expected = exact.posterior(model, z[:1])[0] * scale.scale + scale.mean
     assert torch.equal(found[:, 0], torch.full((400,), float(0.25 * 2 + 3)).double())
     assert_standard(mean_z(found[:, 1], float(expected[0, 1])))

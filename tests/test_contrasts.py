@@ -176,7 +176,7 @@ def test_gaps_and_noise_are_filled_by_the_exact_posterior_mean(noise_var, units)
     axis = [grid.points[:, k].unique() for k in range(2)]
     q = Reference(torch.tensor([0.4, 0.6]), torch.tensor([[0.0, 0.0], [1.0, -1.0]]), torch.eye(2).expand(2, 2, 2) * 1.5)
     scale = Elementwise.of(torch.zeros(2), torch.ones(2))
-    drawn = impute_columns(model, scale, q, y.repeat(40, 1), noise_var, n_steps=200, burn_in=50, n_chains=4)
+    drawn = impute_columns(model, scale, q, y.repeat(40, 1), noise_var)
     every_mean, every_std = (x.view(40, *y.shape) for x in (drawn.mean, drawn.std))
     for row, known, missing in ((0, 0, 1), (1, 1, 0), (2, 0, 1), (3, 1, 0)):
         if noise_var == 0:

@@ -100,6 +100,7 @@ def impute(options: ImputeOptions) -> None:
     from grbm import runs
     from grbm.core import files
     from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness
+    from grbm.samplers.conditional import Filling
 
     run = read_run(options.run, options.weights)
     rows = rows_with_gaps(run, options.file, options.key, note)
@@ -109,15 +110,8 @@ def impute(options: ImputeOptions) -> None:
     errors = path.with_suffix(".std.npy")
     refuse_out(options.overwrite, path, errors)
     note_units(strangeness(run, torch.from_numpy(rows)))
-    filled, std = impute_rows(
-        run,
-        rows,
-        noise_std=options.noise_std,
-        n_steps=options.steps,
-        n_chains=options.chains,
-        n_replicas=options.replicas,
-        seed=options.seed,
-    )
+    filling = Filling(options.steps, options.steps // 4, options.chains, options.replicas, options.seed)
+    filled, std = impute_rows(run, rows, options.noise_std, filling)
     files.write_array(path, filled)
     files.write_array(errors, std)
     runs.note_written(options.run, path, errors)

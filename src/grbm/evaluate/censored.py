@@ -94,7 +94,7 @@ class IntervalRows:
 
     @torch.no_grad()
     def hidden(self) -> Tensor:
-        """Estimate p(h = 1 | v in its intervals), (n, M), on the CPU: exact, or a weighted mean over annealed chains."""
+        """Estimate p(h = 1 | v in its intervals), (n, M), on the CPU: exact, or a mean over annealed chains."""
         model, within = self.model, self.within
         if not within.is_open.any():
             codes: Tensor = model(within.low.to(model.W))

@@ -21,7 +21,7 @@ from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED, Interval
 from grbm.model.reference import Reference
 from grbm.samplers import Annealed, Chains, Gibbs, Sampler, sample
-from grbm.samplers.conditional import Imputed
+from grbm.samplers.conditional import Filling, Imputed
 from grbm.samplers.conditional import impute as impute_by_unit
 
 DRAWS = 20  # Draws of the reference for each chain that AIS would have.
@@ -245,16 +245,7 @@ class Fitted:
         return chains._replace(v=v)
 
     @torch.no_grad()
-    def impute(
-        self,
-        x: Tensor,
-        noise_std: Any = 0.0,
-        *,
-        n_steps: int = 200,
-        n_chains: int = 4,
-        n_replicas: int | None = None,
-        seed: int = 0,
-    ) -> Imputed:
+    def impute(self, x: Tensor, noise_std: Any = 0.0, filling: Filling = Filling()) -> Imputed:
         """Means and deviations of what rows x (n, N) are without gaps (NaN), and without noise; float64.
 
         Parameters
@@ -262,10 +253,8 @@ class Fitted:
         x : Tensor
         noise_std : number or array
             Deviation of normal noise, one or one for each column. What is known without it is given back as it is.
-        n_steps, n_chains : int
-            Of chains for each row; a quarter of the steps does not count.
-        n_replicas : int, optional
-            Temper the chains, which goes with units that are columns.
+        filling : Filling
+            Chains for each row; replicas go with units that are columns.
 
         Raises
         ------
@@ -274,24 +263,21 @@ class Fitted:
         """
         transform, x = self.frame.transform, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
-        steps: dict[str, int] = {"n_steps": n_steps, "burn_in": n_steps // 4, "n_chains": n_chains, "seed": seed}
         jumps, base = self.frame.jumps(), self.frame.base
         if self.frame.censoring is not UNCENSORED:
             if (noise_var > 0).any():
                 raise ValueError("noise goes with columns that are not censored.")
-            found = impute_censored(self.model, self.frame, x, n_replicas=n_replicas, **steps)
+            found = impute_censored(self.model, self.frame, x, filling)
         elif isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
-            found = impute_by_unit(
-                self.model, self.units(x), noise_var=noise, n_replicas=n_replicas, base=base, **steps
-            )
+            found = impute_by_unit(self.model, self.units(x), noise_var=noise, base=base, **filling._asdict())
             found = Imputed(self.columns(found.mean), transform.deviations_in_columns(found.std.cpu()))
-        elif n_replicas:
+        elif filling.n_replicas:
             raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
         else:
             one = Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
             reference = one if jumps is None else jumps.reference
-            found = impute_columns(self.model, transform, reference, x, noise_var, **steps)
+            found = impute_columns(self.model, transform, reference, x, noise_var, filling)
         known = ~x.isnan() & (noise_var == 0)
         return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
 

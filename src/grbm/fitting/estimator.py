@@ -42,6 +42,7 @@ from grbm.learning.training import TrainState, train_step
 from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED
 from grbm.samplers import Gibbs, sample
+from grbm.samplers.conditional import Filling
 
 FLOATS = (np.float64, np.float32)
 POSITIVE = Interval(Integral, 1, None, closed="left")
@@ -437,9 +438,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if noise.shape not in ((), X.shape[1:]) or not (noise >= 0).all():
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
         fitted = self._fitted(np.float64) if self._frame().is_whitened else self._here()
-        how: dict[str, Any] = {"n_steps": n_steps, "n_chains": n_chains, "n_replicas": n_replicas}
+        filling = Filling(n_steps, n_steps // 4, n_chains, n_replicas, self._seed(random_state))
         with self._threads():
-            filled = fitted.impute(torch.tensor(X), noise, seed=self._seed(random_state), **how).mean.numpy()
+            filled = fitted.impute(torch.tensor(X), noise, filling).mean.numpy()
         return np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype))
 
     def denoise(self, X: Any, noise_std: Any, **options: Any) -> Array:

@@ -20,8 +20,8 @@ from grbm.data.transforms import Transform
 from grbm.model import GRBM
 from grbm.model.censoring import Interval
 from grbm.model.reference import Reference
-from grbm.samplers import ParallelTempering, walk
-from grbm.samplers.conditional import CHUNK, Conditional, Imputed, in_parts, replicas_of
+from grbm.samplers import Chains
+from grbm.samplers.conditional import CHUNK, Conditional, Filling, Imputed
 from grbm.samplers.updates import accept, hidden_update
 
 NUMBERS = 1 << 24  # of the largest tensor
@@ -55,11 +55,7 @@ def impute_columns(
     reference: Reference,
     observed: Tensor,
     noise_var: Any = 0.0,
-    *,
-    n_steps: int = 200,
-    burn_in: int = 50,
-    n_chains: int = 4,
-    seed: int = 0,
+    filling: Filling = Filling(),
 ) -> Imputed:
     """Mean and deviation of the columns x (n, N) given measurements of them, NaN where there is none; see above.
 
@@ -72,10 +68,10 @@ def impute_columns(
     contrasts = model.contrasts
     alike = contrasts.units is None and not (noise_var > 0).any()
     n_gains = 1 if alike else contrasts.n
-    size = NUMBERS // (n_chains * N * K * (len(reference.weights) + 1) * n_gains)
-    for here, rng in in_parts((y.isnan() | (noise_var > 0)).any(1), size, seed):
+    size = NUMBERS // (filling.n_chains * N * K * (len(reference.weights) + 1) * n_gains)
+    for here, rng in filling.parts((y.isnan() | (noise_var > 0)).any(1), size):
         some = y[here], (~y[here].isnan()).double(), noise_var[here]
-        found = _rows(model, scale, reference, some, n_steps, burn_in, n_chains, rng)
+        found = _rows(model, scale, reference, some, filling, rng)
         mean[here], std[here] = found[0] * scale.scale + scale.mean, found[1] * scale.scale
     exact = ~y.isnan() & (noise_var == 0)
     return Imputed(torch.where(exact, observed.double(), mean), torch.where(exact, 0.0, std))
@@ -86,9 +82,7 @@ def _rows(
     scale: Transform,
     reference: Reference,
     some: tuple[Tensor, Tensor, Tensor],
-    n_steps: int,
-    burn_in: int,
-    n_chains: int,
+    filling: Filling,
     rng: Blocks,
 ) -> tuple[Tensor, Tensor]:
     """Mean and deviation of standardised rows, (n, N) each, of which ``some`` are y, known (1 or 0) and noise_var."""
@@ -126,7 +120,7 @@ def _rows(
     edges = evidence.flatten(1).softmax(1).cumsum(1)  # (n, contrasts x components)
     gains = torch.stack([part.gain for part in parts], 2)  # (n, groups, components, N, K)
     by_row = edges, gains, under_model, known, seen_ys, torch.stack(noise_vars, 1).sqrt()
-    edges, gains, under_model, known, seen_ys, noise_stds = (x.repeat_interleave(n_chains, 0) for x in by_row)
+    edges, gains, under_model, known, seen_ys, noise_stds = (x.repeat_interleave(filling.n_chains, 0) for x in by_row)
     every, v_shape = torch.arange(len(edges)), (len(edges), len(energy.mu))
 
     def given(z: Tensor, k: Tensor, gain: Tensor, noise: Tensor | float = 0.0) -> Tensor:
@@ -152,14 +146,14 @@ def _rows(
     left = D - torch.einsum("skl,nslc->nskc", D @ W, under_model)  # (chains, ., K, K): covariance of z given h and y
     inside = torch.einsum("ski,cskl,sli->csi", W, left, W).clamp_min(0)
     total, squares, width = (torch.zeros_like(known) for _ in range(3))
-    for t in range(n_steps):
+    for t in range(filling.n_steps):
         seen_now = contrasts.seen(v, scales[k])
         k = contrasts.drawn(seen_now, energy.free_energy, rng)
         v, at = contrasts.at(seen_now, scales[k]), k[:, 0]
         gain = under_model[:, 0] if len(groups) == 1 else under_model[every, at]
         h, _ = hidden_update(energy.hidden_logits(v), rng=rng)
         mean = energy.visible_mean(h)
-        if t >= burn_in:
+        if t >= filling.burn_in:
             x = contrasts.seen(given(mean, at, gain), scales[k]) @ A
             total += x
             squares += x.square()
@@ -170,9 +164,7 @@ def _rows(
         log_ratio = energy.free_energy(v) - energy.free_energy(new) + q.log_prob(v) - q.log_prob(new)
         decision = accept(log_ratio, rng)
         v, k = decision.select(new, v), decision.select(new_k, k)
-    mean, second, width = (
-        x.view(-1, n_chains, x.shape[1]).mean(1) / (n_steps - burn_in) for x in (total, squares, width)
-    )
+    mean, second, width = filling.over(total, squares, width)
     return mean, ((second - mean.square()).clamp_min(0) + width).sqrt()
 
 
@@ -184,37 +176,24 @@ def _rank(A: Tensor, exact: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def impute_censored(
-    model: GRBM,
-    frame: Frame,
-    x: Tensor,
-    *,
-    n_steps: int = 200,
-    burn_in: int = 50,
-    n_chains: int = 4,
-    n_replicas: int | None = None,
-    seed: int = 0,
-) -> Imputed:
+def impute_censored(model: GRBM, frame: Frame, x: Tensor, filling: Filling = Filling()) -> Imputed:
     """Mean and deviation of the columns x (n, N) of a censored model given those that are not NaN.
 
-    They are of measurements, which stop at the limits. Parameters are those of `grbm.impute`.
+    They are of measurements, which stop at the limits.
     """
     energy, transform, mean, std = model.freeze(), frame.transform, x.clone(), torch.zeros_like(x)
-    n_replicas = replicas_of(model) if n_replicas is None else n_replicas
     known, missing = frame.intervals(x), transform.exactly(x).isnan()
     within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
-    for here, rng in in_parts(missing.any(1).to(energy.W.device), CHUNK // n_chains, seed):
+
+    def seen(chains: Chains) -> Tensor:
+        """Columns less their mean, so that those far from 0 keep their digits."""
+        return frame.columns(chains.v.detach().cpu()) - transform.mean
+
+    for here, rng in filling.parts(missing.any(1).to(energy.W.device), CHUNK // filling.n_chains):
         some = here.cpu()
-        each = Interval(*(end[some].repeat_interleave(n_chains, 0).to(energy.W) for end in within))
-        given = Conditional.of(each)
-        sampler = given if n_replicas == 1 else ParallelTempering(frame.base, n_replicas, sampler=given)
-        total, squares = (torch.zeros(len(some), x.shape[1], dtype=torch.float64) for _ in range(2))
-        v = sampler.noise(energy, len(each.low), rng)
-        for t, chains, _ in walk(energy, sampler, sampler.start(energy, v, rng), n_steps, rng):
-            if t >= burn_in:  # less the mean, so that columns far from 0 keep their digits
-                drawn = frame.columns(chains.v.detach().cpu()).view(-1, n_chains, x.shape[1]) - transform.mean
-                total += drawn.mean(1)
-                squares += drawn.square().mean(1)
-        total, squares = total / (n_steps - burn_in), squares / (n_steps - burn_in)
-        mean[some], std[some] = total + transform.mean, (squares - total.square()).clamp_min(0).sqrt()
+        given = Conditional.of(Interval(*(e[some].repeat_interleave(filling.n_chains, 0).to(energy.W) for e in within)))
+        sampler = filling.tempered(given, frame.base, model.n_visible)
+        v = sampler.noise(energy, len(given.observed), rng)
+        average, second = filling.over(*filling.summed(energy, sampler, v, rng, seen))
+        mean[some], std[some] = average + transform.mean, (second - average.square()).clamp_min(0).sqrt()
     return Imputed(mean, std)

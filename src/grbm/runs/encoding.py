@@ -18,6 +18,7 @@ from grbm.data.tables import Table, spread
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
+from grbm.samplers.conditional import Filling
 
 CHUNK = 4096  # rows at a time: tables may be larger than memory
 
@@ -140,27 +141,19 @@ def rows_with_gaps(run: Run, path: Path, key: str | None, note: Callable[[str], 
 
 
 def impute_rows(
-    run: Run,
-    rows: np.ndarray,
-    *,
-    noise_std: float = 0.0,
-    n_steps: int = 200,
-    n_chains: int = 4,
-    n_replicas: int | None = None,
-    seed: int = 0,
+    run: Run, rows: np.ndarray, noise_std: float = 0.0, filling: Filling = Filling()
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means and deviations of what ``rows`` (n, N) would be without gaps, and without noise of deviation ``noise_std``.
 
     Numbers that are known and free of noise are given back as they are, with deviation 0.
     """
     here = on_device(run)
-    size = 12.0 * n_chains * (n_replicas or 1) * len(rows) * (run.model.n_visible + run.model.n_hidden)
-    require_memory(size, f"Filling in {len(rows):,} rows with {n_chains:,} chains each", "use fewer chains, or rows")
+    n = filling.n_chains * (filling.n_replicas or 1) * len(rows)
+    what = f"Filling in {len(rows):,} rows with {filling.n_chains:,} chains each"
+    require_memory(12.0 * n * (run.model.n_visible + run.model.n_hidden), what, "use fewer chains, or rows")
     try:
-        found = here.impute(
-            torch.from_numpy(rows), noise_std, n_steps=n_steps, n_chains=n_chains, n_replicas=n_replicas, seed=seed
-        )
+        found = here.impute(torch.from_numpy(rows), noise_std, filling)
     except ValueError as error:
-        option = f"--noise-std {noise_std:g}" if run.model.censoring.n else f"--replicas {n_replicas}"
+        option = f"--noise-std {noise_std:g}" if run.model.censoring.n else f"--replicas {filling.n_replicas}"
         raise UserError(f"{option}: {error}") from error
     return found.mean.numpy(), found.std.numpy()

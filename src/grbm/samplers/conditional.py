@@ -6,7 +6,7 @@ as it is. Where v is only known to lie in an interval, as beyond a limit, this n
 between the two leaves p(v, h | y) unchanged: nothing to tune, nothing to reject.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -127,6 +127,43 @@ class Imputed(NamedTuple):
     std: Tensor
 
 
+class Filling(NamedTuple):
+    """Chains that fill the gaps of rows, begun at noise."""
+
+    n_steps: int = 200
+    burn_in: int = 50  # first steps, which do not count
+    n_chains: int = 4  # for each row
+    n_replicas: int | None = None  # of parallel tempering; None: 4 for up to 20 visible units, else 1
+    seed: int = 0
+
+    def tempered(self, given: Conditional, base: Base | None, n_visible: int) -> Sampler:
+        """Temper chains that move under measurements; in many dimensions few replicas hardly swap."""
+        n_replicas = self.n_replicas or (4 if n_visible <= 20 else 1)
+        return given if n_replicas == 1 else ParallelTempering(base, n_replicas, sampler=given)
+
+    def parts(self, is_open: Tensor, size: int) -> Iterator[tuple[Tensor, Blocks]]:
+        """Numbers of the rows that ``is_open`` (n,), so many at a time, and the random numbers of their chains."""
+        rows, size = is_open.nonzero()[:, 0], max(1, size)
+        for first in range(0, len(rows), size):
+            yield rows[first : first + size], Blocks(seed_of(self.seed, "impute", first), 1, device=rows.device)
+
+    def over(self, *sums: Tensor) -> list[Tensor]:
+        """Means over the steps that count and the chains of each row, of sums over steps by chain (n C, K)."""
+        return [x.view(-1, self.n_chains, x.shape[1]).mean(1) / (self.n_steps - self.burn_in) for x in sums]
+
+    def summed(
+        self, energy: Energy, sampler: Sampler, v: Tensor, rng: Rng, seen: Callable[[Chains], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Sums of what is ``seen`` (n C, K) of chains from v, and of its square, over the steps that count."""
+        start, sums = sampler.start(energy, v, rng), torch.zeros((), dtype=torch.float64)
+        total, squares = sums, sums
+        for t, chains, _ in walk(energy, sampler, start, self.n_steps, rng):
+            if t >= self.burn_in:
+                x = seen(chains).double()
+                total, squares = total + x, squares + x.square()
+        return total, squares
+
+
 @torch.no_grad()
 def impute(
     model: GRBM,
@@ -177,57 +214,37 @@ def impute(
         raise ValueError("Gaps in censored data are filled by grbm.fitting.density.Fitted.impute.")
     if observed.isinf().any():
         raise ValueError("observed holds infinite numbers; NaN marks what is missing.")
-    n_replicas = replicas_of(model) if n_replicas is None else n_replicas
-    if not 0 <= burn_in < n_steps or n_chains < 1 or n_replicas < 1:
+    if not 0 <= burn_in < n_steps or n_chains < 1 or (n_replicas is not None and n_replicas < 1):
         raise ValueError(
             f"Need 0 <= burn_in < n_steps, n_chains >= 1 and n_replicas >= 1, got {burn_in}, {n_steps}, {n_chains} and "
             f"{n_replicas}."
         )
-    energy = model.freeze()
+    filling, energy = Filling(n_steps, burn_in, n_chains, n_replicas, seed), model.freeze()
     noise_var = torch.as_tensor(noise_var, dtype=energy.W.dtype, device=energy.W.device).expand(observed.shape)
     if not (noise_var >= 0).all():
         raise ValueError("noise_var is a variance and must not be negative.")
     observed = observed.to(energy.W)
     mean, std = observed.clone(), torch.zeros_like(observed)
     is_open = (observed.isnan() | (noise_var > 0)).any(1)  # the others are known
-    for here, rng in in_parts(is_open, CHUNK // n_chains, seed):
-        y, s2 = (x[here].repeat_interleave(n_chains, 0) for x in (observed, noise_var))
-        given = Conditional(y, s2)
-        sampler = given if n_replicas == 1 else ParallelTempering(base, n_replicas, sampler=given)
-        mean[here], std[here] = _moments(energy, given, sampler, n_steps, burn_in, n_chains, rng)
+    for here, rng in filling.parts(is_open, CHUNK // n_chains):
+        given = Conditional(*(x[here].repeat_interleave(n_chains, 0) for x in (observed, noise_var)))
+        mean[here], var = _moments(energy, given, filling.tempered(given, base, model.n_visible), filling, rng)
+        std[here] = var.sqrt().to(std)
     return Imputed(mean, std)
 
 
-def in_parts(is_open: Tensor, size: int, seed: int) -> Iterator[tuple[Tensor, Blocks]]:
-    """Numbers of the rows that ``is_open`` (n,), so many at a time, and the random numbers of their chains."""
-    rows, size = is_open.nonzero()[:, 0], max(1, size)
-    for first in range(0, len(rows), size):
-        yield rows[first : first + size], Blocks(seed_of(seed, "impute", first), 1, device=rows.device)
-
-
-def replicas_of(model: GRBM) -> int:
-    """Default number of replicas of chains that fill gaps: in many dimensions so few hardly swap."""
-    return 4 if model.n_visible <= 20 else 1
-
-
 def _moments(
-    energy: Energy, given: Conditional, sampler: Sampler, n_steps: int, burn_in: int, n_chains: int, rng: Blocks
+    energy: Energy, given: Conditional, sampler: Sampler, filling: Filling, rng: Blocks
 ) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of v given y, of rows that have ``n_chains`` chains each, one after another."""
+    """Mean and variance of v given y, of rows whose chains are one after another."""
     conditional = given.given_hidden(energy)
-    v, std = sampler.noise(energy, len(conditional.std), rng), conditional.std
-    whole, engine = Walk(v, n_steps, burn_in), engine_for(energy.W, rng)
-    found = engine.run_given(energy, conditional, whole, rng) if sampler is given else None
-    if found is not None and found[1] is not None:
-        total, squares = found[1]
-    else:
-        chains = sampler.start(energy, v, rng)
-        total, squares = torch.zeros_like(std, dtype=torch.float64), torch.zeros_like(std, dtype=torch.float64)
-        for t, chains, _ in walk(energy, sampler, chains, n_steps, rng):
-            if t >= burn_in:
-                mean = conditional.mean(energy, chains.h).double()
-                total += mean
-                squares += mean.square()
-    mean, second = (x.view(-1, n_chains, energy.n_visible).mean(1) / (n_steps - burn_in) for x in (total, squares))
-    spread = (second - mean.square()).clamp_min(0) + std[::n_chains].square()
-    return mean.to(std), spread.sqrt().to(std)
+    v = sampler.noise(energy, len(conditional.std), rng)
+    found = None
+    if sampler is given:
+        whole = Walk(v, filling.n_steps, filling.burn_in)
+        found = engine_for(energy.W, rng).run_given(energy, conditional, whole, rng)
+    sums = None if found is None else found[1]
+    if sums is None:
+        sums = filling.summed(energy, sampler, v, rng, lambda chains: conditional.mean(energy, chains.h))
+    mean, second = filling.over(*sums)
+    return mean.to(v), (second - mean.square()).clamp_min(0) + conditional.std[:: filling.n_chains].square()

@@ -73,9 +73,9 @@ def test_scale_shrinks_hidden_units_updates_and_steps_and_says_so(tmp_path, caps
     assert configure("paper-celeba-2k-64").train.n_updates == 4000 * 20
     for arguments, sentence in (
         (["--scale", "2"], "--scale must be above 0"),
-        (["--scale", "small"], "--scale must be a number"),
-        (["--scale"], "needs a value"),
-        (["--dynamics=mine"], "--dynamics must be one of"),
+        (["--scale", "small"], "--scale: invalid float value: 'small'"),
+        (["--scale"], "--scale: expected one argument"),
+        (["--dynamics=mine"], "--dynamics: invalid choice: 'mine'"),
     ):
         assert cli.main(["train", "table1-gibbs", *arguments]) == 2
         assert sentence in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The commands that train: `grbm train` and `grbm resume`. Parse, call, print."""
 
 import shlex
+from argparse import ArgumentError, ArgumentParser, Namespace
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +28,8 @@ SHORT = {  # what everyone sets
 
 def train(args: list[str]) -> None:
     """`grbm train`: learn a data set."""
-    written, args = _taken(args, "--config", "")
+    given, args = _taken(args, config={"default": ""})
+    written: str = given.config
     if not written and (not args or args[0] in ("-h", "--help")):
         width = max(map(len, PRESETS))
         print("usage: grbm train PRESET [options]\n       grbm train --config RUN/config.json [options]")
@@ -64,15 +66,9 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
         raise UserError(f"There is no preset {name!r}{close(name, list(PRESETS))} {advice}")
     preset = PRESETS[name]
     if name in EXPERIMENTS:
-        dynamics, rest = _taken(rest, "--dynamics", "paper")
-        scale, rest = _taken(rest, "--scale", "1")
-        if dynamics not in get_args(Dynamics):
-            raise UserError(f"--dynamics must be one of {', '.join(get_args(Dynamics))}, not {dynamics!r}.")
-        try:
-            factor = float(scale)
-        except ValueError as error:
-            raise UserError(f"--scale must be a number, not {scale!r}.") from error
-        preset = preset._replace(config=configure(name, dynamics, factor))  # type: ignore[arg-type]
+        how = {"choices": get_args(Dynamics), "default": "paper"}
+        shape, rest = _taken(rest, dynamics=how, scale={"type": float, "default": 1.0})
+        preset = preset._replace(config=configure(name, shape.dynamics, shape.scale))
     return name, preset, rest
 
 
@@ -143,16 +139,15 @@ def _given(config: RunConfig, args: list[str]) -> tuple[str, ...]:
     return tuple(sorted({names[flag] for flag in flags & names.keys()}))
 
 
-def _taken(args: list[str], flag: str, default: str) -> tuple[str, list[str]]:
-    """The value of a flag that shapes the preset itself, and the arguments without it."""
-    for k, word in enumerate(args):
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2], args[:k] + args[k + 1 :]
-        if word == flag:
-            if k + 1 == len(args):
-                raise UserError(f"{flag} needs a value.")
-            return args[k + 1], args[:k] + args[k + 2 :]
-    return default, args
+def _taken(args: list[str], **flags: dict[str, Any]) -> tuple[Namespace, list[str]]:
+    """The values of flags that shape the preset itself, and the arguments without them."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name, how in flags.items():
+        parser.add_argument(f"--{name}", **how)
+    try:
+        return parser.parse_known_args(args)
+    except ArgumentError as error:
+        raise UserError(f"{error.argument_name}: {error.message}.") from error
 
 
 def resume(options: ResumeOptions) -> None:

@@ -111,6 +111,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} is damaged or truncated ({error}); train again or restore the file.") from error
 
 
+def digest_of(*tensors: Tensor) -> str:
+    """A digest of numbers, by which what was made of them is known again."""
+    digest = hashlib.blake2b(digest_size=16)
+    for x in tensors:
+        digest.update(x.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
 def cache_folder() -> Path:
     """The folder of decoded pictures and compiled code: $GRBM_CACHE_DIR, or grbm in the user's cache folder."""
     if own := os.environ.get("GRBM_CACHE_DIR"):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from grbm.core.errors import UserError
-from grbm.core.files import cache_folder, read_tensors, write_tensors, write_text
+from grbm.core.files import cache_folder, digest_of, read_tensors, write_tensors, write_text
 from grbm.core.typed import is_kind, read_json, restore
 from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import Dataset
@@ -100,7 +100,7 @@ def score_images(
         raise UserError(f"{run.folder} has {len(dataset.train)} training images; distances need at least {FEWEST}.")
     judges = judges_of(run, inception)
     real, whole = (dataset.train[spread(len(dataset.train), k)].float() for k in (n, 60_000))
-    data, program = _digest(real, whole, dataset.test[:]), _program()
+    data, program = digest_of(real, whole, dataset.test[:]), _program()
     settings = {"n": n, "seed": seed, "references": with_references, "model": model_digest(run.model), "data": data}
     settings |= {"format": FORMAT, "sampling": asdict(run.config.sampling)}
     settings |= {"judges": [f"{judge.name} {judge.key}" for judge in judges], "program": program}
@@ -189,13 +189,6 @@ def _remembered(what: tuple[object, ...], kind: str) -> Path:
     """The file in the user's cache that keeps what was made of ``what``."""
     digest = hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
     return cache_folder() / "features" / f"{digest}.{kind}"
-
-
-def _digest(*images: Tensor) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for x in images:
-        digest.update(x.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def _program() -> str:

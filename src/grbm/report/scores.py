@@ -53,7 +53,7 @@ def evaluate(
     bits per dimension (`grbm.fitting.density.Fitted.log_likelihood`).
     """
     dataset = dataset or run.load_data()
-    model, scale = run.model, run.transform
+    model, scale, here = run.model, run.transform, on_device(run)
     scores: dict[str, Any] = {"n_visible": model.n_visible, "n_hidden": model.n_hidden, "model": model_digest(model)}
     # v itself, not conditional means, which lie where the free energy is lower than anywhere in a sample
     generated = generate(run, n_samples, seed=seed, sampling=replace(run.config.sampling, mean=False))
@@ -70,19 +70,21 @@ def evaluate(
             if len(rows) == 0:
                 continue
             some = rows[:10_000]
-            score = run.fitted.log_likelihood(some, known.value, known.error)
+            score = here.log_likelihood(rows if whole else some, known.value, known.error)
             scores[f"without_density_{name}"] = score.n_without
             if score.n_rows == 0:
                 continue
             z = scale(some[~scale.breaks(some).any(1)])
-            scores |= _with_error(f"log_likelihood_{name}", score)
+            scores |= _with_error(f"log_likelihood_{name}", score) | ({f"rows_{name}": score.n_rows} if whole else {})
             if model.censoring.n:
                 scores[f"scored_{name}"], scores[f"unsure_{name}"] = score.n_rows, score.n_unsure
             else:
                 scores[f"free_energy_{name}"] = -score.mean - known.value + scale.log_det
             scores[f"reconstruction_{name}"] = float((z - model.reconstruction(z)).square().mean())
-            if whole:
-                scores |= _whole(run, rows, name, known, levels=dataset.levels, seed=seed)
+            if whole and (levels := dataset.levels) is not None:
+                dequantised = here.log_likelihood(rows, known.value, known.error, levels=levels, seed=seed)
+                scores |= _with_error(f"dequantised_{name}", dequantised)
+                scores |= _with_error(f"bits_per_dimension_{name}", bits_per_dimension(dequantised, model.n_visible))
         if model.censoring.n:
             scores["censored"] = model.censoring.n
         else:
@@ -142,19 +144,6 @@ def _of_log_z(known: LogPartition) -> dict[str, Any]:
 
 def _with_error(name: str, score: Score) -> dict[str, float]:
     return {name: score.mean, f"{name}_error": score.error}
-
-
-def _whole(run: Run, rows: Table, name: str, known: LogPartition, *, levels: int | None, seed: int) -> dict[str, Any]:
-    """The log-likelihood of all rows of one part of the data, with its error; of images also dequantised."""
-    here = on_device(run)
-    score = here.log_likelihood(rows, known.value, known.error)
-    scores = _with_error(f"log_likelihood_{name}", score)
-    scores |= {f"rows_{name}": score.n_rows, f"without_density_{name}": score.n_without}
-    if levels is not None:
-        dequantised = here.log_likelihood(rows, known.value, known.error, levels=levels, seed=seed)
-        scores |= _with_error(f"dequantised_{name}", dequantised)
-        scores |= _with_error(f"bits_per_dimension_{name}", bits_per_dimension(dequantised, run.model.n_visible))
-    return scores
 
 
 def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int = 0) -> LogPartition:

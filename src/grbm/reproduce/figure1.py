@@ -20,6 +20,7 @@ from grbm.data.mixtures import MIXTURES
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.fitting.recipe import SamplerConfig
 from grbm.report import plots
+from grbm.report.words import aligned
 from grbm.reproduce import campaign
 from grbm.reproduce.targets import Figure1Options
 from grbm.runs.config import LogConfig, RunConfig
@@ -39,7 +40,6 @@ RULES = {"program": "as the program ran", "printed": "as printed", "ours": "ours
 SOME = "table-of-some.json"  # the table, where not all samplers were asked for
 PLATEAUS = "plateaus.png"
 BUDGETS = {"short": (7000, 50), "long": (30_000, 100), "paper": (500_000, 100)}  # updates; CD steps of printed rows
-LINE = "{:<12} {:<18} {:<25} {:>4} {:>9}  {:<17} {:>9}  {:<17}  {}"  # of the table
 BELOW_TABLE = """\
 truth: mass and share .330 .330 .340, .989 within 3σ. KL(data || model) and mode mass by quadrature;
 {:,} samples from noise; 1,000 training points;
@@ -187,7 +187,7 @@ def _score(panel: Panel, folder: Path, n_samples: int) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
     columns = "mixture", "rules", "sampler", "seed", "KL, nats", "mode mass (energy)", "within 3σ", "mode share", "σ²"
-    lines = [LINE.format(*columns), "-" * len(LINE.format(*columns))]
+    lines: list[tuple[str, ...]] = [columns]
 
     def three(shares: Any) -> str:
         return "-" if shares is None else " ".join(f"{x:.3f}" for x in shares)
@@ -195,10 +195,10 @@ def _table(rows: list[dict[str, Any]], n_samples: int) -> str:
     for row in sorted(rows, key=lambda row: (list(MIXTURES).index(row["mixture"]), list(RULES).index(row["rule"]))):
         kl = "-" if row["kl"] is None else f"{row['kl']:.3f}"
         stopped = "" if row["stopped_at"] is None else f"  (stopped at update {row['stopped_at']})"
-        named = row["mixture"], RULES[row["rule"]], TITLES[row["method"]], row["seed"], kl
+        named = row["mixture"], RULES[row["rule"]], TITLES[row["method"]], str(row["seed"]), kl
         scored = three(row["mode_mass"]), f"{row['within']:.3f}", three(row["mode_share"])
-        lines.append(LINE.format(*named, *scored, " ".join(f"{x:.2g}" for x in row["var"])) + stopped)
-    return "\n".join([*lines, BELOW_TABLE.format(n_samples)])
+        lines.append((*named, *scored, " ".join(f"{x:.2g}" for x in row["var"]) + stopped))
+    return "\n".join([*aligned(lines), BELOW_TABLE.format(n_samples)])
 
 
 def _plateaus(todo: list[Panel], folder: Path) -> Figure:

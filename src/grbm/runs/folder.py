@@ -1,6 +1,5 @@
 """The run folder: what training writes and every other command reads."""
 
-import hashlib
 import json
 import math
 import os
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grbm.core.errors import Divergence, UserError, unreadable
-from grbm.core.files import read_tensors, write_tensors, write_text
+from grbm.core.files import digest_of, read_tensors, write_tensors, write_text
 from grbm.core.typed import is_kind, read_bytes, read_json, restore
 from grbm.data.frame import Frame
 from grbm.data.images import IDX_FOLDERS, find_idx
@@ -359,7 +358,4 @@ def read_status(folder: Path) -> Status:
 
 def model_digest(model: GRBM) -> str:
     """A digest of the weights, by which scores know to which weights they belong."""
-    digest = hashlib.blake2b(digest_size=16)
-    for parameter in model.state_dict().values():
-        digest.update(parameter.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
+    return digest_of(*model.state_dict().values())

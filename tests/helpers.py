@@ -16,7 +16,7 @@ from grbm.core.randomness import Philox, generator
 from grbm.evaluate import exact
 from grbm.model.contrasts import Contrasts
 from grbm.samplers.chains import Walk
-from grbm.samplers.moments import Moments
+from grbm.samplers.moments import Moments, gradient
 
 # Statistical bounds
 
@@ -268,3 +268,17 @@ def refused(args, capsys, *named: object, by_parser: bool = False, notes: int = 
     for word in named:
         assert str(word) in said, said
     return said
+
+
+@torch.no_grad()
+def exact_gradient(model: GRBM, data: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Exact gradient of the mean log-likelihood of ``data`` (n, N), by parameter name."""
+    energy, v = exact._energy(model), data.double()
+    contrasts = model.contrasts.to(v)
+    share = contrasts.log_joint(v, energy.free_energy).softmax(1).T / len(v)  # (K, n)
+    parts = []
+    for weight, scale in zip(share, contrasts.log_scales.exp(), strict=True):
+        u = contrasts.at(v, scale)
+        h = energy.hidden_logits(u).sigmoid()
+        parts.append((weight @ u, weight @ u.square(), weight @ h, (u * weight[:, None]).T @ h))
+    return gradient(energy, Moments(*(torch.stack(x).sum(0) for x in zip(*parts, strict=True))), exact.moments(model))

@@ -145,8 +145,18 @@ class ExportOptions:
     overwrite: Overwrite = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class JudgingOptions:
+    """What commands take that judge a run."""
+
+    weights: Weights = "model"
+    seed: Seed = 1
+    json: Json = False
+    moved: MovedData = Moved()
+
+
 @dataclass(frozen=True)
-class EvaluateOptions:
+class EvaluateOptions(JudgingOptions):
     """Score a run on its training and held-out data; writes RUN/evaluation.json.
 
     A file with other data, given as --data, is scored as a whole: the command prints its mean log-likelihood and leaves
@@ -173,14 +183,10 @@ class EvaluateOptions:
     """Also held-out images, one Gaussian, a mixture of 20 and a small variational autoencoder, in the same table."""
     fid_mean: bool | None = None
     """Images: score conditional means μ + W h in place of v; by default as the run says."""
-    weights: Weights = "model"
-    seed: Seed = 1
-    json: Json = False
-    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
-class DoctorOptions:
+class DoctorOptions(JudgingOptions):
     """Say in plain words what is wrong with a run, or fine, and what to change. The exit code is 3 where something is
     wrong. With --machine and no run: what this machine computes with, and why."""
 
@@ -188,14 +194,10 @@ class DoctorOptions:
     """Folder of a run."""
     machine: bool = False
     """In place of a run: which engine runs the chains here, what each precision means, how fast a step is."""
-    weights: Weights = "model"
-    seed: Seed = 1
-    json: Json = False
-    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)
-class MixingOptions:
+class MixingOptions(JudgingOptions):
     """Say whether a run's chains mix: R-hat, effective sample sizes, autocorrelation, acceptance and swap rates.
 
     Half of the chains start at the data, half at noise. Writes RUN/mixing.json and RUN/figures/mixing.png.
@@ -213,10 +215,6 @@ class MixingOptions:
     """Steps before the first."""
     netcdf: bool = False
     """Also keep all states in RUN/mixing.nc, for ArviZ (arviz.from_netcdf)."""
-    weights: Weights = "model"
-    seed: Seed = 1
-    json: Json = False
-    moved: MovedData = Moved()
 
 
 @dataclass(frozen=True)

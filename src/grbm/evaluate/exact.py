@@ -11,7 +11,7 @@ from torch import Tensor
 from grbm.core.randomness import generator, normal
 from grbm.model import GRBM, Energy
 from grbm.model.censoring import UNCENSORED, Interval
-from grbm.samplers.moments import Moments, gradient
+from grbm.samplers.moments import Moments
 from grbm.samplers.truncated import log_mass
 
 MAX_HIDDEN = 20
@@ -175,20 +175,6 @@ def posterior(model: GRBM, observed: Tensor, noise_var: float = 0.0) -> tuple[Te
     average = (weight * mean).sum(1)
     variance = (weight * (mean - average[:, None]).square()).sum(1)
     return average, variance + ((1 - gain) * parts.var)[:, 0]
-
-
-@torch.no_grad()
-def log_likelihood_gradient(model: GRBM, data: Tensor) -> dict[str, Tensor]:
-    """Exact gradient of the mean log-likelihood of ``data`` (n, N), by parameter name."""
-    energy, v = _energy(model), data.double()
-    contrasts = model.contrasts.to(v)
-    share = contrasts.log_joint(v, energy.free_energy).softmax(1).T / len(v)  # (K, n)
-    parts = []
-    for weight, scale in zip(share, contrasts.log_scales.exp(), strict=True):
-        u = contrasts.at(v, scale)
-        h = energy.hidden_logits(u).sigmoid()
-        parts.append((weight @ u, weight @ u.square(), weight @ h, (u * weight[:, None]).T @ h))
-    return gradient(energy, Moments(*(torch.stack(x).sum(0) for x in zip(*parts, strict=True))), moments(model))
 
 
 class Grid(NamedTuple):

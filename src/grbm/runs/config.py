@@ -206,7 +206,6 @@ class RunConfig:
                 raise ValueError("it holds no settings")
             if values.get("model_type") == "grbm":
                 raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
-            values.pop("given", None)  # a setting that runs had before
             if lacks := [name for name in ALWAYS if name not in values]:
                 raise ValueError(f"it has no {lacks[0]}")
             return restore(cls, values)

@@ -11,6 +11,7 @@ from torch import Tensor
 from grbm import runs
 from grbm.core import files
 from grbm.core.streams import plain
+from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.pictures import ImageShape
 from grbm.data.tables import spread
@@ -36,7 +37,8 @@ def draw(run: runs.Run, *, seed: int = 1, dataset: Dataset | None = None) -> lis
     if shape is not None:
         how = f"{sampling.n_steps} steps from noise" + (", conditional means" if sampling.mean else "")
         drawn, real = generate(run, 100, sampler=sampler, seed=seed), dataset.train[spread(len(dataset.train), 100)]
-        save(sheets.images_beside(real, drawn, shape, f"samples: {how}"), "samples.png")
+        both = (tile(real, shape, 10), "training images"), (tile(drawn, shape, 10), f"samples: {how}")
+        save(sheets.gallery(both, 9, 4.5 * both[1][0].shape[0] / both[1][0].shape[1] + 0.3), "samples.png")
         states, steps = trajectory(run, 10, sampler=sampler, seed=seed, n_states=13)
         save(sheets.chain_grid(states, shape, steps, "From noise to samples"), "chains.png")
         states, _ = trajectory(run, 32, sampler=sampler, seed=seed, n_states=50)

@@ -40,12 +40,6 @@ def show(axes: Axes, array: np.ndarray, title: str) -> None:
     axes.set_title(title, fontsize=10)
 
 
-def images_beside(data: Tensor, drawn: Tensor, shape: ImageShape, title: str, columns: int = 10) -> Figure:
-    """Real images (n, N) and drawn ones, as two grids side by side."""
-    real, made = tile(data, shape, columns), tile(drawn, shape, columns)
-    return gallery([(real, "training images"), (made, title)], 9, 4.5 * made.shape[0] / made.shape[1] + 0.3)
-
-
 def beside_nearest(drawn: Tensor, data: Tensor, shape: ImageShape, columns: int = 2) -> np.ndarray:
     """Images (n, N), each followed by the k of ``data`` (n, k, N), as one array of so many such groups side by side."""
     groups, wide = [], data.shape[1] + 1

@@ -36,8 +36,9 @@ EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 WRITTEN = "written.txt"  # files in the folder whose names the user chose
 REPORT = "report.html"
+RESULTS = (STATUS, EVALUATION, MIXING, TRACE, FID, REPORT)  # of the run's weights
 LARGEST = torch.finfo(torch.float32).max  # of numbers in metrics.jsonl: greater ones no training has logged
-TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, EVALUATION, MIXING, TRACE, FID, REPORT, STATUS, JOB, WRITTEN)
+TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, JOB, WRITTEN, *RESULTS)
 FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED)
 OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
     "|".join(
@@ -161,12 +162,6 @@ def has_weights(folder: Path) -> bool:
             GRBM.from_parameters(read_tensors(folder / name), name)
         return True
     return False
-
-
-def forget_results(folder: Path) -> None:
-    """Remove what was measured of weights that will not be the run's, and how its training ended."""
-    for name in (STATUS, EVALUATION, MIXING, TRACE, FID, REPORT):
-        (folder / name).unlink(missing_ok=True)
 
 
 class Data(NamedTuple):

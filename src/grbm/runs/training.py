@@ -25,7 +25,7 @@ from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming, logs
 from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
-from grbm.runs.folder import CHECKPOINTS, CONFIG, WEIGHTS, Data, Status
+from grbm.runs.folder import CHECKPOINTS, CONFIG, RESULTS, WEIGHTS, Data, Status
 from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.recording import Checkpoints, MetricsLog, Session, Trajectory, machine_of
 from grbm.samplers.engines import engine_name
@@ -275,7 +275,8 @@ def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> logs.Log:
     with suppress(UserError):  # of weights that stay until there are others
         kept = run_folder.read_data(folder).kept
     Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, kept).save(folder)
-    run_folder.forget_results(folder)  # of weights that will not be the run's
+    for name in RESULTS:  # of weights that will not be the run's, and how their training ended
+        (folder / name).unlink(missing_ok=True)
     return logs.Log(folder, run.config, run.state.update, warn)
 
 

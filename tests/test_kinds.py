@@ -23,22 +23,12 @@ from tests.helpers import TINY, refused, rest_in_whole
 from tests.messages import messages
 
 X = np.random.default_rng(0).normal(size=(30, 3))
-NAMES = ("a", "b c", 'd"e"')
-
-
-def write_text(path: Path, delimiter: str, head: str = "") -> None:
-    np.savetxt(path, X, delimiter=delimiter, header=head, comments="", encoding="utf-8")
 
 
 def write_pickle(path: Path) -> None:
     path.write_bytes(pickle.dumps(X))
 
 
-def pandas_frame():
-    return pytest.importorskip("pandas").DataFrame(X, columns=list(NAMES))
-
-
-QUOTED = '\ufeffa,b c,"d""e"""'
 WRITE = {
     "zip.pt": lambda path: torch.save(torch.from_numpy(X), path),
     "zipped by torch.bin": lambda path: torch.save(torch.from_numpy(X), path),
@@ -46,41 +36,30 @@ WRITE = {
     "x.pkl": write_pickle,
     "x.safetensors": lambda path: safetensors.numpy.save_file({"NAME": X}, path),
     "x.mat": lambda path: pytest.importorskip("scipy.io").savemat(path, {"NAME": X}),
-    "plain.csv": lambda path: write_text(path, ","),
-    "plain's $HOME.csv": lambda path: write_text(path, ","),
-    "semicolons.csv": lambda path: write_text(path, ";"),
-    "tabs.tsv": lambda path: write_text(path, "\t"),
-    "spaces.txt": lambda path: write_text(path, " "),
-    "headed.csv": lambda path: write_text(path, ",", QUOTED),
-    "headed.tsv": lambda path: write_text(path, "\t", QUOTED.replace(",", "\t")),
-    "headed.dat": lambda path: write_text(path, " ", "a b_c d"),
-    "x.parquet": lambda path: pandas_frame().to_parquet(path),
-    "x.feather": lambda path: pandas_frame().to_feather(path),
+    "sheet.xlsx": lambda path: path.write_bytes(b"PK"),
 }
-HEADED = {"headed.csv": NAMES, "headed.tsv": NAMES, "headed.dat": ("a", "b_c", "d")}
-HEADED |= {"x.parquet": NAMES, "x.feather": NAMES}
 
 
 @pytest.mark.parametrize("name", WRITE)
 def test_what_is_no_array_says_how_it_becomes_one(tmp_path, monkeypatch, capsys, name):
-    """The command that is named makes it, with the names of its columns where the file has them."""
-    if name in ("x.parquet", "x.feather"):
-        pytest.importorskip("pyarrow")
+    """The command that is named makes it."""
     monkeypatch.chdir(tmp_path)
     path = Path(name)
     WRITE[name](path)
     kind, command, into = conversion(path)
     refused(["train", "array", "--data", path, *TINY], capsys, path, kind, command)
-    refused(["train", path], capsys, command, f"grbm train array --data {shlex.quote(str(into))}")
+    refused(["train", path], capsys, path, kind, command)
     python, option, code = shlex.split(command)
     assert (python, option) == ("python", "-c")
+    if name == "sheet.xlsx":  # which needs a package that is not here
+        compile(code, "advice", "exec")
+        return
     exec(code, {})
     np.testing.assert_allclose(open_array(into)[:].numpy(), X, atol=1e-12)
-    assert column_names(into, 3) == HEADED.get(name, ())
 
 
 def test_data_in_the_place_of_a_preset(tmp_path, capsys):
-    """What is advised learns it."""
+    """A file or folder is learned by the preset that goes with it."""
     folder = tmp_path / "some pictures"
     (folder / "in it").mkdir(parents=True)
     for k in range(4):
@@ -91,10 +70,8 @@ def test_data_in_the_place_of_a_preset(tmp_path, capsys):
             archive.write(path, path.name)
     np.save(tmp_path / "x.npy", X)
     for path, preset in ((folder, "images"), (tmp_path / "p.zip", "images"), (tmp_path / "x.npy", "array")):
-        said = refused(["train", path], capsys, path)
-        advised = shlex.split(re.search(r"grbm (train .*)$", said)[1])
-        assert advised[:2] == ["train", preset]
-        assert cli.main([*advised, *TINY, "--out", str(tmp_path / f"run {path.name}")]) == 0
+        assert cli.main(["train", str(path), *TINY, "--out", str(tmp_path / f"run {path.name}")]) == 0
+        assert runs.read(tmp_path / f"run {path.name}").config.preset == preset
     run = tmp_path / "run x.npy"
     advised = shlex.split(re.search(r"grbm (resume .*)$", refused(["train", run], capsys, "resume"))[1])
     assert cli.main(advised) == 0
@@ -108,7 +85,7 @@ def test_data_in_the_place_of_a_preset(tmp_path, capsys):
         ("p.zip", {"a.png": b""}, "images"),
         ("p.npz", {"a.txt": b"", "b.csv": b""}, "numpy.savez"),
         ("a.png", None, "images"),
-        ("x.abc", None, "numpy.save"),
+        ("x.abc", None, "csv"),
     ],
 )
 def test_other_files_say_what_they_are(tmp_path, name, members, word):

@@ -73,11 +73,13 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Draw samples from noise and write them, in the data's units, to RUN/samples/samples.npy and a picture."""
+    """Draw samples from noise and write them, in the data's units, to a file and a picture."""
 
     run: Folder
     n: int = 128
     """How many."""
+    out: Path | None = None
+    """File to write: .csv, .tsv, .parquet, .npz or .npy; by default RUN/samples/samples.npy."""
     steps: int | None = None
     """Steps of the chains; by default the run's own."""
     sampler: str | None = None
@@ -95,7 +97,7 @@ class EncodeOptions:
 
     run: Folder
     what: Annotated[str, Positional, arg(metavar="WHAT")]
-    """train or test (the run's own rows), a .npy or .npz file, or a folder of pictures."""
+    """train or test (the run's own rows), a file with a table, or a folder of pictures."""
     out: Path | None = None
     """The .npy file to write; by default RUN/codes/WHAT.npy, .bits.npy or .packed.npy."""
     bits: bool = False
@@ -115,11 +117,12 @@ class ImputeOptions:
 
     run: Folder
     file: Annotated[Path, Positional, arg(metavar="FILE")]
-    """A .npy or .npz file in the units of the run's data, NaN where something is missing."""
+    """A table in the units of the run's data, such as x.csv or x.npy, with gaps where something is missing."""
     noise_std: float = 0.0
     """Standard deviation of the errors of what is there, in its units; 0 = it is exact."""
     out: Path | None = None
-    """The .npy file to write; by default RUN/imputed/FILE.npy. Deviations go to .std.npy beside it."""
+    """File to write: .csv, .tsv, .parquet, .npz or .npy; by default of the kind of FILE, in RUN/imputed. Deviations go
+    to a file .std beside it."""
     steps: int = 200
     """Steps of the chains; a quarter of them is burn-in."""
     chains: int = 4

@@ -11,7 +11,7 @@ from grbm.cli.names import close
 from grbm.cli.options import Moved, ResumeOptions, TrainOptions
 from grbm.core.errors import UserError
 from grbm.core.streams import plain
-from grbm.data.kinds import as_array, conversion, holds_pictures, is_arrow
+from grbm.data.kinds import as_array, holds_pictures, is_arrow, table_kind
 from grbm.runs.config import Dynamics, RunConfig
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
 from grbm.runs.presets import PRESETS, Preset
@@ -22,8 +22,14 @@ SHORT = {  # what everyone sets
     "--lr": "--train.learning-rate",
     "--batch-size": "--train.batch-size",
     "--sampler": "--sampler.name",
-    "--key": "--dataset.key",
 }
+OF_DATA = {f"--{name}": f"--dataset.{name}" for name in ("key", "columns", "drop", "missing")}
+ALIASES = SHORT | OF_DATA
+USAGE = """\
+usage: grbm train PRESET [options]
+       grbm train FILE [options]       a table, such as x.csv or x.npy
+       grbm train FOLDER [options]     pictures
+       grbm train --config RUN/config.json [options]"""
 
 
 def train(args: list[str]) -> None:
@@ -32,14 +38,14 @@ def train(args: list[str]) -> None:
     written: str = given.config
     if not written and (not args or args[0] in ("-h", "--help")):
         width = max(map(len, PRESETS))
-        print("usage: grbm train PRESET [options]\n       grbm train --config RUN/config.json [options]")
+        print(USAGE)
         print("\nPresets (grbm train PRESET --help shows what can be changed):")
         print("\n".join(f"  {name:<{width}}  {preset.summary}" for name, preset in PRESETS.items()))
         return
     name, preset, rest = _of_file(Path(written), args) if written else _of_preset(args)
     defaults = TrainOptions(**{f.name: getattr(preset.config, f.name) for f in fields(RunConfig)})
     about = f"{preset.summary}\n\n{_first(name, preset.config)}" if {"-h", "--help"} & set(rest) else preset.summary
-    options = parse(TrainOptions, rest, f"grbm train {name}", SHORT, default=defaults, description=about)
+    options = parse(TrainOptions, rest, f"grbm train {name}", ALIASES, default=defaults, description=about)
     config = RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)})
     config = _settle(config, preset.config)
     if config.preset in EXPERIMENTS:
@@ -48,7 +54,8 @@ def train(args: list[str]) -> None:
     config = replace(config, command=shlex.join(["grbm", "train", *source, *args]))
     if text := describe(config):
         print(plain(text))
-    folder = options.out or Path("runs") / (config.preset or "run")
+    named = config.data.name.split(".")[0] if config.data and config.data == Path(args[0]) else config.preset
+    folder = options.out or Path("runs") / (named or "run")
     config.check()
     if config.data is not None and not config.data.exists():
         raise UserError(f"{config.data} is not there; give --data the path of your data.")
@@ -62,8 +69,10 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
     if name.startswith("-"):
         raise UserError(f"The preset goes first: grbm train PRESET {name} ... Choose one of {', '.join(PRESETS)}.")
     if name not in PRESETS:
-        advice = _for_data(Path(name)) if Path(name).exists() else f"Choose one of {', '.join(PRESETS)}."
-        raise UserError(f"There is no preset {name!r}{close(name, list(PRESETS))} {advice}")
+        if not Path(name).exists():
+            choose = f"Choose one of {', '.join(PRESETS)}, or give a file with a table, or a folder of pictures."
+            raise UserError(f"There is no preset {name!r}{close(name, list(PRESETS))} {choose}")
+        name, rest = _kind_of(Path(name)), ["--data", name, *rest]
     preset = PRESETS[name]
     if name in EXPERIMENTS:
         how = {"choices": get_args(Dynamics), "default": "paper"}
@@ -72,21 +81,15 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
     return name, preset, rest
 
 
-def _for_data(path: Path) -> str:
-    """What learns a file or folder, after a command that makes an array of it where it needs one."""
-    name = shlex.quote(str(path))
+def _kind_of(path: Path) -> str:
+    """The preset that learns a file or folder. Raises UserError for what none does."""
     if (path / "config.json").is_file():
-        return f"{path} is a run, which goes on with: grbm resume {name}"
-    if is_arrow(path):
-        return f"{path} is learned by: grbm train array --data {name}, or pictures in it by: grbm train images ..."
-    if path.is_file() and (made := conversion(path)) is not None:
-        kind, command, into = made
-        return f"{path} is {kind}, learned by: {command} && grbm train array --data {shlex.quote(str(into))}"
+        raise UserError(f"{path} is a run, which goes on with: grbm resume {shlex.quote(str(path))}")
+    if is_arrow(path) or table_kind(path) or path.suffix in (".npy", ".npz"):
+        return "array"
     if holds_pictures(path):
-        return f"{path} holds pictures, learned by: grbm train images --data {name}"
-    if path.suffix in (".npy", ".npz"):
-        return f"{path} is learned by: grbm train array --data {name}"
-    return f"{path} {as_array(path)}" if path.is_file() else f"{path} is a folder without pictures."
+        return "images"
+    raise UserError(f"{path} {as_array(path)}" if path.is_file() else f"{path} is a folder without pictures.")
 
 
 def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
@@ -107,7 +110,7 @@ def _first(name: str, config: RunConfig) -> str:
     """What people set of this preset, with what it is by default; the whole list follows it."""
     kind = config.dataset.name
     data = {
-        "array": ["--data FILE", "--key NAME", "--dataset.standardise", "--dataset.held-out"],
+        "array": ["--data FILE", *OF_DATA, "--dataset.standardise", "--dataset.held-out"],
         "images": ["--data FOLDER", "--dataset.size", "--dataset.crop", "--dataset.grey", "--dataset.held-out"],
         "celeba": ["--data FILE", "--data-dir FOLDER", "--dataset.size", "--dataset.subset"],
         "mnist": ["--data-dir FOLDER"],
@@ -116,13 +119,13 @@ def _first(name: str, config: RunConfig) -> str:
     }.get(kind, ["--dataset.n-points"])
     values = {f"--{name.replace('_', '-')}": value for name, value in config.settings().items()}
     values |= {"--out": f"runs/{name}"}
-    names = [*data, *(flag for flag in SHORT if flag != "--key"), "--seed", "--out"]
+    names = [*data, *SHORT, "--seed", "--out"]
     if name in EXPERIMENTS:
         names = ["--dynamics", "--scale", *names]
     lines = []
     for flag in names:
-        value = values.get(SHORT.get(flag.split()[0], flag.split()[0]))
-        lines.append(f"  {flag:<24}{'' if value in (None, '') else value}".rstrip())
+        value = values.get(ALIASES.get(flag.split()[0], flag.split()[0]))
+        lines.append(f"  {flag:<24}{'' if value in (None, '', ()) else value}".rstrip())
     sampler = {flag: x for flag, x in values.items() if flag.startswith("--sampler.") and flag != "--sampler.name"}
     lines += [f"  {flag:<24}{value}" for flag, value in sampler.items() if value is not None]
     return "What people change of it, with its defaults (all options are below):\n" + "\n".join(lines)
@@ -131,7 +134,7 @@ def _first(name: str, config: RunConfig) -> str:
 def _given(config: RunConfig, args: list[str]) -> tuple[str, ...]:
     """The settings that flags among ``args`` name."""
     flags = {word.partition("=")[0].replace("_", "-") for word in args}
-    flags |= {SHORT[flag] for flag in flags & SHORT.keys()}
+    flags |= {ALIASES[flag] for flag in flags & ALIASES.keys()}
     names: dict[str, str] = {}
     for name in config.settings():
         group, dot, last = name.replace("_", "-").rpartition(".")

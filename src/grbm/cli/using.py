@@ -22,9 +22,9 @@ def sample(options: SampleOptions) -> None:
     from matplotlib.figure import Figure
 
     from grbm import runs
-    from grbm.core import files
     from grbm.data.images import tile
     from grbm.data.mixtures import MIXTURES
+    from grbm.data.named import require_written, write_table
     from grbm.report import plots, sheets
     from grbm.runs.sampling import generate
 
@@ -35,12 +35,15 @@ def sample(options: SampleOptions) -> None:
         n_steps=options.steps or own.n_steps,
         mean=own.mean if options.mean is None else options.mean,
     )
-    path = options.run / runs.SAMPLES / "samples.npy"
+    path = options.out or options.run / runs.SAMPLES / "samples.npy"
+    require_written(path)
+    refuse_out(options.overwrite, *([options.out] if options.out else []))
     if path.exists() and not options.overwrite:
         raise UserError(f"{path} already exists; add --overwrite to replace it.")
     drawn = generate(run, options.n, sampling=sampling, seed=options.seed)
     kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
-    files.write_array(path, drawn.numpy().astype(kind))
+    write_table(path, drawn.numpy().astype(kind), run.columns)
+    runs.note_written(options.run, *([options.out] if options.out else []))
     what = "conditional means of the last states; --mean False for the states" if sampling.mean else "states"
     print(f"{options.n} samples ({sampling.sampler.name}, {sampling.n_steps} steps from noise; {what}): {path}")
     name = run.config.dataset.name
@@ -53,7 +56,7 @@ def sample(options: SampleOptions) -> None:
         plots.sample_panel(figure.subplots(), drawn, MIXTURES.get(name), "samples from noise", limits)
     else:
         return
-    print(f"  {plots.save(figure, path.with_suffix('.png'))}")
+    print(f"  {plots.save(figure, options.run / runs.SAMPLES / 'samples.png')}")
 
 
 def encode(options: EncodeOptions) -> None:
@@ -98,22 +101,29 @@ def impute(options: ImputeOptions) -> None:
     import torch
 
     from grbm import runs
-    from grbm.core import files
+    from grbm.data.kinds import table_kind
+    from grbm.data.loading import reading_of
+    from grbm.data.named import fill_text, require_written, write_table
     from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness
     from grbm.samplers.conditional import Filling
 
     run = read_run(options.run, options.weights)
     rows = rows_with_gaps(run, options.file, options.key, note)
-    path = options.out or options.run / runs.IMPUTED / f"{options.file.stem}.npy"
-    if path.suffix != ".npy":
-        raise UserError(f"--out must end in .npy, the format that is written, got {path}.")
-    errors = path.with_suffix(".std.npy")
+    kind = table_kind(options.file)
+    name = options.file.name.removesuffix(".gz")
+    name = name if kind in ("text", "parquet") else f"{options.file.stem}.npy"
+    path = options.out or options.run / runs.IMPUTED / name
+    require_written(path)
+    errors = path.with_suffix(f".std{path.suffix}")
     refuse_out(options.overwrite, path, errors)
     note_units(strangeness(run, torch.from_numpy(rows)))
     filling = Filling(options.steps, options.steps // 4, options.chains, options.replicas, options.seed)
     filled, std = impute_rows(run, rows, options.noise_std, filling)
-    files.write_array(path, filled)
-    files.write_array(errors, std)
+    if kind == "text" and options.noise_std == 0 and path.suffix not in (".parquet", ".npz", ".npy"):
+        fill_text(options.file, path, filled, run.columns, reading_of(run.config.dataset))
+    else:
+        write_table(path, filled, run.columns)
+    write_table(errors, std, run.columns)
     runs.note_written(options.run, path, errors)
     gaps = int(np.isnan(rows).sum())
     print(f"{gaps:,} of {rows.size:,} numbers were missing and are filled in by their means: {path}")

@@ -17,7 +17,7 @@ class DatasetConfig:
     """What to learn from."""
 
     name: DatasetName = "digits"
-    """Two 2-D mixtures, four image sets, or your own array or pictures (with --data)."""
+    """Two 2-D mixtures, four image sets, or your own table or pictures (with --data)."""
     standardise: Mode = "pixel"
     """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all.
     whiten: learn in coordinates in which the data and their clusters are uncorrelated; for tables of up to some
@@ -33,6 +33,12 @@ class DatasetConfig:
     """Arrays and pictures, CelebA: a random choice of so many rows, by seed, before any are held out."""
     key: str | None = None
     """Name of the array in a .npz archive, or of the column in a Hugging Face data set."""
+    columns: tuple[str, ...] = ()
+    """Tables: columns to learn, by name, or by number from 0; by default all that hold numbers."""
+    drop: tuple[str, ...] = ()
+    """Tables: columns to leave out."""
+    missing: tuple[str, ...] = ()
+    """Tables in text: other texts that mean that a value is missing, such as ?."""
     crop: int | None = None
     """Pictures: side of the square to cut from their centre."""
     size: int | None = None

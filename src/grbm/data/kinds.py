@@ -1,6 +1,5 @@
-"""Files that hold no array: what they are, and the command that makes an array of each."""
+"""Files by their kinds: those that are read, and for others the command that makes an array of each."""
 
-import csv
 import json
 import re
 import shlex
@@ -10,7 +9,9 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")  # of pictures
-TEXT = {".csv": "a CSV file", ".tsv": "a TSV file", ".txt": "a text file", ".dat": "a text file"}
+TEXT = (".csv", ".tsv", ".txt", ".dat", ".tab")  # of tables in text, which may be packed: .csv.gz
+TABLES = {"text": "a table in text", "parquet": "a Parquet file", "feather": "a Feather file"}
+BEGIN = {b"PAR1": "parquet", b"ARRO": "feather", b"FEA1": "feather"}  # first bytes of a file
 TORCH = ("a PyTorch file, which is never unpickled here", "torch", "torch.load(FILE, weights_only=True).numpy()")
 PICKLE = (
     "a pickle, which can run any code when it is read and is never read here",
@@ -24,11 +25,18 @@ READ = {  # by suffix: what a file is, what is imported to read it, and the arra
     ".mat": ("a MATLAB file", "scipy.io", 'scipy.io.loadmat(FILE)["NAME"]'),
     ".safetensors": ("a safetensors file", "safetensors.numpy", 'safetensors.numpy.load_file(FILE)["NAME"]'),
 }
-FRAMES = {  # by suffix: what a file is, and the function of pandas that reads it
-    ".parquet": ("a Parquet file", "read_parquet"),
-    ".feather": ("a Feather file", "read_feather"),
-    **dict.fromkeys((".xlsx", ".xls"), ("a spreadsheet", "read_excel")),
-}
+SHEETS = (".xlsx", ".xls", ".ods")  # of spreadsheets
+
+
+def table_kind(path: Path) -> str | None:
+    """Which of `TABLES` a file is, by its first bytes or its name; None for others."""
+    if path.is_file():
+        with suppress(OSError), path.open("rb") as file:
+            if (kind := BEGIN.get(file.read(4))) is not None:
+                return kind
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    is_text = suffixes[-1:] and (suffixes[-1] in TEXT or (suffixes[-1] == ".gz" and suffixes[0] in TEXT))
+    return "text" if is_text else None
 
 
 def as_array(path: Path) -> str:
@@ -42,7 +50,7 @@ def as_array(path: Path) -> str:
         return "is a zip file of pictures, which the preset images learns."
     if zipfile.is_zipfile(path):
         return "is a zip file without a .npy file in it; write it with numpy.savez."
-    return "is no .npy or .npz file; read it with numpy or pandas and numpy.save it."
+    return "is no file that is read: those are .csv, .tsv, .parquet, .feather, .npy and .npz."
 
 
 def conversion(path: Path) -> tuple[str, str, Path] | None:
@@ -54,22 +62,9 @@ def conversion(path: Path) -> tuple[str, str, Path] | None:
     if suffix in READ:
         kind, package, array = READ[suffix]
         code = f"import numpy, {package}; numpy.save({_text(into)}, {array.replace('FILE', file)})"
-    elif suffix in FRAMES:
-        (kind, reader), into = FRAMES[suffix], path.with_suffix(".npz")
-        code = f"import numpy, pandas; x = pandas.{reader}({file}); "
-        code += f"numpy.savez({_text(into)}, x=x.to_numpy(float), columns=x.columns.to_numpy(str))"
-    elif suffix in TEXT:
-        kind = TEXT[suffix]
-        with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            first = lines.readline(1 << 20)
-        mark = next((mark for mark in "\t;," if mark in first), None)
-        array = f"numpy.loadtxt({file}" + (f", delimiter={_text(mark)}" if mark else "")
-        if _are_numbers(next(csv.reader([first], delimiter=mark)) if mark else first.split()):
-            code = f"import numpy; numpy.save({_text(into)}, {array}))"
-        else:
-            into, head = path.with_suffix(".npz"), f'open({file}, encoding="utf-8-sig")'
-            names = f"next(csv.reader({head}, delimiter={_text(mark)}))" if mark else f"{head}.readline().split()"
-            code = f"import csv, numpy; numpy.savez({_text(into)}, x={array}, skiprows=1), columns={names})"
+    elif suffix in SHEETS:
+        kind, into = "a spreadsheet", path.with_suffix(".csv")
+        code = f"import pandas; pandas.read_excel({file}).to_csv({_text(into)}, index=False)"
     else:
         return None
     return kind, f"python -c {shlex.quote(code)}", into
@@ -96,11 +91,3 @@ def _members(path: Path) -> Iterable[str]:
 def _text(value: object) -> str:
     """A string as Python reads it."""
     return json.dumps(str(value), ensure_ascii=False)
-
-
-def _are_numbers(words: Iterable[str]) -> bool:
-    with suppress(ValueError):
-        for word in words:
-            float(word)
-        return True
-    return False

@@ -10,12 +10,11 @@ from torch import Tensor
 from grbm.core.devices import require_memory
 from grbm.core.errors import UserError
 from grbm.core.randomness import generator
-from grbm.data.arrays import column_names, open_array
 from grbm.data.config import DatasetConfig, Source
 from grbm.data.images import load_digits, load_idx
-from grbm.data.kinds import is_arrow
 from grbm.data.mixtures import MIXTURES, Mixture
-from grbm.data.pictures import ImageShape, Look, Pictures, open_arrow, open_pictures
+from grbm.data.named import NamedTable, Reading, open_table
+from grbm.data.pictures import ImageShape, Look, Pictures, open_pictures
 from grbm.data.splitting import copies, split
 from grbm.data.tables import ColumnStatistics, Table, measure, nothing_varies, refuse_not_finite
 from grbm.data.transforms import Transform
@@ -33,6 +32,7 @@ class Dataset(NamedTuple):
     columns: tuple[str, ...] = ()  # their names, where they have any
     same: Tensor | None = None  # (n,), equal for rows of train that are copies of one another
     pictures: Pictures | None = None  # that the rows are, where they were decoded
+    opened: NamedTable | None = None  # that the rows are of, where they were read from a file
 
     @property
     def is_grey(self) -> bool:
@@ -63,8 +63,10 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         return Dataset(train.float(), mixture.sample(10_000, seed=seed + 1).float(), mixture=mixture)
     if name == "array":
         assert source.path is not None
-        rows = (open_arrow if is_arrow(source.path) else open_array)(source.path, config.key)
-        return _split(rows, config, source, seed)._replace(columns=column_names(source.path, rows.n_columns))
+        opened = open_table(source.path, reading_of(config))
+        complete = opened.complete()
+        found = _split(complete.rows, config, source, seed)
+        return found._replace(columns=complete.columns, opened=opened)
     if name in ("images", "celeba"):
         path = source.path or _find_celeba(source.folder)
         pictures = open_pictures(path, look_of(config), config.key if name == "images" else None)
@@ -76,6 +78,11 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         train, test = (load_idx(name, source.folder, train=part)[0] for part in (True, False))
         found = Dataset(train, test)
     return found._replace(image_shape=IMAGE_SHAPES[name], levels=LEVELS[name])
+
+
+def reading_of(config: DatasetConfig) -> Reading:
+    """How this data set reads a table."""
+    return Reading(config.key, config.columns, config.drop, config.missing)
 
 
 def look_of(config: DatasetConfig) -> Look:
@@ -142,9 +149,10 @@ def _split(rows: Table, config: DatasetConfig, source: Source, seed: int) -> Dat
         same = torch.zeros(len(rows), dtype=torch.int64).index_copy(0, order, found)
     parts = split(order, n_test, same)
     same = None if same is None else same[parts[0]]
+    of_file = parts if isinstance(rows, Tensor) else (rows.index[parts[0]], rows.index[parts[1]])
     if not isinstance(rows, Tensor) and len(order) * rows.n_columns * 4 > source.memory << 20:
-        return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=parts, same=same)
+        return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=of_file, same=same)
     held = [rows[part] for part in parts]
-    for part, numbers in zip(held, parts, strict=True):
+    for part, numbers in zip(held, of_file, strict=True):
         refuse_not_finite(part.numpy(), numbers, str(source.path))
-    return Dataset(held[0], held[1], numbers=parts, same=same)
+    return Dataset(held[0], held[1], numbers=of_file, same=same)

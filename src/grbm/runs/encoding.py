@@ -10,10 +10,10 @@ from grbm.core.devices import require_memory
 from grbm.core.errors import UserError
 from grbm.core.files import replacing
 from grbm.core.randomness import generator
-from grbm.data.arrays import open_array
-from grbm.data.kinds import SUFFIXES
-from grbm.data.loading import look_of
-from grbm.data.pictures import open_arrow, open_pictures
+from grbm.data.kinds import SUFFIXES, table_kind
+from grbm.data.loading import look_of, reading_of
+from grbm.data.named import open_table
+from grbm.data.pictures import open_pictures
 from grbm.data.tables import Table, spread
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
@@ -46,7 +46,10 @@ def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | 
     elif path.suffix.lower() in SUFFIXES:
         raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
-        rows = open_arrow(path, key) if path.is_dir() else open_array(path, key)
+        how = reading_of(config.dataset)._replace(key=key)
+        if run.columns and table_kind(path) is not None:  # columns are found by their names
+            how = how._replace(columns=run.columns, drop=())
+        rows = open_table(path, how).picked(run.columns, str(path)).rows
     if rows.shape[1] != run.transform.n_columns:
         raise UserError(
             f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."

@@ -73,7 +73,7 @@ class Status:
         return said.get(self.ended, "")
 
 
-FINGERPRINT, KEPT = "fingerprint", "kept."
+FINGERPRINT, NAMES, KEPT = "fingerprint", "columns", "kept."
 
 
 class Run(NamedTuple):
@@ -86,6 +86,7 @@ class Run(NamedTuple):
     status: Status
     metrics: list[dict[str, Any]]
     fingerprint: str  # of the data
+    columns: tuple[str, ...] = ()  # names, where the data have them
 
     @property
     def model(self) -> GRBM:
@@ -171,6 +172,7 @@ class Data(NamedTuple):
     image_shape: ImageShape | None
     fingerprint: str
     kept: Frame | None = None  # of what is kept, where it is another: that of one Gaussian of all rows
+    columns: tuple[str, ...] = ()  # names, where the data have them
 
     def save(self, folder: Path) -> None:
         """Write the file."""
@@ -178,8 +180,21 @@ class Data(NamedTuple):
         tensors = self.frame.tensors() | {f"{KEPT}{name}": x.clone() for name, x in kept.items()}
         if self.image_shape is not None:
             tensors["image_shape"] = torch.tensor(self.image_shape)
-        tensors[FINGERPRINT] = torch.tensor(list(self.fingerprint.encode()), dtype=torch.uint8)
+        tensors[FINGERPRINT] = _as_bytes(self.fingerprint)
+        if self.columns:
+            tensors[NAMES] = _as_bytes(json.dumps(self.columns))
         write_tensors(folder / DATA, tensors)
+
+
+def _as_bytes(text: str) -> Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _as_text(numbers: Tensor) -> str:
+    """What `_as_bytes` was made of. Raises ValueError for a tensor that was not."""
+    if numbers.dtype != torch.uint8 or numbers.ndim != 1:
+        raise ValueError("it holds no text")
+    return bytes(numbers.tolist()).decode("utf-8", "replace")
 
 
 def save_status(folder: Path, status: Status) -> None:
@@ -240,7 +255,8 @@ def read(folder: Path, which: Which = "model", warn: Callable[[str], None] = lam
         raise UserError(f"{folder / DATA} does not fit {where}; are both from the same run?")
     status = read_status(folder)
     metrics = read_metrics(folder, warn)
-    return Run(folder, config, Fitted(frame, model), data.image_shape, status, metrics, data.fingerprint)
+    fitted = Fitted(frame, model)
+    return Run(folder, config, fitted, data.image_shape, status, metrics, data.fingerprint, data.columns)
 
 
 def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tuple[GRBM, Path]:
@@ -278,7 +294,7 @@ def _read_model(folder: Path, which: Which, warn: Callable[[str], None]) -> tupl
 def read_data(folder: Path) -> Data:
     """Read ``data.safetensors``; raise UserError if it is missing or damaged."""
     data = read_tensors(folder / DATA)
-    sides, fingerprint = data.pop("image_shape", None), data.pop(FINGERPRINT, torch.empty(0))
+    sides, fingerprint, names = data.pop("image_shape", None), data.pop(FINGERPRINT, None), data.pop(NAMES, None)
     try:
         kept = {name.removeprefix(KEPT): x for name, x in data.items() if name.startswith(KEPT)}
         frame = Frame.from_tensors(data)
@@ -286,10 +302,13 @@ def read_data(folder: Path) -> Data:
         good = shape is None or (is_kind(ImageShape, shape) and min(shape) > 0 and shape[0] in (1, 3))
         if not good or (shape and math.prod(shape) != frame.transform.n_columns):
             raise ValueError("its shape of images is of other data")
-        if fingerprint.dtype != torch.uint8 or not fingerprint.numel():
+        if fingerprint is None or not fingerprint.numel():
             raise ValueError("it has no fingerprint")
-        text = bytes(fingerprint.flatten().tolist()).decode("ascii", "replace")
-        return Data(frame, shape, text, Frame.from_tensors(kept) if kept else None)
+        columns = [] if names is None else json.loads(_as_text(names))
+        if not is_kind(list[str], columns) or len(columns) not in (0, frame.transform.n_columns):
+            raise ValueError("its names are of other columns")
+        kept_frame = Frame.from_tensors(kept) if kept else None
+        return Data(frame, shape, _as_text(fingerprint), kept_frame, tuple(columns))
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
         raise UserError(f"{folder / DATA} is not what `grbm train` wrote; train again or restore the file.") from error
 

@@ -15,6 +15,7 @@ from grbm.core.devices import threads
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import DivergenceError, StoppedError, UserError
 from grbm.core.streams import plain
+from grbm.data.frame import Frame
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import spread
@@ -106,7 +107,7 @@ def train(
         if not resume:  # only now, when nothing in the configuration can fail any more
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
             if group.is_leader:
-                _describe_pictures(run, warn)
+                _describe_data(run, warn)
                 if run.config.dataset.name == "array":
                     rows = run.dataset.train
                     for found in sentinels(rows[spread(len(rows), LOOKED_AT // rows.shape[1] + 1)].numpy()):
@@ -118,9 +119,12 @@ def train(
         _learn(Session(run, folder, group, log, warn), saved, on_start, on_update)
 
 
-def _describe_pictures(run: Prepared, warn: Callable[[str], None]) -> None:
-    """Say what was made of pictures where the user may have meant something else."""
-    pictures = run.dataset.pictures
+def _describe_data(run: Prepared, warn: Callable[[str], None]) -> None:
+    """Say what was made of a file or of pictures where the user may have meant something else."""
+    pictures, opened = run.dataset.pictures, run.dataset.opened
+    if opened is not None:
+        for text in opened.describe(run.config.where):
+            warn(text)
     if pictures is not None:
         pictures.describe(run.config.data or run.config.data_dir, warn, "; --dataset.white chooses another number")
         if pictures.white is None and run.config.dataset.white is not None:
@@ -259,7 +263,7 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
     if found is None:
         return keep.model()
     session.require(run.state.update)
-    Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, found.frame).save(session.folder)
+    _data(run, found.frame).save(session.folder)
     print(
         "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
         "hidden units tell nothing; the last machine is --weights raw).",
@@ -268,13 +272,19 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
     return found.model
 
 
+def _data(run: Prepared, kept: Frame | None) -> Data:
+    """What a run keeps of its data."""
+    dataset = run.dataset
+    return Data(run.frame, dataset.image_shape, run.measured.fingerprint, kept, dataset.columns)
+
+
 def _open(run: Prepared, folder: Path, warn: Callable[[str], None]) -> logs.Log:
     """The run's log, with what an earlier attempt wrote after this update taken back."""
     claiming.clean(folder)
     kept = None
     with suppress(UserError):  # of weights that stay until there are others
         kept = run_folder.read_data(folder).kept
-    Data(run.frame, run.dataset.image_shape, run.measured.fingerprint, kept).save(folder)
+    _data(run, kept).save(folder)
     for name in RESULTS:  # of weights that will not be the run's, and how their training ended
         (folder / name).unlink(missing_ok=True)
     return logs.Log(folder, run.config, run.state.update, warn)

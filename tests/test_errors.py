@@ -129,7 +129,7 @@ def test_what_the_estimator_cannot_do():
         (["export", "{run}", "{tmp}/folder.onnx", "--overwrite"], ["folder.onnx"]),
         (["encode", "{run}", "test"], ["encode train"]),
         (["encode", "{run}", "{tmp}/picture.png"], ["picture.png"]),
-        (["train", "array", "--data", "{tmp}/x.csv"], ["x.csv", ".npy"]),
+        (["train", "array", "--data", "{tmp}/x.csv"], ["x.csv", "single row"]),
         (["train", "images", "--data", "{tmp}/x.csv"], ["x.csv"]),
         (["train", "array", "--data", "{tmp}/same.npy", "--dataset.standardise", "whiten"], ["column"]),
         (

@@ -95,11 +95,6 @@ def test_close_names_are_suggested(tmp_path, capsys):
     refused(["train", "--lr", "3"], capsys, "PRESET --lr")
 
 
-def test_a_file_in_place_of_a_preset_is_told_where_it_goes(tmp_path, capsys):
-    (tmp_path / "x.npy").write_text("x")
-    refused(["train", tmp_path / "x.npy"], capsys, f"grbm train array --data {tmp_path / 'x.npy'}")
-
-
 def test_short_options_are_the_long_ones(tmp_path, capsys):
     short = ["--updates", "7", "--lr=0.3", "--n-hidden", "9", "--batch-size", "11", "--sampler", "partial-gibbs"]
     out = ["--out", str(tmp_path / "run")]

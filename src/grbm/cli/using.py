@@ -24,7 +24,7 @@ def sample(options: SampleOptions) -> None:
     from grbm import runs
     from grbm.data.images import tile
     from grbm.data.mixtures import MIXTURES
-    from grbm.data.named import require_written, write_table
+    from grbm.data.named import write_table
     from grbm.report import plots, sheets
     from grbm.runs.sampling import generate
 
@@ -103,7 +103,7 @@ def impute(options: ImputeOptions) -> None:
     from grbm import runs
     from grbm.data.kinds import table_kind
     from grbm.data.loading import reading_of
-    from grbm.data.named import fill_text, require_written, write_table
+    from grbm.data.named import fill_text, write_table
     from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness
     from grbm.samplers.conditional import Filling
 
@@ -175,3 +175,11 @@ def export(options: ExportOptions) -> None:
             print(f"It has no unit for constant columns; leave them out of its input: {', '.join(map(str, left_out))}.")
     made = [path / runs.CONFIG, path / runs.WEIGHTS] if path.is_dir() else [path]  # and not what lay there
     runs.note_written(options.run, *made)
+
+
+def require_written(path: Path) -> None:
+    """Raise UserError for a file whose suffix is none of those of tables that are written."""
+    from grbm.data.named import WRITTEN
+
+    if path.suffix.lower() not in WRITTEN:
+        raise UserError(f"--out must end in {', '.join(WRITTEN)}, the formats that are written, got {path}.")

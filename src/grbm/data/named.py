@@ -67,7 +67,7 @@ class NamedTable(NamedTuple):
             counts = ", ".join(f"{self.name(k)} {is_missing[:, k].sum():,}" for k in worst if is_missing[:, k].any())
             raise UserError(
                 f"Only {keep.sum():,} of {len(keep):,} rows have no gaps. Values are missing in: {counts}. Leave out "
-                f"columns with many gaps (--drop NAME), or fill gaps first."
+                f"columns with many gaps (grbm train --drop NAME), or fill gaps first."
             )
         return self._replace(rows=self.rows.take(torch.from_numpy(keep.nonzero()[0])))
 
@@ -252,6 +252,7 @@ def _by_pandas(path: Path, dialect: _Dialect, width: int, columns: list[int]) ->
     import pandas
 
     separator = r"\s+" if dialect.mark == " " else dialect.mark
+    exactly = {} if int(pandas.__version__.split(".")[0]) > 2 else {"float_precision": "round_trip"}
     with _bytes(path) as file:
         try:
             frame = pandas.read_csv(
@@ -259,14 +260,13 @@ def _by_pandas(path: Path, dialect: _Dialect, width: int, columns: list[int]) ->
                 sep=separator,
                 header=0 if dialect.has_names else None,
                 names=list(range(width)),
-                usecols=[*columns, width - 1],
                 decimal=dialect.decimal,
                 na_values=sorted(dialect.missing),
                 keep_default_na=False,
                 skipinitialspace=True,
-                float_precision="round_trip",
                 encoding=dialect.encoding,
                 encoding_errors="replace",
+                **exactly,
             )
         except (ValueError, pandas.errors.ParserError, pandas.errors.EmptyDataError):
             return None
@@ -286,8 +286,8 @@ def _no_number(path: Path, line: int, name: str, cell: str, dialect: _Dialect) -
     where = f"{path}, line {line}, column {name!r}: {cell[:60]!r} is no number"
     if "," in cell and dialect.decimal == ".":
         where += ": a comma may stand for thousands or for the decimal point"
-    leave = f"leave the column out (--drop {name!r})"
-    return UserError(f"{where}. Correct it, or {leave}; where it means missing, add --missing {cell[:60]!r}.")
+    leave = f"leave the column out (grbm train --drop {name!r})"
+    return UserError(f"{where}. Correct it, or {leave}, or take it for missing (grbm train --missing {cell[:60]!r}).")
 
 
 def _distinct(cells: Iterable[str]) -> list[str]:
@@ -419,12 +419,6 @@ def _frame(path: Path, how: Reading, kind: str) -> NamedTable:
 
 
 WRITTEN = (".csv", ".tsv", ".parquet", ".npz", ".npy")  # Suffixes of tables that are written.
-
-
-def require_written(path: Path) -> None:
-    """Raise UserError for a file whose suffix is none of those that are written."""
-    if path.suffix.lower() not in WRITTEN:
-        raise UserError(f"--out must end in {', '.join(WRITTEN)}, the formats that are written, got {path}.")
 
 
 def write_table(path: Path, numbers: np.ndarray, names: Sequence[str]) -> None:

@@ -1,0 +1,198 @@
+"""Tables from files: what is read as numbers, what is left out, and where the first wrong value stands."""
+
+import gzip
+import math
+
+import numpy as np
+import pandas
+import pytest
+
+from grbm import UserError, cli, runs
+from grbm.data import named
+from grbm.data.named import Reading, open_table, write_table
+from tests.helpers import TINY, refused
+
+NAN = math.nan
+AB = [[1.0, 2.0], [3.0, 4.0]]
+
+
+def numbers(table):
+    return table.rows[:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "rows"),
+    [
+        ("plain.csv", "1,2\n3,4\n", (), AB),
+        ("head.csv", "a,b\n1,2\n3,4\n", ("a", "b"), AB),
+        ("mark.csv", '\ufeffa,"b, c"\n1,2\n3,4\n', ("a", "b, c"), AB),
+        ("quoted.csv", 'a,"b ""c"""\r\n"1","2"\r\n"3","4"\r\n', ("a", 'b "c"'), AB),
+        ("semicolons.csv", "a;b\n1;2\n3;4\n", ("a", "b"), AB),
+        ("decimal comma.csv", "a;b\n1,5;2\n3,25;4\n", ("a", "b"), [[1.5, 2], [3.25, 4]]),
+        ("bar.dat", "a|b\n1|2\n3|4\n", ("a", "b"), AB),
+        ("tabs.tsv", "a\tb c\n1\t2\n3\t4\n", ("a", "b c"), AB),
+        ("spaces.txt", "  1.0   2.0\n  3.0   4.0\n", (), AB),
+        ("spaces and names.dat", "# a b\n1.0 2.0\n3.0 4.0\n", ("a", "b"), AB),
+        ("empty lines.csv", "\n\na,b\n\n1,2\n\n3,4\n\n", ("a", "b"), AB),
+        ("at the end.csv", "a,b,\n1,2,\n3,4,\n", ("a", "b"), AB),
+        ("at the end of rows.csv", "a,b\n1,2,\n3,4,\n", ("a", "b"), AB),
+        ("twice.csv", "a,a\n1,2\n3,4\n", ("a", "a.1"), AB),
+        ("rows counted.csv", ",a,b\n0,1,2\n1,3,4\n", ("a", "b"), AB),
+        ("truth.csv", "a,b\nTrue,2\nfalse,4\n", ("a", "b"), [[1, 2], [0, 4]]),
+        ("gaps.csv", "a,b\n1,NA\n,4\n", ("a", "b"), [[1, NAN], [NAN, 4]]),
+        ("latin.csv", "größe,b\n1,2\n3,4\n".encode("latin-1"), ("größe", "b"), AB),
+        ("utf16.csv", "a,b\n1,2\n3,4\n".encode("utf-16"), ("a", "b"), AB),
+        ("packed.csv.gz", gzip.compress(b"a,b\n1,2\n3,4\n"), ("a", "b"), AB),
+        ("one.csv", "x\n1\n2\n", ("x",), [[1], [2]]),
+        ("text.csv", "name,x,day\nford,1,2020-01-01\nvw,2,2020-01-02\n", ("x",), [[1], [2]]),
+        ("text in the first line.csv", "5.1,3.5,setosa\n4.9,3.0,setosa\n", (), [[5.1, 3.5], [4.9, 3.0]]),
+    ],
+)
+def test_text_is_read_as_a_person_reads_it(tmp_path, name, content, columns, rows):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    table = open_table(tmp_path / name)
+    assert table.columns == columns
+    np.testing.assert_array_equal(numbers(table), rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["empty"]),
+        ("a,b\n", ["no rows"]),
+        ("a,b\n1,2\n3,4,5\n", ["line 3", "3 values", "2"]),
+        ("a,b\n1,2\n3\n", ["line 3", "1 values", "2"]),
+        ("a,b\n1,2\n3,4\n?,5\n6,7\n", ["line 4", "'a'", "'?'", "--missing"]),
+        ('a,b\n"x\ny",2\n"z",x4\n', ["line 4", "'b'", "'x4'"]),
+        ("a,b\n<0.5,2\n0.7,4\n", ["line 2", "'a'", "'<0.5'"]),
+        ('a,b\n"1,500",2\n3,4\n', ["line 2", "'1,500'", "thousands"]),
+        ("a;b\n1,500;2\n3,250;4\n", ["line 2", "'1,500'", "thousands"]),
+        ("a,b\n1_000,2\n3,4\n", ["line 2", "'1_000'"]),
+        ("a,b\nx,y\nz,w\n", ["no column of numbers"]),
+        ("\0\1\2\0", ["no text"]),
+    ],
+)
+def test_what_is_no_number_is_named_with_its_line(tmp_path, content, words):
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(UserError) as caught:
+        open_table(tmp_path / "x.csv")
+    for word in ["x.csv", *words]:
+        assert word in str(caught.value)
+
+
+def test_columns_are_taken_and_left_by_name_and_number(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b,c,t\n1,2,?,u\n3,4,5,v\n")
+    how = Reading(missing=("?",))
+    assert open_table(tmp_path / "x.csv", how).columns == ("a", "b", "c")
+    assert dict(open_table(tmp_path / "x.csv", how).left_out) == {"t": "text such as 'u'"}
+    assert numbers(open_table(tmp_path / "x.csv", Reading(columns=("b", "0")))) == [[2, 1], [4, 3]]
+    assert open_table(tmp_path / "x.csv", Reading(drop=("c", "1"))).columns == ("a",)
+    for how, word in ((Reading(columns=("d",)), "'d'.*a, b, c, t"), (Reading(columns=("t",)), "holds no numbers")):
+        with pytest.raises(UserError, match=word):
+            open_table(tmp_path / "x.csv", how)
+    with pytest.raises(UserError, match="No column"):
+        open_table(tmp_path / "x.csv", Reading(drop=("a", "b", "c", "t")))
+    np.savez(tmp_path / "x.npz", x=np.array(AB), columns=np.array(["a", "b"]))
+    assert numbers(open_table(tmp_path / "x.npz", Reading(drop=("a",)))) == [[2], [4]]
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_large_files_are_read_by_pandas_to_the_same_digits(tmp_path, monkeypatch, decimal):
+    """And by this library where pandas would fill up short lines, with the sentence that names them."""
+    x = np.random.default_rng(0).normal(size=(4000, 3)) * [1, 1e-9, 1e12]
+    x[7, 0] = NAN
+    lines = [";".join("" if math.isnan(v) else repr(v).replace(".", decimal) for v in row) for row in x.tolist()]
+    (tmp_path / "x.csv").write_text("a;b;c\n" + "\n".join(lines) + "\n")
+    slow = open_table(tmp_path / "x.csv")
+    np.testing.assert_array_equal(numbers(slow), x)
+    monkeypatch.setattr(named, "LARGE", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(named, "_numbers", None)  # not asked
+        np.testing.assert_array_equal(numbers(open_table(tmp_path / "x.csv")), x)
+    for wrong, word in (("1;2", "2 values"), ("1;2;3;4", "4 values"), ("1;x;3", "'x'")):
+        (tmp_path / "x.csv").write_text("a;b;c\n" + "\n".join([*lines[:9], wrong, *lines[9:]]) + "\n")
+        with pytest.raises(UserError, match=f"line 11.*{word}"):
+            open_table(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather"])
+def test_frames_are_read_by_their_types(tmp_path, kind):
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"a": [1, 3], "t": ["u", "v"], "b": [2.0, NAN], "yes": [True, False]})
+    frame["n"] = pandas.array([1, None], dtype="Int64")
+    getattr(frame, f"to_{kind}")(tmp_path / "x")
+    table = open_table(tmp_path / "x")
+    assert table.columns == ("a", "b", "yes", "n")
+    assert [name for name, _ in table.left_out] == ["t"]
+    np.testing.assert_array_equal(numbers(table), [[1, 2, 1, 1], [3, NAN, 0, NAN]])
+    (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes()[:100])
+    with pytest.raises(UserError, match="could not be read"):
+        open_table(tmp_path / "x")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npz", ".parquet"])
+def test_what_is_written_is_read(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    write_table(tmp_path / f"x{suffix}", x, ("a", "b, c"))
+    table = open_table(tmp_path / f"x{suffix}")
+    assert table.columns == ("a", "b, c")
+    np.testing.assert_allclose(numbers(table), x, rtol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """A table with names, gaps and text, in a folder with a run on it."""
+    folder = tmp_path_factory.mktemp("people")
+    x = np.random.default_rng(0).normal(size=(60, 3)) @ [[1, 0.8, 0.3], [0, 0.6, 0.1], [0, 0, 0.4]] + [10, 20, 30]
+    lines = [f"{a:.6g},p{k},{b:.6g},{c:.6g}" for k, (a, b, c) in enumerate(x)]
+    lines[4] = lines[4].rpartition(",")[0] + ","
+    (folder / "people.csv").write_text("age,name,height,weight\n" + "\n".join(lines) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert cli.main(["train", "people.csv", *TINY]) == 0
+    return folder
+
+
+def test_a_file_is_learned_by_name(people, monkeypatch):
+    """Its run is called as it is, and knows which rows and columns it is of."""
+    monkeypatch.chdir(people)
+    run = runs.read(people / "runs" / "people")
+    assert run.columns == ("age", "height", "weight")
+    data = run.load_data()
+    assert len(data.train) + len(data.test) == 59
+    assert 4 not in data.numbers[0].tolist() + data.numbers[1].tolist()
+    assert max(data.numbers[0].max(), data.numbers[1].max()) == 59  # of the file
+    said = list(data.opened.describe("people.csv"))
+    assert "name (text such as 'p0')" in said[0]
+    assert "1 of 60 rows" in said[1]
+
+
+def test_what_comes_out_is_of_the_kind_that_went_in(people, capsys):
+    """Gaps are filled where they stand; all else of the file is as it was. Columns of other files go by their names."""
+    run, file = people / "runs" / "people", people / "people.csv"
+    assert cli.main(["impute", str(run), str(file), "--steps", "20", "--overwrite"]) == 0
+    before, after = (path.read_text().splitlines() for path in (file, run / "imputed" / "people.csv"))
+    changed = [k for k in range(len(before)) if before[k] != after[k]]
+    assert changed == [5]
+    assert after[5].startswith(before[5])
+    assert 25 < float(after[5].rpartition(",")[2]) < 35
+    assert open_table(run / "imputed" / "people.std.csv").columns == ("age", "height", "weight")
+    assert cli.main(["sample", str(run), "--n", "7", "--out", str(people / "new.csv"), "--overwrite"]) == 0
+    drawn = pandas.read_csv(people / "new.csv")
+    assert list(drawn.columns) == ["age", "height", "weight"]
+    drawn[["weight", "age", "height"]].to_csv(people / "other.csv", index=False)
+    for name in ("new", "other"):
+        out = people / f"{name}.npy"
+        assert cli.main(["encode", str(run), str(people / f"{name}.csv"), "--out", str(out), "--overwrite"]) == 0
+    assert np.array_equal(np.load(people / "new.npy"), np.load(people / "other.npy"))
+    capsys.readouterr()
+    (people / "less.csv").write_text("age,height\n1,2\n3,4\n")
+    refused(["encode", run, people / "less.csv"], capsys, "'weight'", "less.csv")
+    refused(["sample", run, "--out", people / "x.abc"], capsys, ".csv", "x.abc")
+
+
+def test_few_rows_without_gaps_are_refused(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("a,b,c\n" + "1,2,3\n" * 4 + "1,,3\n" * 6)
+    refused(["train", tmp_path / "x.csv"], capsys, "4 of 10", "b 6", "--drop")

@@ -1,5 +1,6 @@
 """What `benchmarks.gpu` does on a GPU, part by part; each yields what it has found as soon as it has found it."""
 
+import copy
 import importlib.util
 import itertools
 import json
@@ -322,7 +323,7 @@ def marks_until(seconds: float) -> tuple[float, ...]:
 
 def update_time(run: Prepared, device: torch.device) -> float:
     """Milliseconds of an update, by some on a copy."""
-    model = run.state.model.like()
+    model = copy.deepcopy(run.state.model)
     model.load_state_dict(run.state.model.state_dict())
     state = TrainState(model, run.config.train.build(model))
     made = fit(state, run.data, run.objective, run.config.train, precision=run.config.precision)

@@ -16,7 +16,8 @@ from grbm.core import files
 from grbm.data import MIXTURES
 from grbm.data.images import tile
 from grbm.data.tables import spread
-from grbm.evaluate.mixtures import model_grid
+from grbm.evaluate.exact import quadrature
+from grbm.evaluate.mixtures import spacing
 from grbm.report.sheets import filter_sheet
 from grbm.runs import progress
 from grbm.runs.config import RunConfig
@@ -174,7 +175,7 @@ def test_a_mixture_run_has_figures_of_its_density(tmp_path, trained_runs, figure
     data, density, samples, _ = figures_drawn[0].axes
     run = runs.read(folder)
     np.testing.assert_allclose(data.collections[0].get_offsets(), run.load_data().train[:1000])
-    grid = model_grid(run.model, MIXTURES["isotropic"])
+    grid = quadrature(run.model, max_spacing=spacing(MIXTURES["isotropic"]))
     shown = np.asarray(density.collections[0].get_array()).ravel()
     np.testing.assert_allclose(shown, grid.log_density + run.transform.log_det)
     np.testing.assert_allclose(samples.collections[0].get_offsets(), generate(run, 1000, seed=1))

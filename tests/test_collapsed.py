@@ -11,7 +11,7 @@ from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.learning.quasi_newton import draw
 from grbm.samplers import Gibbs, GlobalMoves, run_chains
-from grbm.samplers.collapsed import Boltzmann, anneal, annealed
+from grbm.samplers.collapsed import Boltzmann, anneal, visible_draw
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.native import Native
@@ -90,7 +90,8 @@ def test_annealed_states_are_the_models():
     """Moments of 20,000 annealed chains against exact ones, in standard errors of the populations' means."""
     model = random_model(2, 6, 3, strength=0.8)
     n = 64 * 320
-    v = annealed(model.freeze(), n, Blocks(0, 1)).view(320, 64, 2)
+    energy, rng = model.freeze(), Blocks(0, 1)
+    v = visible_draw(energy, anneal(energy, n, rng).h, rng).view(320, 64, 2)
     truth = exact.sample(model, 400_000, seed=1)[0]
     for power in (1, 2):
         means = v.pow(power).mean(1)
@@ -116,7 +117,8 @@ def test_a_mode_that_no_chain_from_data_meets_is_found():
     draws = draw(energy, GlobalMoves(near), start, Blocks(0, 1)).draws
     log_z = float((-energy.free_energy(draws.v.float()).double() - draws.log_q).logsumexp(0)) - math.log(len(draws.v))
     assert abs(log_z - truth) < 1.0
-    assert 0.9 < float((annealed(energy, 4096, Blocks(0, 1))[:, 0] > 9).double().mean()) < 1.0
+    rng = Blocks(0, 1)
+    assert 0.9 < float((visible_draw(energy, anneal(energy, 4096, rng).h, rng)[:, 0] > 9).double().mean()) < 1.0
 
 
 def test_both_ends_of_annealing_that_miss_a_mode_are_not_believed():

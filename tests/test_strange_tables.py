@@ -397,5 +397,5 @@ def test_copies_beside_one_another_are_found_in_long_tables():
 def test_deviations_of_columns_far_from_zero_keep_their_digits():
     x = torch.tensor([[1e10, 3.0, 0.0], [1e10 + 1, 3.0, 1.0]], dtype=torch.float64)
     scale = standardise(x, "pixel")
-    found = scale.deviations_in_columns(torch.tensor([[1e-7, 2.0]]))
+    found = scale.columns_of(torch.tensor([[1e-7, 2.0]])) * scale.scale
     torch.testing.assert_close(found, torch.tensor([[0.5e-7, 0.0, 1.0]]).double(), rtol=1e-6, atol=0)

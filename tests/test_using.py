@@ -69,7 +69,7 @@ def test_noise_is_taken_away_in_the_units_of_the_data(digits, tmp_path):
         (lambda x: x, ["--noise-std", "-1"], "--noise-std must be at least 0"),
         (lambda x: x, ["--steps", "1"], "--steps must"),
         (lambda x: x, ["--chains", "0"], "--chains must"),
-        (lambda x: x, ["--out", "x.csv"], "must end in .npy"),
+        (lambda x: x, ["--out", "x.abc"], "must end in .csv"),
     ],
 )
 def test_wrong_gaps_are_refused(digits, tmp_path, change, flags, message, capsys):

@@ -1,4 +1,4 @@
-"""What all commands share: reading their options, and the run that they are about."""
+"""Parts that all commands share: reading their options, and the run that they are about."""
 
 import math
 import pkgutil

@@ -53,7 +53,7 @@ def evaluate(options: EvaluateOptions) -> None:
         moved = options.moved
         if moved.data is None or options.fid:
             raise
-        rows = rows_to_encode(run, str(moved.data), note=note)
+        rows, _ = rows_to_encode(run, str(moved.data), note=note)
         note_units(strangeness(run, rows))
         with suppress(UserError):
             its = replace(moved, data=None, key=None)

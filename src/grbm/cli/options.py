@@ -1,4 +1,4 @@
-"""What each command of the command line takes, as typed, frozen dataclasses."""
+"""Options of each command of the command line, as typed, frozen dataclasses."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,7 +150,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingOptions:
-    """What commands take that judge a run."""
+    """Options of commands that judge a run."""
 
     weights: Weights = "model"
     seed: Seed = 1

@@ -107,7 +107,7 @@ def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
 
 
 def _first(name: str, config: RunConfig) -> str:
-    """What people set of this preset, with what it is by default; the whole list follows it."""
+    """Settings of this preset that people change, with their defaults; the whole list follows them."""
     kind = config.dataset.name
     data = {
         "array": ["--data FILE", *OF_DATA, "--dataset.standardise", "--dataset.held-out"],

@@ -64,10 +64,10 @@ def encode(options: EncodeOptions) -> None:
 
     from grbm import runs
     from grbm.core import files
-    from grbm.runs.encoding import row_numbers, rows_to_encode, strangeness, write_codes, write_contrasts
+    from grbm.runs.encoding import rows_to_encode, strangeness, write_codes, write_contrasts
 
     run = read_run(options.run, options.weights, options.moved)
-    rows = rows_to_encode(run, options.what, note=note)
+    rows, numbers = rows_to_encode(run, options.what, note=note)
     form = ".packed" if options.packed else ".bits" if options.bits else ""
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
     if path.suffix != ".npy":
@@ -84,10 +84,9 @@ def encode(options: EncodeOptions) -> None:
         write_contrasts(run, rows, shares)
         scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())
         print(f"  how likely each row has which contrast, of {scales}: {shares}")
-    numbers = row_numbers(run, options.what)
     runs.note_written(options.run, *(path for path in written if path != beside or numbers is not None))
     if numbers is not None:
-        files.write_array(beside, numbers)
+        files.write_array(beside, numbers.numpy())
         print(f"  which rows of the data they are: {beside}")
 
 

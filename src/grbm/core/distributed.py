@@ -206,7 +206,7 @@ def leave() -> None:
 
 
 def torchrun_id() -> str | None:
-    """What tells this ``torchrun`` job from others, and stays through its restarts; None outside of one."""
+    """Name of this ``torchrun`` job, which stays through its restarts; None outside of one."""
     name = os.environ.get("TORCHELASTIC_RUN_ID")
     if name in (None, "", "none"):  # not every way to start it gives a name
         return f"{socket.gethostname()} {os.getppid()}" if "TORCHELASTIC_RESTART_COUNT" in os.environ else None

@@ -1,4 +1,4 @@
-"""What can go wrong, as data: each error has fields, and the sentence that a person reads is made of them here."""
+"""Errors as data: each has fields, and the sentence that a person reads is made of them here."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,7 +68,7 @@ class Divergence:
 
     @property
     def happened(self) -> str:
-        """What happened and where, without the remedies."""
+        """Sentence on the event and its place, without the remedies."""
         if self.overshoot is not None:
             return (
                 f"Stopped before update {self.update}: the Langevin step is {self.overshoot:.3g} variances of visible "

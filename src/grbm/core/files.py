@@ -127,7 +127,7 @@ def cache_folder() -> Path:
 
 
 def kept(folder: Path, name: str, suffix: str) -> Path | None:
-    """What `keeping` keeps in ``folder`` as ``name``, if its content has the digest that its own name tells.
+    """Path of the file that `keeping` made in ``folder`` as ``name``, if its content has the digest in its name.
 
     A file that has not is damaged, and removed.
     """

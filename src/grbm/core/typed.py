@@ -19,7 +19,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """What a file of JSON holds; raises OSError where it is no file, and ValueError where it is no JSON."""
+    """Content of a file of JSON; raises OSError where it is no file, and ValueError where it is no JSON."""
     try:
         return json.loads(read_bytes(path).decode("utf-8", "replace"))
     except RecursionError as error:

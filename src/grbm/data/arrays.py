@@ -143,7 +143,7 @@ class Mapped:
 
 
 def _version(file: IO[bytes]) -> tuple[int, int]:
-    """What changes when somebody writes into a file."""
+    """Signs of a change of a file that is open."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 

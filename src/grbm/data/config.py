@@ -1,4 +1,4 @@
-"""What a data set is called, how its rows are made, and where they lie."""
+"""Name of a data set, the making of its rows, and their place."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ DatasetName = Literal["isotropic", "anisotropic", "digits", "mnist", "fashion-mn
 
 @dataclass(frozen=True)
 class DatasetConfig:
-    """What to learn from."""
+    """Data set to learn from."""
 
     name: DatasetName = "digits"
     """Two 2-D mixtures, four image sets, or your own table or pictures (with --data)."""

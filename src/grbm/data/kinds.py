@@ -40,7 +40,7 @@ def table_kind(path: Path) -> str | None:
 
 
 def as_array(path: Path) -> str:
-    """What a file is that holds no array, and what to do: the end of a sentence whose subject is the file."""
+    """End of a sentence about a file that holds no array: its kind, and the remedy."""
     if (made := conversion(path)) is not None:
         kind, command, _ = made
         return f"is {kind}; make an array of it: {command}"
@@ -54,7 +54,7 @@ def as_array(path: Path) -> str:
 
 
 def conversion(path: Path) -> tuple[str, str, Path] | None:
-    """What a file is, the command that makes an array of it, and the file that the command writes; None for others."""
+    """Kind of a file, the command that makes an array of it, and the file that it writes; None for others."""
     suffix, file = path.suffix.lower(), _text(path)
     if any(re.fullmatch(r"([^/]+/)?data\.pkl", name) for name in _members(path)):  # by torch.save, whatever its name
         suffix = ".pt"

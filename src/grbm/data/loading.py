@@ -105,7 +105,7 @@ def _find_celeba(folder: Path) -> Path:
 
 
 class Measured(NamedTuple):
-    """What one pass over all rows tells of a data set."""
+    """Statistics of a data set, from one pass over all rows."""
 
     train: ColumnStatistics
     test: ColumnStatistics | None  # None where nothing is held out

@@ -248,7 +248,7 @@ def _numbers(path: Path, dialect: _Dialect, names: list[str], columns: list[int]
 
 
 def _by_pandas(path: Path, dialect: _Dialect, width: int, columns: list[int]) -> np.ndarray | None:
-    """What `_numbers` gives, where pandas reads the same: no lines of other lengths, which it fills or cuts."""
+    """Read what `_numbers` reads, by pandas; None where it would fill up or cut lines of other lengths."""
     import pandas
 
     separator = r"\s+" if dialect.mark == " " else dialect.mark
@@ -282,7 +282,7 @@ def _in_memory(numbers: np.ndarray, columns: tuple[str, ...], left_out: dict[str
 
 
 def _no_number(path: Path, line: int, name: str, cell: str, dialect: _Dialect) -> UserError:
-    """What is said of a value that is no number in a column of numbers."""
+    """Error for a value that is no number in a column of numbers."""
     where = f"{path}, line {line}, column {name!r}: {cell[:60]!r} is no number"
     if "," in cell and dialect.decimal == ".":
         where += ": a comma may stand for thousands or for the decimal point"

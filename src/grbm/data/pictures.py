@@ -177,7 +177,7 @@ def _open_zip(path: Path, look: Look) -> Pictures:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """What changes when a file does: its size and its times, of which the last cannot be set back."""
+    """Signs of a change of a file: its size and its times, of which the last cannot be set back."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
@@ -259,7 +259,7 @@ def _is_deep(picture: Any) -> bool:
 
 
 def _found(title: str, source: Encoded) -> Found:
-    """What a picture holds, by its header; the numbers of one of more than 8 bits are read."""
+    """Contents of a picture, by its header; the numbers of one of more than 8 bits are read."""
     with _opened(title, source) as picture:
         later = getattr(picture, "n_frames", 1) - 1
         deep, largest, brightest = _is_deep(picture), 0.0, 0

@@ -22,7 +22,7 @@ class Sentinel(NamedTuple):
     of_rows: int  # that were looked at
 
     def sentence(self, names: Sequence[str] = ()) -> str:
-        """What a person should know, and do."""
+        """Warning for a person, with what to do."""
         which = f"Column {self.column}" + (f" ({names[self.column]!r})" if len(names) else "")
         return (
             f"{which} holds {self.value:.6g} in {self.n_rows:,} of {self.of_rows:,} rows, far outside of its other "

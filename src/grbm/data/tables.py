@@ -44,7 +44,7 @@ Table = Tensor | StoredTable
 
 
 class ColumnStatistics(NamedTuple):
-    """What standardisation and tempered paths need to know about a table; all (N,), float64."""
+    """Mean, variance and bounds of each column; all (N,), float64."""
 
     mean: Tensor
     var: Tensor
@@ -97,7 +97,7 @@ def resolution(x: np.ndarray) -> np.ndarray:
 
 
 def nothing_varies(n_rows: int) -> UserError:
-    """What is said of a table of which nothing can be learned."""
+    """Error for a table of which nothing can be learned."""
     what = "Every column of the data is constant" if n_rows > 1 else "The data are a single row (n_samples=1)"
     return UserError(f"{what}, so there is nothing to learn; check the input.")
 

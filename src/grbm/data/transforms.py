@@ -126,14 +126,6 @@ class Elementwise(_Scaled):
         z, size = self._sizes(x)
         return ~self.kept & (z.abs() > size * (DIGITS * _digits(x)).clamp_min(SLACK))
 
-    def deviations_in_units(self, std: Tensor) -> Tensor:
-        """Deviations (..., N) of columns as those of units."""
-        return (std / self.scale)[..., self.columns]
-
-    def deviations_in_columns(self, std: Tensor) -> Tensor:
-        """Deviations (n, K) of units as those of columns (n, N): 0 for what does not vary."""
-        return self.columns_of(std) * self.scale
-
 
 @dataclass(frozen=True, eq=False)
 class Whitening(_Scaled):

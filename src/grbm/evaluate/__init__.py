@@ -1,1 +1,1 @@
-"""What a trained model is worth: exact answers where they exist, and the 2-D mixtures' scores."""
+"""Worth of a trained model: exact answers where they exist, and the 2-D mixtures' scores."""

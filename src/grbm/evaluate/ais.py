@@ -211,7 +211,7 @@ def log_z(
 
 
 def doubt_of(gap: float, error: float, n_effective: float) -> Doubt | None:
-    """What stands against an estimate, worst first; also where something is NaN."""
+    """Gravest objection to an estimate, also where something is NaN."""
     if not n_effective >= 20:
         return "few weights"
     if not error <= 0.3:

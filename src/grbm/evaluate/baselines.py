@@ -1,4 +1,4 @@
-"""What simpler models say of the same held-out rows: the scores that a log-likelihood is read beside."""
+"""Simpler models on the same held-out rows: the scores that a log-likelihood is read beside."""
 
 import math
 import warnings

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -127,7 +128,7 @@ def sample(model: GRBM, n_samples: int, *, seed: int = 0) -> tuple[Tensor, Tenso
 
 
 class GaussianMixture(NamedTuple):
-    """What a GRBM with few hidden units is: a component for each h, all of one diagonal covariance. float64."""
+    """Mixture that a GRBM with few hidden units is: a component for each h, all of one diagonal covariance. float64."""
 
     log_weights: Tensor  # (2^M,), normalised; component c has h_j = bit j of c
     means: Tensor  # (2^M, N)
@@ -192,14 +193,11 @@ class Grid(NamedTuple):
         return torch.tensordot(weight, f.double(), dims=1)
 
 
-def plane(model: GRBM) -> "Grid | None":
+def plane(model: GRBM, max_spacing: float = torch.inf) -> "Grid | None":
     """`quadrature` where it can be had: None above two visible units, or where no grid is fine and wide enough."""
-    if model.n_visible > 2:
-        return None
-    try:
-        return quadrature(model)
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return quadrature(model, max_spacing=max_spacing)
+    return None
 
 
 @torch.no_grad()

@@ -54,7 +54,7 @@ class Mixing(NamedTuple):
 
     @property
     def problem(self) -> Literal["not one population", "few draws"] | None:
-        """What stands against the chains, if anything."""
+        """Objection to the chains, if there is one."""
         if not self.worst_rhat <= WORST_RHAT:
             return "not one population"
         return None if self.least_ess >= LEAST_ESS else "few draws"
@@ -77,7 +77,7 @@ class Mixing(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What to think of it, in words."""
+        """Judgement in words."""
         if self.problem == "not one population":
             worst, unit = self.rhat.nan_to_num(nan=torch.inf).max(0)
             text = f"Not mixed: visible unit {int(unit)} has R-hat {float(worst):.3f}, the free energy "
@@ -97,7 +97,7 @@ class Mixing(NamedTuple):
         return text
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """What to print: names and numbers."""
+        """Names and numbers to print."""
         yield "R-hat, worst unit", f"{float(self.rhat.max()):.3f} (median {float(self.rhat.median()):.3f})"
         yield "R-hat, free energy", f"{self.rhat_free_energy:.3f}"
         for name, ess in (("bulk", self.ess_bulk), ("tail", self.ess_tail)):
@@ -112,7 +112,7 @@ class Mixing(NamedTuple):
             yield "swap rate of neighbours", f"{rates} ({len(self.swap_rate) + 1} replicas)"
 
     def scores(self) -> dict[str, Any]:
-        """What to write: numbers by name; None where they are not finite, which JSON has no word for."""
+        """Numbers by name, for a file; None where they are not finite, which JSON has no word for."""
         numbers = {
             "rhat_max": float(self.rhat.max()),
             "rhat_free_energy": self.rhat_free_energy,

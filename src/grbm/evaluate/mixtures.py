@@ -24,15 +24,15 @@ class SampleScore(NamedTuple):
     mode_share: tuple[float, ...]  # share per mode, of all samples
 
 
-def model_grid(model: GRBM, mixture: Mixture) -> Grid:
-    """Quadrature fine enough for the model and for the mixture."""
-    return quadrature(model, max_spacing=float(mixture.stds.min()) / 4)
+def spacing(mixture: Mixture | None) -> float:
+    """Largest spacing of a grid that is fine enough for a mixture."""
+    return torch.inf if mixture is None else float(mixture.stds.min()) / 4
 
 
 @torch.no_grad()
 def density_score(model: GRBM, mixture: Mixture, grid: Grid | None = None) -> DensityScore:
     """Exact KL(data || model) and mode masses by quadrature on the model's grid."""
-    grid = grid or model_grid(model, mixture)
+    grid = grid or quadrature(model, max_spacing=spacing(mixture))
     log_data = mixture.log_prob(grid.points)
     weight = log_data.exp() * grid.cell
     missed = 1 - weight.sum()  # data where the model has no density at all; there q < exp(-36)

@@ -1,4 +1,4 @@
-"""What the estimator asks of tables, rows that are scaled and complete; warnings at the line of whoever called."""
+"""Checks of the estimator's tables, whose rows must be scaled and complete; warnings at the line of whoever called."""
 
 import sys
 import warnings

@@ -269,9 +269,9 @@ class Fitted:
                 raise ValueError("noise goes with columns that are not censored.")
             found = impute_censored(self.model, self.frame, x, filling)
         elif isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
-            noise = transform.deviations_in_units(noise_var.sqrt()).square().to(self.model.W)
+            noise = (noise_var.sqrt() / transform.scale)[..., transform.columns].square().to(self.model.W)
             found = impute_by_unit(self.model, self.units(x), noise_var=noise, base=base, **filling._asdict())
-            found = Imputed(self.columns(found.mean), transform.deviations_in_columns(found.std.cpu()))
+            found = Imputed(self.columns(found.mean), transform.columns_of(found.std.cpu()) * transform.scale)
         elif filling.n_replicas:
             raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
         else:

@@ -533,7 +533,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Recipe from the user's parameters and the table, with the rounds that `fit` makes where n_iter is None."""
         fitted = self.__sklearn_is_fitted__()
         if standardise is None and fitted:
-            standardise = self._standardise
+            frame, transform = self._frame(), self._frame().transform
+            as_is = bool((transform.mean == 0).all() and (transform.scale == 1).all())
+            standardise = "whiten" if frame.is_whitened else "none" if as_is else "pixel"
         elif standardise is None and self.whiten != "auto":
             standardise = "whiten" if self.whiten else "none"
         asked: dict[str, Any] = {
@@ -557,15 +559,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             said["train.validation"] = self.validation_fraction
         found: Recipe = changed(recipe, said)
         return found
-
-    @property
-    def _standardise(self) -> str:
-        """Standardisation of the fitted frame, by its name in recipes."""
-        frame = self._frame()
-        if frame.is_whitened:
-            return "whiten"
-        transform = frame.transform
-        return "none" if (transform.mean == 0).all() and (transform.scale == 1).all() else "pixel"
 
     def _device(self, recipe: Recipe) -> torch.device:
         """Device of training and evaluation."""

@@ -74,7 +74,7 @@ class SamplerConfig:
     """A Markov transition. Options that do not apply to the sampler named are refused."""
 
     name: SamplerName = "partial-gibbs"
-    """What moves the chains."""
+    """Sampler that moves the chains."""
     rho: float | None = None
     """partial-gibbs: share of v − (μ + W h) that a step keeps, in (−1, 1). For tempered samplers: their inner move."""
     step_size: float | None = None

@@ -109,7 +109,7 @@ def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool)
 
 
 def clip_factor(model: GRBM, grad_norm: Tensor, clip_norm: float | None) -> float:
-    """What the gradient is to be multiplied by so that its norm is at most ``clip_norm``; `descend` does it.
+    """Factor that brings the norm of the gradient to at most ``clip_norm``; `descend` applies it.
 
     On a GPU, where the norm is not looked at, the gradient is shortened at once, and 1 is left to do.
     """

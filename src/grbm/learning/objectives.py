@@ -1,4 +1,4 @@
-"""What the negative phase averages over: objectives differ in where its chains start, and in nothing else.
+"""Objectives, which differ in where the chains of the negative phase start, and in nothing else.
 
 Each is ⟨−∂E/∂θ⟩ at the data minus the same under the chains. With ``probabilities`` the hidden units enter by their
 probabilities (Alg. 4, the marginal gradient), else by draws (Alg. 3, the joint gradient).

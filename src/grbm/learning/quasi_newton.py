@@ -37,7 +37,7 @@ FIRST = 0.1  # length of the first step of all, whose curvature nothing tells
 
 
 class Draws(NamedTuple):
-    """What log Z is computed from, float64: states v (n, N) and the log of their density, (n,), but for a constant."""
+    """States from which log Z is computed, float64: v (n, N) and the log of their density, (n,), but for a constant."""
 
     v: Tensor
     log_q: Tensor

@@ -77,7 +77,7 @@ class TrainState:
             if kind in parts:
                 parts[kind][rest] = x if rest == "ladder" else x.to(self.model.W.device)
         self.model.load_state_dict(parts["model"])
-        self.average = self.model.like() if parts["average"] else None
+        self.average = copy.deepcopy(self.model) if parts["average"] else None
         if self.average is not None:
             self.average.load_state_dict(parts["average"])
         self.guard, self.adaptation = Guard(parts["last_good"] or None), Adaptation(parts["adaptation"])
@@ -335,7 +335,7 @@ def fit(
 
 
 class Fitting(Iterator[StepMetrics]):
-    """What `fit` returns: an update for each `StepMetrics`; warns where nobody iterated, and so nothing was learned."""
+    """Iterator of `fit`: an update for each `StepMetrics`; warns where nobody iterated, so that nothing was learned."""
 
     def __init__(self, updates: Iterator[StepMetrics], has_work: bool) -> None:
         self._updates, self._is_idle = updates, has_work

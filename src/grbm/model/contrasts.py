@@ -178,7 +178,7 @@ UNIT = UnitContrast(torch.zeros(1), torch.zeros(1), torch.zeros(1))  # any centr
 
 
 def from_tensors(tensors: dict[str, Tensor], n_visible: int, source: str) -> Contrasts:
-    """What `Contrasts.tensors` gave, for that many visible units; other names are left.
+    """Build contrasts from what `Contrasts.tensors` gave, for that many visible units; other names are left.
 
     Raises UserError, which names the ``source``, where they are not whole.
     """

@@ -49,7 +49,7 @@ class Base(NamedTuple):
 
 
 class Sized:
-    """What has weights W (N, M) has sizes."""
+    """Sizes of whatever has weights W (N, M)."""
 
     W: Tensor
 

@@ -110,12 +110,6 @@ class GRBM(Sized, nn.Module):
         for name in names:
             self.register_buffer(name, tensors[name].detach().to(self.W.data).clone() if name in tensors else None)
 
-    def like(self) -> "GRBM":
-        """A machine of the same sizes, contrasts, limits, dtype and device, with the paper's start."""
-        model = GRBM(self.n_visible, self.n_hidden, device=self.W.device, dtype=self.W.dtype)
-        model.contrasts, model.censoring = self.contrasts, self.censoring
-        return model
-
     @classmethod
     def from_parameters(cls, parameters: dict[str, Tensor], source: str = "The dictionary") -> Self:
         """A machine of the given W, b, mu, log_var; ``source`` names them in errors.

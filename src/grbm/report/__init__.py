@@ -1,1 +1,1 @@
-"""What is known of a run, for people: scores, the doctor, figures, the page."""
+"""Reports on a run, for people: scores, the doctor, figures, the page."""

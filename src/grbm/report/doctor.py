@@ -315,7 +315,7 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
 
 
 def _mixing(run: Run) -> Iterator[Finding]:
-    """What `grbm mixing` said of longer chains, if it was asked."""
+    """Verdict of `grbm mixing` on longer chains, if it was asked."""
     found = measured(run, MIXING)
     kinds = {"mixed": bool, "sampler": str, "verdict": str}
     if all(is_kind(kind, found.get(name)) for name, kind in kinds.items()):

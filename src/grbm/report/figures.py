@@ -15,8 +15,8 @@ from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.pictures import ImageShape
 from grbm.data.tables import spread
-from grbm.evaluate.exact import quadrature
-from grbm.evaluate.mixtures import model_grid
+from grbm.evaluate import exact
+from grbm.evaluate.mixtures import spacing
 from grbm.evaluate.nearest import nearest
 from grbm.report import plots, sheets, table_plots
 from grbm.runs.sampling import generate, on_device, trajectory, tuned_sampler
@@ -95,15 +95,15 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
     limits = None if dataset.mixture else plots.limits_of(rows)
     plots.sample_panel(left, rows, dataset.mixture, f"data: {len(rows):,} rows", limits, ticks=True)
     title = "model: log-density (quadrature)"
-    try:
-        grid = model_grid(run.model, dataset.mixture) if dataset.mixture else quadrature(run.model, max_spacing=0.1)
+    grid = exact.plane(run.model, spacing(dataset.mixture) if dataset.mixture else 0.1)
+    if grid is not None:
         points = run.transform.inverse(grid.points)
         density = grid.log_density + run.transform.log_det  # of the data in their own units
         mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True)
         bar = figure.colorbar(mesh, ax=middle, shrink=0.85)
         bar.set_label("nats", fontsize=8)
         bar.ax.tick_params(labelsize=6)
-    except ValueError:
+    else:
         middle.text(0.5, 0.5, "too sharp for a grid", ha="center", transform=middle.transAxes)
     drawn = generate(run, 1000, sampler=sampler, seed=seed)
     title = f"model: 1,000 samples, {run.config.sampling.n_steps} steps from noise"

@@ -1,4 +1,4 @@
-"""What this machine computes with: which engine runs the chains, and what each precision means here."""
+"""Means of this machine to compute: which engine runs the chains, and what each precision means here."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ class Gpu(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What there is, and what was measured on it."""
+    """Facts of this machine, and measurements made on it."""
 
     processor: str
     n_threads: int
@@ -61,7 +61,7 @@ def look() -> Machine:
 
 
 def lines(machine: Machine) -> list[str]:
-    """What a person reads."""
+    """Sentences for a person."""
     size = "" if machine.n_bytes is None else f", {machine.n_bytes / 2**30:.0f} GiB of memory"
     said = [f"Processor: {machine.processor}, {machine.n_threads} threads{size}."]
     why = " ($GRBM_ENGINE says so)" if machine.forced else ""

@@ -57,8 +57,10 @@ def name_axes(
 
 
 def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
-    """What a run logged: variances and reconstructions (Fig. 3a), gradients, distance to the data, free energies, use
-    of the hidden units. Rounds of quasi-Newton steps, from update ``first_round`` on, have half of each axis."""
+    """Curves that a run logged: variances and reconstructions (Fig. 3a), gradients, distance to the data, and others.
+
+    Rounds of quasi-Newton steps, from update ``first_round`` on, have half of each axis.
+    """
     figure, (variances, *others) = panels(2, 3, 10, 5)
     log_variance(variances, metrics)
     name_axes(variances, "log σ²: mean, and range over units", "update")
@@ -238,7 +240,7 @@ Limits = tuple[tuple[float, float], tuple[float, float]]
 
 
 def limits_of(rows: Tensor, margin: float = 0.2) -> Limits:
-    """What a panel must show to hold all rows (n, 2)."""
+    """Limits of a panel that hold all rows (n, 2)."""
     low, high = rows.amin(0), rows.amax(0)
     border = margin * (high - low).clamp_min(1e-12)
     (left, bottom), (right, top) = (low - border).tolist(), (high + border).tolist()

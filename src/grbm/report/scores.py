@@ -8,14 +8,12 @@ import torch
 from grbm.core.streams import plain
 from grbm.core.typed import is_kind
 from grbm.data.loading import Dataset
-from grbm.data.mixtures import Mixture
 from grbm.data.tables import Table, spread
 from grbm.data.whitening import WIDEST_TABLE, independent
 from grbm.evaluate import exact
 from grbm.evaluate.baselines import Comparison, baselines, compare
-from grbm.evaluate.mixtures import density_score, model_grid, sample_score
+from grbm.evaluate.mixtures import density_score, sample_score, spacing
 from grbm.fitting.density import LogPartition, Score, bits_per_dimension
-from grbm.model import GRBM
 from grbm.report.words import measured
 from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.encoding import finite_parts
@@ -58,7 +56,7 @@ def evaluate(
     # v itself, not conditional means, which lie where the free energy is lower than anywhere in a sample
     generated = generate(run, n_samples, seed=seed, sampling=replace(run.config.sampling, mean=False))
     scores["samples"] = n_samples
-    grid = plane_grid(model, dataset.mixture)
+    grid = exact.plane(model, spacing(dataset.mixture))
     known = log_z(run, dataset, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
     scores |= _of_log_z(known)
     if known.found is not None:
@@ -149,22 +147,12 @@ def _with_error(name: str, score: Score) -> dict[str, float]:
 def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int = 0) -> LogPartition:
     """By quadrature in the plane, by enumeration, from the mixture that describes the data, or by annealing."""
     model = run.model
-    grid = plane_grid(model, dataset.mixture)
+    grid = exact.plane(model, spacing(dataset.mixture))
     if grid is not None:
         return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
     seen = run.transform(dataset.train[spread(len(dataset.train), 10_000)])
     sizes = {} if run.frame.reference is not None else {"n_steps": n_steps, "n_chains": n_chains}
     return on_device(run).log_partition(seen=seen, seed=seed, **sizes)
-
-
-def plane_grid(model: GRBM, mixture: Mixture | None) -> exact.Grid | None:
-    """Quadrature in the plane; None elsewhere, or where the density is too sharp or wide for any grid."""
-    if model.n_visible > 2 or mixture is None:
-        return exact.plane(model)
-    try:
-        return model_grid(model, mixture)
-    except ValueError:
-        return None
 
 
 @torch.no_grad()

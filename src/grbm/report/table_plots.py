@@ -83,7 +83,7 @@ def _correlation(x: np.ndarray) -> np.ndarray:
 
 
 def _range(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
-    """What a panel shows: the data, and the samples as far as most of them lie near."""
+    """Range of a panel: the data, and the samples as far as most of them lie near."""
     low, high = float(real.min()), float(real.max())
     width = max(high - low, 1e-9 * max(abs(low), abs(high), 1e-300))
     first, last = np.quantile(made, [0.01, 0.99]).tolist()

@@ -186,7 +186,7 @@ def _dismiss(worker: _Worker) -> None:
 
 
 def _answer(worker: _Worker) -> "str | BaseException":
-    """What it says of its run; the process of one that says no sentence has ended."""
+    """Answer of a worker on its run; the process of one that says no sentence has ended."""
     try:
         found: str | BaseException = worker.pipe.recv()
     except EOFError:  # it died without a word, such as for memory

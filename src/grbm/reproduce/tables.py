@@ -105,7 +105,7 @@ def order(column: str, rows: dict[str, dict[str, float]]) -> str:
 
 
 def notes(done: Iterable[runs.Run]) -> Iterator[str]:
-    """What each kind of run is, once for all its seeds, and how those ended that ended early."""
+    """Lines on each kind of run, once for all its seeds, and on early endings."""
     told = set()
     for run in done:
         if run.config.preset not in told:
@@ -116,14 +116,14 @@ def notes(done: Iterable[runs.Run]) -> Iterator[str]:
 
 
 def title(name: str) -> str:
-    """What a row or a panel is called."""
+    """Name of a row or a panel."""
     if name not in EXPERIMENTS:
         return f"our recipe ({name})"
     return EXPERIMENTS[name].title + (", annealed" if EXPERIMENTS[name].anneal else "")
 
 
 def about(run: runs.Run, *, title: bool = True) -> str:
-    """What a run is, and what of it is shown."""
+    """Description of a run, and of what of it is shown."""
     config = run.config
     what = describe(config, title=title)
     if config.preset not in EXPERIMENTS:

@@ -125,7 +125,7 @@ def _written(folder: Path) -> set[str]:
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
-    """What stays the same of a run's folder for as long as it is where it was; None where there is none."""
+    """Device and inode of a run's folder; None where there is no run."""
     with suppress(OSError):
         found = folder.stat()
         return (found.st_dev, found.st_ino) if (folder / CONFIG).is_file() else None

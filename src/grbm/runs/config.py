@@ -50,7 +50,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What `grbm resume` continues from. Does not change what is learned."""
+    """Checkpoints, from which `grbm resume` goes on. They do not change what is learned."""
 
     minutes: float = 1.0
     """Time from one checkpoint to the next; longer where writing one takes more than a fiftieth of it."""
@@ -65,7 +65,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What is written while training, besides metrics.jsonl. Does not change what is learned."""
+    """Logs besides metrics.jsonl. They do not change what is learned."""
 
     points: int = 200
     """Lines of metrics.jsonl, evenly spaced."""
@@ -177,7 +177,7 @@ class RunConfig:
         return json.dumps(asdict(self), indent=2, default=str) + "\n"
 
     def identity(self) -> dict[str, Any]:
-        """What decides what is learned, by flag: not where data lie, what device computes, what is kept or logged."""
+        """Settings that decide what is learned, by flag: not where data lie, which device computes, what is kept."""
         aside = ("data_dir", "data", "memory", "device", "checkpoint", "log", "preset", "about", "command")
         return {name: value for name, value in self.settings().items() if name.partition(".")[0] not in aside}
 

@@ -1,4 +1,4 @@
-"""What a trained run makes of data: binary codes, by its hidden units, and what their gaps or noise hide."""
+"""Codes of data by the hidden units of a trained run, and its guesses of what gaps or noise hide."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,11 +23,13 @@ from grbm.samplers.conditional import Filling
 CHUNK = 4096  # rows at a time: tables may be larger than memory
 
 
-def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | None = None) -> Table:
+def rows_to_encode(
+    run: Run, what: str, note: Callable[[str], None], key: str | None = None
+) -> tuple[Table, torch.Tensor | None]:
     """The run's own "train" or "test" rows, or those of a file or folder, read as the run reads its data.
 
-    ``note`` is called with what the user should know. Raises UserError where there is no such thing, or its rows do
-    not fit the model.
+    With them come the numbers of the run's own rows in the file that was split; None where no file was. ``note`` is
+    called with what the user should know. Raises UserError where there is no such thing, or its rows do not fit.
     """
     config: RunConfig = run.config
     if what in ("train", "test"):
@@ -35,7 +37,7 @@ def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | 
         rows: Table = dataset.train if what == "train" else dataset.test
         if len(rows) == 0:
             raise UserError(f"{run.folder} kept no rows from training; encode train, or a file.")
-        return rows
+        return rows, None if dataset.numbers is None else dataset.numbers[what == "test"]
     path, key = Path(what), key or config.dataset.key
     if (path.is_dir() or path.suffix.lower() in (".zip", *SUFFIXES)) and run.image_shape is not None:
         look, (channels, height, width) = look_of(config.dataset), run.image_shape  # made like those learned from
@@ -54,7 +56,7 @@ def rows_to_encode(run: Run, what: str, note: Callable[[str], None], key: str | 
         raise UserError(
             f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."
         )
-    return rows
+    return rows, None
 
 
 def strangeness(run: Run, rows: Table) -> float:
@@ -63,12 +65,6 @@ def strangeness(run: Run, rows: Table) -> float:
     if run.frame.is_whitened:  # its unit is the width of a cluster
         z = (z - run.frame.base.mean) / run.frame.base.var.sqrt()
     return float(z.square().nanmean().sqrt())
-
-
-def row_numbers(run: Run, what: str) -> np.ndarray | None:
-    """Which rows of the file that was split "train" or "test" are; None for what was never split."""
-    numbers = run.load_data().numbers if what in ("train", "test") else None
-    return None if numbers is None else numbers[what == "test"].numpy()
 
 
 def finite_parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
@@ -134,7 +130,7 @@ def _write(path: Path, dtype: type[np.generic], shape: tuple[int, int], parts: I
 
 def rows_with_gaps(run: Run, path: Path, key: str | None, note: Callable[[str], None]) -> np.ndarray:
     """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
-    rows = rows_to_encode(run, str(path), note, key)
+    rows, _ = rows_to_encode(run, str(path), note, key)
     array: np.ndarray = rows[slice(None)].double().numpy()
     wrong = run.transform.scaled(torch.from_numpy(array)).float().isinf()
     if wrong.any():

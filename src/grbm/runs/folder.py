@@ -73,7 +73,7 @@ class Status:
         return said.get(self.ended, "")
 
 
-FINGERPRINT, NAMES, KEPT = "fingerprint", "columns", "kept."
+FINGERPRINT, NAMES, KEPT = "fingerprint", "names", "kept."
 
 
 class Run(NamedTuple):
@@ -107,8 +107,8 @@ class Run(NamedTuple):
         """The data that it was trained on, split as they were.
 
         Nothing is downloaded: whoever wrote the run's configuration does not decide what is fetched, and to where.
-        Raises UserError where they are not there, and OtherDataError where data from files differ from the training
-        data: a new split would mix learned rows into the held-out.
+        Raises UserError where they are not there, or differ from the training data: a new split would mix learned rows
+        into the held-out.
         """
         name, data_dir, where = self.config.dataset.name, self.config.data_dir, self.config.where
         if name in IDX_FOLDERS and None in (*find_idx(name, data_dir, "train"), *find_idx(name, data_dir, "t10k")):
@@ -118,25 +118,21 @@ class Run(NamedTuple):
             )
         dataset, n_columns = self.config.load_data(), self.transform.n_columns
         if (found := dataset.train.shape[1]) != n_columns:
-            raise OtherDataError(
+            raise UserError(
                 f"{where} has {found} columns now, but {self.folder} was trained on {n_columns}; give its data."
             )
         is_stored = self.config.data is not None or name in (*IDX_FOLDERS, "celeba")
         if is_stored and self.fingerprint != statistics(dataset, where).fingerprint:
             if self.config.data is None:
-                raise OtherDataError(
+                raise UserError(
                     f"{where} in {data_dir} differs from the training data of {self.folder}; give the "
                     f"original folder with --data-dir."
                 )
-            raise OtherDataError(
+            raise UserError(
                 f"{where} does not hold the data that {self.folder} learned from; give those with --data. Other rows "
                 f"are scored by: grbm evaluate RUN --data FILE."
             )
         return dataset
-
-
-class OtherDataError(UserError):
-    """Data that are there and are not those of a run."""
 
 
 def refuse_links(folder: Path) -> None:
@@ -191,7 +187,7 @@ def _as_bytes(text: str) -> Tensor:
 
 
 def _as_text(numbers: Tensor) -> str:
-    """What `_as_bytes` was made of. Raises ValueError for a tensor that was not."""
+    """Text that `_as_bytes` was made of. Raises ValueError for a tensor that was not."""
     if numbers.dtype != torch.uint8 or numbers.ndim != 1:
         raise ValueError("it holds no text")
     return bytes(numbers.tolist()).decode("utf-8", "replace")

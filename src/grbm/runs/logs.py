@@ -1,4 +1,4 @@
-"""What a run tells while it trains: metrics.jsonl always, TensorBoard and Weights & Biases beside it."""
+"""Logs of a run that trains: metrics.jsonl always, TensorBoard and Weights & Biases beside it."""
 
 import json
 import os

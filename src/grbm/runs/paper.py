@@ -154,7 +154,7 @@ def with_rows(config: RunConfig, n_rows: int) -> RunConfig:
 
 
 def describe(config: RunConfig, *, title: bool = True) -> str:
-    """What a run of an experiment is, and how it departs from the paper's, in words; empty for other runs."""
+    """Describe an experiment's run, and its departures from the paper; empty for other runs."""
     about, e = config.about, EXPERIMENTS.get(config.preset)
     if about is None or e is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains."""
+"""Progress of training, for a person who watches."""
 
 import sys
 import threading

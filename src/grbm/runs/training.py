@@ -273,7 +273,7 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
 
 
 def _data(run: Prepared, kept: Frame | None) -> Data:
-    """What a run keeps of its data."""
+    """Facts of its data that a run keeps."""
     dataset = run.dataset
     return Data(run.frame, dataset.image_shape, run.measured.fingerprint, kept, dataset.columns)
 

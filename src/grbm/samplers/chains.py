@@ -1,4 +1,4 @@
-"""What a chain is, what a sampler is, and how to run one step by step."""
+"""Chains, samplers, and how to run one step by step."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def top_of(replicas: Chains) -> Chains:
 
 
 class StepInfo(NamedTuple):
-    """What a step tells diagnostics."""
+    """Diagnostics of a step."""
 
     accept_prob: Tensor | None = None  # (..., C), one for each chain; None where nothing can be rejected
     swap_prob: Tensor | None = None  # (R − 1, C), of each pair of neighbouring replicas
@@ -61,7 +61,7 @@ class Walk(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What is left of a walk: its last state, and what was gathered on the way."""
+    """Result of a walk: its last state, and what was gathered on the way."""
 
     chains: Chains
     sums: MomentSum | None  # of the states that count
@@ -138,7 +138,7 @@ class Sampler(Protocol):
         return chains.v
 
     def bridge(self) -> Reference | Ladder | None:
-        """What leads from a known log Z to the model's: a density that chains jump by, or a ladder; None for none."""
+        """Bridge from a known log Z to the model's: a density that chains jump by, or a ladder; None for none."""
         return None
 
     def anew(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor | None:
@@ -166,7 +166,7 @@ class Sampler(Protocol):
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What `adapted` has changed since the sampler was made."""
+        """Tensors that `adapted` has changed since the sampler was made."""
         return {}
 
     def with_state(self, state_dict: dict[str, Tensor]) -> Self:

@@ -78,11 +78,6 @@ def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATUR
     return Populations(log_z, h)
 
 
-def annealed(energy: Energy, n_chains: int, rng: Rng) -> Tensor:
-    """Visible units (n_chains, N) of annealed chains: where chains of the whole model may begin."""
-    return visible_draw(energy, anneal(energy, n_chains, rng).h, rng)
-
-
 def visible_draw(energy: Energy, h: Tensor, rng: Rng) -> Tensor:
     """v ~ p(v | h): (C, M) -> (C, N)."""
     mean = energy.visible_mean(h)

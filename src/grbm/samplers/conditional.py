@@ -1,4 +1,4 @@
-"""What a model says of visible units that were not measured, or not exactly: inpainting, imputation, denoising.
+"""Visible units that were not measured, or not exactly, given those that were: inpainting, imputation, denoising.
 
 A measurement y_i = v_i + noise of variance s_i² (0: exact, ∞: missing) changes the conditional of v alone:
 v_i | h, y ~ N(m_i + g_i (y_i − m_i), (1 − g_i) σ_i²) with m = μ + W h and g_i = σ_i²/(σ_i² + s_i²), while h | v stays
@@ -88,7 +88,7 @@ class Conditional(Sampler):
         return None if found is None else Walked(found[0], None)
 
     def given_hidden(self, energy: Energy) -> "GivenHidden":
-        """What p(v | h, y) is made of."""
+        """Parts of p(v | h, y)."""
         if self.observed.shape[1:] != (energy.n_visible,):
             raise ValueError(f"observed must be (C, {energy.n_visible}), got shape {tuple(self.observed.shape)}.")
         noise_var = torch.as_tensor(self.noise_var, dtype=energy.W.dtype, device=energy.W.device)
@@ -121,7 +121,7 @@ class GivenHidden(NamedTuple):
 
 
 class Imputed(NamedTuple):
-    """What is known of v given the measurements: mean and deviation of p(v | y), (n, N)."""
+    """Mean and deviation of p(v | y), (n, N)."""
 
     mean: Tensor
     std: Tensor

@@ -8,7 +8,7 @@ from grbm.core.randomness import Rng
 from grbm.model import Energy
 from grbm.model.reference import Reference
 from grbm.samplers.chains import Chains, Composed, Step, StepInfo, Walk, start_chains
-from grbm.samplers.collapsed import Boltzmann, annealed, visible_draw
+from grbm.samplers.collapsed import Boltzmann, anneal, visible_draw
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moves import MoveSampler, moves_of
@@ -50,7 +50,7 @@ class GlobalMoves(Composed):
 
     def anew(self, energy: Energy, n_chains: int, rng: Rng) -> Tensor:
         """Where annealed hidden units are: chains of learning may have missed a mode."""
-        return annealed(energy, n_chains, rng)
+        return visible_draw(energy, anneal(energy, n_chains, rng).h, rng)
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         moves, q = moves_of(self.sampler, energy, self.n_moves), self.reference.to(energy.W)

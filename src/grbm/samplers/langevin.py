@@ -12,7 +12,7 @@ from grbm.samplers.moves import Moves, MoveSampler
 
 @dataclass(frozen=True)
 class LangevinOptions:
-    """What the two Langevin samplers have in common.
+    """Parts that the two Langevin samplers share.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class MomentSum:
 
 
 class Pooled(NamedTuple):
-    """What learning needs of all processes' rows and chains, sums in float64.
+    """Sums over all processes' rows and chains, in float64.
 
     The difference of means is brought to one denominator, so that what is added over processes are whole sums, which
     float64 holds exactly, and one W-shaped tensor travels in place of two.

@@ -6,7 +6,7 @@ from grbm.model import Base, Energy, softplus
 
 
 class PathState:
-    """What F_β(v) − F_β'(v) needs of v, for any two β: energies without hidden units, and the logits at β = 1.
+    """Parts of F_β(v) − F_β'(v) that depend on v, for all β: energies without hidden units, and the logits at β = 1.
 
     In float64 throughout (``energy`` too): where weights hardly vary, float32 would err more than the standard error.
     """

@@ -1,4 +1,4 @@
-"""What a step does elementwise: the definition that every faster version (`engines/`) must reproduce."""
+"""Elementwise parts of a step: the definition that every faster version (`engines/`) must reproduce."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What runs chains: PyTorch (the definition), C on a CPU, kernels on a GPU; and the choice among them.
+"""Engines that run chains: PyTorch (the definition), C on a CPU, kernels on a GPU; and the choice among them.
 
 $GRBM_ENGINE chooses: "native", "pytorch", or by default the fastest that can be had.
 """
@@ -35,7 +35,7 @@ def engine_on(device: torch.device) -> Engine:
 
 
 def engine_name(device: torch.device) -> str:
-    """What runs the chains of a float32 model on ``device``: "native", "fused" or "pytorch"."""
+    """Name of the engine for a float32 model on ``device``: "native", "fused" or "pytorch"."""
     return engine_on(device).name
 
 

@@ -32,7 +32,7 @@ def call(function: str, argument: Any, n: int | None = None) -> None:
 
 
 def half() -> int:
-    """What "fast" multiplies: pairs of bfloat16 on vectors (1) or matrix units (2), or nothing but float32 (0)."""
+    """Operands of "fast": pairs of bfloat16 on vectors (1) or matrix units (2), or nothing but float32 (0)."""
     code = library()
     return 0 if code is None else int(code.grbm_half())
 
@@ -111,7 +111,7 @@ def _own(path: Path) -> None:
 
 
 def _processor() -> str:
-    """What -march=native depends on: homes may be shared by machines of several kinds."""
+    """Name of the processor, on which -march=native depends: homes may be shared by machines of several kinds."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

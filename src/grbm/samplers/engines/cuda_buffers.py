@@ -1,4 +1,4 @@
-"""What every walk on a CUDA device has: its coordinates, buffers, products, sums, tiles and graph.
+"""Parts of every walk on a CUDA device: its coordinates, buffers, products, sums, tiles and graph.
 
 A walk runs in the coordinates u = (v − μ)/σ, in which a step is u' = d + shrink (u − d) + (noise_std/σ) ξ with d = V h
 and V = W/σ, and the logits are Vᵀu + c with c = b + Wᵀ(μ/σ²). So a product sees nothing but numbers of the order of

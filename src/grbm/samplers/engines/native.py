@@ -52,7 +52,7 @@ def sums_for(n_blocks: int, N: int, M: int) -> dict[str, Tensor]:
 
 
 def summed(sums: dict[str, Tensor], count: int, M: int) -> MomentSum:
-    """What a walk has left in `sums_for`, over ``count`` states."""
+    """Sums that a walk has left in `sums_for`, over ``count`` states."""
     N = sums["sum_vh"].shape[1]
     v, v2, h, vh = (sums[name][..., :n] for name, n in (("sum_v", N), ("sum_v2", N), ("sum_h", M), ("sum_vh", M)))
     return MomentSum(Moments(v, v2, h, vh), count)
@@ -110,7 +110,7 @@ class Plan(NamedTuple):
         return cls(struct, room, draw_start + 2 * n_steps + (n_steps - adjust_from))
 
     def results(self, summed: bool) -> dict[str, Tensor]:
-        """What the walk leaves behind, to be filled by it."""
+        """Tensors to be filled by the walk."""
         w = self.walk
         chains = (w.n_replicas, w.n_chains)
         parts = -(-w.n_chains // w.chunk)
@@ -136,7 +136,7 @@ class Plan(NamedTuple):
 
 
 def half_of(energy: Energy) -> int:
-    """What walks under ``energy`` are told of products in half precision: 0 where there are none."""
+    """Kind of products in half precision for walks under ``energy``; 0 for none."""
     return compiled.half() if energy.precision == "fast" and not energy.is_tempered and energy.n_visible > FEW else 0
 
 

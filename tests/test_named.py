@@ -64,7 +64,8 @@ def test_text_is_read_as_a_person_reads_it(tmp_path, name, content, columns, row
         ("a,b\n1,2\n3\n", ["line 3", "1 values", "2"]),
         ("a,b\n1,2\n3,4\n?,5\n6,7\n", ["line 4", "'a'", "'?'", "--missing"]),
         ('a,b\n"x\ny",2\n"z",x4\n', ["line 4", "'b'", "'x4'"]),
-        ("a,b\n<0.5,2\n0.7,4\n", ["line 2", "'a'", "'<0.5'"]),
+        ("a,b\n<x,2\n0.7,4\n0.6,4\n", ["line 2", "'a'", "'<x'"]),
+        ("a,b\n<5,2\n>3,4\n4,4\n", ["'a'", "exclude"]),
         ('a,b\n"1,500",2\n3,4\n', ["line 2", "'1,500'", "thousands"]),
         ("a;b\n1,500;2\n3,250;4\n", ["line 2", "'1,500'", "thousands"]),
         ("a,b\n1_000,2\n3,4\n", ["line 2", "'1_000'"]),
@@ -196,3 +197,50 @@ def test_what_comes_out_is_of_the_kind_that_went_in(people, capsys):
 def test_few_rows_without_gaps_are_refused(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("a,b,c\n" + "1,2,3\n" * 4 + "1,,3\n" * 6)
     refused(["train", tmp_path / "x.csv"], capsys, "4 of 10", "b 6", "--drop")
+
+
+def test_marks_are_limits(tmp_path):
+    """A column has the highest of its limits below which values lie, whatever was measured under it."""
+    (tmp_path / "x.csv").write_text("a,b,c\n<0.5,2,1\n0.7,> 4,2\n<=0.2,3,3\n0.3,>5,4\n")
+    table = open_table(tmp_path / "x.csv")
+    assert numbers(table) == [[0.5, 2, 1], [0.7, 4, 2], [0.5, 3, 3], [0.5, 4, 4]]
+    assert [end.tolist() for end in table.limits] == [[0.5, -math.inf, -math.inf], [math.inf, 4, math.inf]]
+    said = list(table.describe("x.csv"))
+    assert said == [
+        "x.csv, a: 3 values lie below a limit, and all count as below 0.5.",
+        "x.csv, b: 2 values lie above a limit, and all count as above 4.",
+    ]
+    assert open_table(tmp_path / "x.csv", Reading(columns=("c", "a"))).limits.low.tolist() == [-math.inf, 0.5]
+
+
+def test_marked_values_are_censored(tmp_path, capsys):
+    """Limits come from the file; samples have them in the share of the data; other files must have no others."""
+    rng = np.random.default_rng(0)
+    v = rng.multivariate_normal([0.3, 0], [[1, 0.8], [0.8, 1]], size=600)
+    lines = [f"{'<0' if a < 0 else format(a, '.6g')},{b:.6g}" for a, b in v]
+    (tmp_path / "x.csv").write_text("lead,zinc\n" + "\n".join(lines) + "\n")
+    out = ["--out", str(tmp_path / "run"), "--no-figures", "--log.no-tensorboard"]
+    assert cli.main(["train", str(tmp_path / "x.csv"), "--n-hidden", "4", "--updates", "400", *out]) == 0
+    assert "lead: 213 values lie below a limit" in capsys.readouterr().err
+    run = runs.read(tmp_path / "run")
+    assert run.config.dataset.censor == "marks"
+    assert run.frame.censoring.low.tolist() == [0, -math.inf]
+    assert cli.main(["sample", str(tmp_path / "run"), "--n", "4000", "--out", str(tmp_path / "new.csv")]) == 0
+    lead = pandas.read_csv(tmp_path / "new.csv")["lead"]
+    assert (lead >= 0).all()
+    assert abs((lead == 0).mean() - 213 / 600) < 0.08
+    (tmp_path / "y.csv").write_text("zinc,lead\n1,<-0.5\n1,<0\n")
+    assert cli.main(["encode", str(tmp_path / "run"), str(tmp_path / "y.csv")]) == 0
+    codes = np.load(tmp_path / "run" / "codes" / "y.npy")
+    assert np.array_equal(codes[0], codes[1])  # below the run's own limit they count as at it
+    (tmp_path / "y.csv").write_text("lead,zinc\n<0.5,1\n")
+    refused(["encode", tmp_path / "run", tmp_path / "y.csv"], capsys, "lead", "0.5", "measurements")
+    assert cli.main(["evaluate", str(tmp_path / "run")]) == 0
+
+
+def test_columns_that_stop_are_said(tmp_path, capsys):
+    rain = np.random.default_rng(0).normal(size=300).clip(0)
+    x = np.c_[rain, np.random.default_rng(1).normal(size=300)]
+    write_table(tmp_path / "x.csv", x, ("rain", "wind"))
+    assert cli.main(["train", str(tmp_path / "x.csv"), *TINY, "--out", str(tmp_path / "run")]) == 0
+    assert "('rain') holds 0, its lowest number, in 5" in capsys.readouterr().err

@@ -24,7 +24,8 @@ class DatasetConfig:
     hundred columns, of any units, collinear and constant ones too."""
     censor: str = "none"
     """Limits at which values stop, as pixels at black: such a value says that the latent one lies at it or beyond. auto
-    finds them; LOW,HIGH sets them for all columns, as 0, or 0,1. Not with whiten."""
+    finds them; LOW,HIGH sets them for all columns, as 0, or 0,1; marks are those of a table in text, such as <0.5, and
+    the default where there are some. Not with whiten."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1
@@ -63,7 +64,7 @@ def read_limits(censor: str) -> tuple[float, float]:
     try:
         low, high = (float(end) if end.strip() else None for end in censor.split(","))
     except ValueError as error:
-        raise UserError(f"Limits are none, auto or LOW,HIGH, such as 0, or 0,1; got {censor!r}.") from error
+        raise UserError(f"Limits are none, auto, marks or LOW,HIGH, such as 0, or 0,1; got {censor!r}.") from error
     found = -math.inf if low is None else low, math.inf if high is None else high
     if not found[0] < found[1]:
         raise UserError(f"The lower limit must be below the higher one, got {censor!r}.")

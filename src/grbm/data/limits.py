@@ -1,6 +1,7 @@
 """Limits at which the columns of a table stop: given, or found where many values equal the lowest or highest."""
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -16,7 +17,15 @@ SHARE, TIMES = 0.05, 3  # Least share of a column's values at an end, and how ma
 FEWEST_INSIDE = 10  # Fewest different values inside: columns of a few values have none that are limits.
 
 
-def limits_of(table: Table, stats: ColumnStatistics, censor: str, *, same_unit: bool, where: str = "X") -> Censoring:
+def limits_of(
+    table: Table,
+    stats: ColumnStatistics,
+    censor: str,
+    *,
+    same_unit: bool,
+    marked: Censoring = UNCENSORED,
+    where: str = "X",
+) -> Censoring:
     """Return the limits of the columns of a table (n, N).
 
     Parameters
@@ -25,9 +34,12 @@ def limits_of(table: Table, stats: ColumnStatistics, censor: str, *, same_unit: 
     stats : ColumnStatistics
         Of all its rows.
     censor : str
-        "none"; "auto", to find them; or "LOW,HIGH" for all columns, either of which may be empty.
+        "none"; "marks", for those ``marked`` in a file; "auto", to find them; or "LOW,HIGH" for all columns, either of
+        which may be empty.
     same_unit : bool
         True for columns of one unit, such as pixels: their limits are those of all values together.
+    marked : Censoring
+        Limits by marks such as <0.5 (`grbm.data.named`).
     where : str
         Name of the table in errors.
 
@@ -36,8 +48,8 @@ def limits_of(table: Table, stats: ColumnStatistics, censor: str, *, same_unit: 
     UserError
         For a text that is none of these, and for values beyond given limits.
     """
-    if censor == "none":
-        return UNCENSORED
+    if censor in ("none", "marks"):
+        return marked if censor == "marks" else UNCENSORED
     if censor != "auto":
         least, most = read_limits(censor)
         low, high = torch.full_like(stats.low, least), torch.full_like(stats.high, most)
@@ -60,6 +72,19 @@ def limits_of(table: Table, stats: ColumnStatistics, censor: str, *, same_unit: 
         low, high = low.masked_fill(low != stats.low, math.inf), high.masked_fill(high != stats.high, math.inf)
     low = torch.where(low.isinf(), -torch.inf, low)
     return UNCENSORED if bool((low.isinf() & high.isinf()).all()) else Censoring(low, high)
+
+
+def sentences(found: Censoring, table: Table, names: Sequence[str] = ()) -> Iterator[str]:
+    """Say which columns seem to stop at a limit, ``found`` as "auto" finds it, and what learns them so."""
+    some = table[spread(len(table), MANY)]
+    for end, which in zip(found, ("lowest", "highest"), strict=True):
+        for k in end.isfinite().nonzero()[:, 0].tolist():
+            share = float((some[:, k] == end[k].to(some)).double().mean())
+            name = f" ({names[k]!r})" if len(names) else ""
+            yield (
+                f"Column {k}{name} holds {end[k]:g}, its {which} number, in {share:.0%} of rows. Training treats it "
+                f"as any other. If numbers beyond are recorded as it, add --dataset.censor auto."
+            )
 
 
 def _ends(x: np.ndarray) -> tuple[float, float]:

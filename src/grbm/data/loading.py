@@ -18,6 +18,7 @@ from grbm.data.pictures import ImageShape, Look, Pictures, open_pictures
 from grbm.data.splitting import copies, split
 from grbm.data.tables import ColumnStatistics, Table, measure, nothing_varies, refuse_not_finite
 from grbm.data.transforms import Transform
+from grbm.model.censoring import UNCENSORED, Censoring
 
 
 class Dataset(NamedTuple):
@@ -33,6 +34,11 @@ class Dataset(NamedTuple):
     same: Tensor | None = None  # (n,), equal for rows of train that are copies of one another
     pictures: Pictures | None = None  # that the rows are, where they were decoded
     opened: NamedTable | None = None  # that the rows are of, where they were read from a file
+
+    @property
+    def limits(self) -> Censoring:
+        """Limits of columns that marks in a file tell."""
+        return UNCENSORED if self.opened is None else self.opened.limits
 
     @property
     def is_grey(self) -> bool:

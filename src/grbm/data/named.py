@@ -26,10 +26,12 @@ from grbm.data.arrays import column_names, open_array
 from grbm.data.kinds import TABLES, is_arrow, table_kind
 from grbm.data.pictures import open_arrow
 from grbm.data.tables import StoredTable, chunks
+from grbm.model.censoring import UNCENSORED, Censoring
 
 NO_VALUES = ",#N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null"
 MISSING = frozenset(NO_VALUES.split(","))  # What means that a value is missing, as in pandas.
-# What is no number and looks like one: thousands, a unit, a detection limit.
+# What is no number and looks like one: thousands, a unit.
+MARK = re.compile(r"([<>])=?\s*(.+)")  # of a value below or above a limit
 LIKE_NUMBER = re.compile(r"[<>≤≥~]?=?\s*[-+]?\s*[$€£]?\s*\d[\d.,'’\s]*\s*[%$€£]?")
 TRUTH = {"true": 1.0, "false": 0.0}
 UNNAMED = "unnamed"  # The name of a column without one, before its number.
@@ -55,6 +57,7 @@ class NamedTable(NamedTuple):
     columns: tuple[str, ...] = ()  # empty where the file has no names
     left_out: tuple[tuple[str, str], ...] = ()  # names of columns, and why
     gaps: bool = False  # whether values may be missing, and rows with gaps are left out of learning
+    limits: Censoring = UNCENSORED  # of columns with marks such as <0.5; values beyond lie at them
 
     def complete(self) -> "NamedTable":
         """The same table without rows that have gaps. Raises UserError where fewer than half of the rows remain."""
@@ -79,6 +82,10 @@ class NamedTable(NamedTuple):
             yield f"{where}: {len(taken)} columns are learned, {shown(taken)}; left out: {shown(named)}."
         if self.gaps and not self.columns:
             yield f"{where} has no line of names, so its first line counts as numbers; columns are numbered from 0."
+        for end, side, sign in zip(self.limits, ("below", "above"), (1, -1), strict=True):
+            for k in end.isfinite().nonzero()[:, 0].tolist():
+                n = int((sign * self.rows[:][:, k] <= sign * end[k]).sum())
+                yield f"{where}, {self.name(k)}: {n:,} values lie {side} a limit, and all count as {side} {end[k]:g}."
         if n := len(self.rows) - (left := len(self.complete().rows)):
             yield f"{where}: {n:,} of {len(self.rows):,} rows have gaps and are left out of learning; {left:,} remain."
 
@@ -94,7 +101,8 @@ class NamedTable(NamedTuple):
             raise UserError(f"{where} has no column {absent[0]!r} of numbers; it has {shown(self.columns)}.")
         index, read = np.array([self.columns.index(name) for name in names]), self.rows.read
         rows = StoredTable(lambda numbers: read(numbers)[:, index], self.rows.index, len(index))
-        return self._replace(rows=rows, columns=tuple(names))
+        limits = self.limits.mapped(lambda limit: limit[index])
+        return self._replace(rows=rows, columns=tuple(names), limits=limits)
 
 
 def shown(names: Sequence[str]) -> str:
@@ -159,6 +167,8 @@ class _Dialect(NamedTuple):
         cell = cell.strip()
         if cell in self.missing:
             return math.nan
+        if (mark := MARK.fullmatch(cell)) is not None:
+            cell = mark[2]
         if cell.lower() in TRUTH:
             return TRUTH[cell.lower()]
         if "_" in cell:  # which Python reads as 1_000
@@ -193,8 +203,9 @@ def _text(path: Path, how: Reading) -> NamedTable:
     numeric = [k for k in wanted if k not in texts]
     try:
         numbers = _by_pandas(path, dialect, n, numeric) if path.stat().st_size > LARGE else None
+        low, high = np.full(len(numeric), -np.inf), np.full(len(numeric), np.inf)
         if numbers is None:
-            numbers = _numbers(path, dialect, names, numeric)
+            numbers, low, high = _numbers(path, dialect, names, numeric)
     except OSError as error:
         raise unreadable(path, error) from error
     except (EOFError, zlib.error, csv.Error) as error:
@@ -217,7 +228,14 @@ def _text(path: Path, how: Reading) -> NamedTable:
     if not kept:
         raise UserError(f"{path} has no column of numbers: {shown([f'{n} ({w})' for n, w in left_out.items()])}.")
     columns = tuple(names[numeric[place]] for place in kept) if dialect.has_names else ()
-    return _in_memory(numbers[:, kept], columns, left_out)
+    low, high = low[kept], high[kept]
+    if not (low < high).all():
+        name = names[numeric[kept[int(np.argmin(low < high))]]]
+        raise UserError(f"Column {name!r} of {path} has values below and above limits that exclude each other.")
+    table = _in_memory(numbers[:, kept].clip(low, high), columns, left_out)
+    if np.isinf(low).all() and np.isinf(high).all():
+        return table
+    return table._replace(limits=Censoring(torch.from_numpy(low), torch.from_numpy(high)))
 
 
 def _example(dialect: _Dialect, cells: list[list[str]]) -> str | None:
@@ -229,9 +247,15 @@ def _example(dialect: _Dialect, cells: list[list[str]]) -> str | None:
     return text[0] if len(text) > n_numbers + len(found) - len(text) else None
 
 
-def _numbers(path: Path, dialect: _Dialect, names: list[str], columns: list[int]) -> np.ndarray:
-    """Numbers of some ``columns`` (n, k). Raises UserError for a cell that holds none, with its line."""
+def _numbers(
+    path: Path, dialect: _Dialect, names: list[str], columns: list[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of some ``columns`` (n, k), and their limits by marks (k,): the highest lower, the lowest higher one.
+
+    Raises UserError for a cell that holds no number, with its line.
+    """
     records, parts = _records(path, dialect), [np.empty((0, len(columns)))]
+    low, high = np.full(len(columns), -np.inf), np.full(len(columns), np.inf)
     if dialect.has_names:
         next(records)
     while block := list(islice(records, CHUNK)):
@@ -243,8 +267,14 @@ def _numbers(path: Path, dialect: _Dialect, names: list[str], columns: list[int]
             except ValueError:
                 row = [dialect.is_number(cell) for cell in cells].index(False)
                 raise _no_number(path, block[row][0], names[k], cells[row].strip(), dialect) from None
+            for row in (row for row, cell in enumerate(cells) if MARK.fullmatch(cell.strip())):
+                x, is_below = part[row, place], "<" in cells[row]
+                if is_below:
+                    low[place] = np.fmax(low[place], x)
+                else:
+                    high[place] = np.fmin(high[place], x)
         parts.append(part)
-    return np.concatenate(parts)
+    return np.concatenate(parts), low, high
 
 
 def _by_pandas(path: Path, dialect: _Dialect, width: int, columns: list[int]) -> np.ndarray | None:

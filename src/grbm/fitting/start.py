@@ -20,6 +20,7 @@ from grbm.evaluate.watching import Watch
 from grbm.fitting.recipe import Facts, ModelConfig, Recipe
 from grbm.learning.training import TrainState
 from grbm.model import GRBM
+from grbm.model.censoring import UNCENSORED, Censoring
 from grbm.model.contrasts import scaled_gaussians
 from grbm.model.initialise import anchored_, matched_, sparse_
 from grbm.samplers import GlobalMoves, Sampler
@@ -75,6 +76,7 @@ def frame_of(
     *,
     n_channels: int = 1,
     floor: float = 0.0,
+    marked: Censoring = UNCENSORED,
     seed: int = 0,
     where: str = "X",
 ) -> Frame:
@@ -91,6 +93,8 @@ def frame_of(
         Numbers of the rows that are not held out; all by default.
     n_channels, floor
         As in `grbm.data.standardise.standardise`.
+    marked : Censoring
+        Limits of columns that marks in a file tell.
     seed : int
         Of what is drawn on the way.
     where : str
@@ -114,7 +118,7 @@ def frame_of(
     if not transform.n_units:
         raise nothing_varies(len(table))
     base = base_of(transform, stats)
-    limits = limits_of(table, stats, recipe.censor, same_unit=floor > 0, where=where)
+    limits = limits_of(table, stats, recipe.censor, same_unit=floor > 0, marked=marked, where=where)
     if how.contrasts in (None, 1):
         return Frame(transform, base, censoring=limits)
     units = _with_contrast(how, transform.kept)

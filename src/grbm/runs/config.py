@@ -147,7 +147,7 @@ class RunConfig:
             for name in names.split():
                 if (number := settings[name]) is not None and not holds(number):
                     raise UserError(f"{_flag(name)} must be {words}, got {number}.")
-        if self.dataset.censor not in ("none", "auto"):
+        if self.dataset.censor not in ("none", "auto", "marks"):
             read_limits(self.dataset.censor)
         if (self.dataset.size or 0) > LARGEST_SIDE:
             raise UserError(f"--dataset.size must be at most {LARGEST_SIDE:,}, got {self.dataset.size:,}.")

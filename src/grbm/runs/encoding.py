@@ -12,7 +12,7 @@ from grbm.core.files import replacing
 from grbm.core.randomness import generator
 from grbm.data.kinds import SUFFIXES, table_kind
 from grbm.data.loading import look_of, reading_of
-from grbm.data.named import open_table
+from grbm.data.named import NamedTable, open_table
 from grbm.data.pictures import open_pictures
 from grbm.data.tables import Table, spread
 from grbm.runs.config import RunConfig
@@ -51,12 +51,26 @@ def rows_to_encode(
         how = reading_of(config.dataset)._replace(key=key)
         if run.columns and table_kind(path) is not None:  # columns are found by their names
             how = how._replace(columns=run.columns, drop=())
-        rows = open_table(path, how).picked(run.columns, str(path)).rows
+        table = open_table(path, how).picked(run.columns, str(path))
+        _refuse_other_limits(run, table, path)
+        rows = table.rows
     if rows.shape[1] != run.transform.n_columns:
         raise UserError(
             f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."
         )
     return rows, None
+
+
+def _refuse_other_limits(run: Run, table: NamedTable, path: Path) -> None:
+    """Raise UserError for marks such as <0.5 where the run takes values below for measurements."""
+    if table.rows.n_columns != run.transform.n_columns:
+        return
+    beyond = (table.limits.low > run.frame.censoring.low) | (table.limits.high < run.frame.censoring.high)
+    for k in beyond.nonzero()[:1, 0].tolist():
+        raise UserError(
+            f"{path}, column {table.name(k)}, has values beyond a limit ({table.limits.low[k]:g}, "
+            f"{table.limits.high[k]:g}) that {run.folder} takes for measurements; train with the data that have it."
+        )
 
 
 def strangeness(run: Run, rows: Table) -> float:

@@ -19,6 +19,7 @@ from grbm.fitting.start import begin, facts_of, frame_of, held_out
 from grbm.learning.objectives import Objective
 from grbm.learning.quasi_newton import REMEMBERED
 from grbm.learning.training import TrainState
+from grbm.model.censoring import UNCENSORED
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
@@ -61,6 +62,9 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
         config = replace(config, dataset=replace(config.dataset, white=white))
     # numbers that no statistics can be had of are refused first
     measured = group.on_leader(lambda: statistics(dataset, config.where)) or statistics(dataset, config.where)
+    if asked is not None and "dataset.censor" not in asked and dataset.limits is not UNCENSORED:
+        config = replace(config, dataset=replace(config.dataset, censor="marks"))
+        asked = {**asked, "dataset.censor": "marks"}
     if asked is not None:
         config = for_table(config, facts_of(dataset.train, dataset.same), asked)
     return Opened(config, dataset, measured)
@@ -117,6 +121,7 @@ def _frame(
         return read_data(folder).frame  # the fingerprint of the checkpoints guards the data
     channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
     how: dict[str, Any] = {"n_channels": channels, "floor": floor, "seed": config.seed, "where": config.where}
+    how["marked"] = dataset.limits
     frame = frame_of(config.recipe, dataset.train, measured.train, learned_from, **how)
     if not frame.is_whitened:
         measured.refuse_extreme(frame.transform, config.where)

@@ -16,6 +16,7 @@ from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import DivergenceError, StoppedError, UserError
 from grbm.core.streams import plain
 from grbm.data.frame import Frame
+from grbm.data.limits import limits_of, sentences
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import spread
@@ -112,6 +113,10 @@ def train(
                     rows = run.dataset.train
                     for found in sentinels(rows[spread(len(rows), LOOKED_AT // rows.shape[1] + 1)].numpy()):
                         warn(found.sentence(run.dataset.columns))
+                    if run.config.dataset.censor == "none":
+                        ends = limits_of(rows, run.measured.train, "auto", same_unit=False)
+                        for text in sentences(ends, rows, run.dataset.columns):
+                            warn(text)
         log = group.on_leader(lambda: _open(run, folder, warn))
         held.enter_context(threads(run.config.recipe.n_threads(run.state.model.n_visible)))
         if log is not None:

@@ -20,6 +20,7 @@ COMMANDS = {
     "sample": Command("using:sample", "RUN", "draw samples from noise, as numbers and as a picture"),
     "encode": Command("using:encode", "RUN WHAT", "binary codes of data: hidden probabilities or drawn bits"),
     "impute": Command("using:impute", "RUN FILE", "fill in what is missing of an array, or take noise away"),
+    "score": Command("using:score", "RUN FILE", "how likely each row of a table is, and what makes rows odd"),
     "export": Command("using:export", "RUN OUT", "for other programs: ONNX, torch.export, or a folder of weights"),
     "evaluate": Command("judging:evaluate", "RUN", "likelihoods, reconstruction, free energies; exact for mixtures"),
     "mixing": Command("judging:mixing", "RUN", "do its chains mix? R-hat, effective sample size, swap rates"),

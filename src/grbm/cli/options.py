@@ -137,6 +137,25 @@ class ImputeOptions:
 
 
 @dataclass(frozen=True)
+class ScoreOptions:
+    """Say how likely each row of a table is: log-density, and p-value under the model's own draws. Of the least likely
+    rows it shows the number that is farthest from what the others say."""
+
+    run: Folder
+    file: Annotated[Path, Positional, arg(metavar="FILE")]
+    """A table in the units of the run's data, such as x.csv or x.npy."""
+    out: Path | None = None
+    """File to write, a row for each: .csv, .tsv, .parquet, .npz or .npy; by default RUN/scores/FILE.csv."""
+    n: int = 10
+    """How many of the least likely rows to show."""
+    key: str | None = None
+    """Name of the array in a .npz archive."""
+    weights: Weights = "model"
+    seed: Seed = 1
+    overwrite: Overwrite = False
+
+
+@dataclass(frozen=True)
 class ExportOptions:
     """Write a run's machine for other programs: the encoder as ONNX or torch.export program, or the whole machine, in
     the data's own units, as a folder that GRBM.from_pretrained reads."""

@@ -1,10 +1,11 @@
 """The commands that use a run: samples, codes of data, gaps filled in, files for other programs. Parse, call, print."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from grbm.cli.common import note, note_units, read_run, refuse_out, require
 from grbm.cli.names import close
-from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions
+from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions, ScoreOptions
 from grbm.core.errors import UserError
 
 
@@ -129,6 +130,32 @@ def impute(options: ImputeOptions) -> None:
     if options.noise_std > 0:
         print(f"  all others are means given noise of standard deviation {options.noise_std:g}")
     print(f"  their standard deviations: {errors}")
+
+
+def score(options: ScoreOptions) -> None:
+    """`grbm score`: how likely each row of a table is."""
+    require("--n", options.n, 0)
+    import torch
+
+    from grbm import runs
+    from grbm.data.named import write_table
+    from grbm.report import odd
+    from grbm.runs.encoding import rows_with_gaps, strangeness
+
+    run = read_run(options.run, options.weights)
+    rows = torch.from_numpy(rows_with_gaps(run, options.file, options.key, note))
+    path = options.out or options.run / runs.SCORES / f"{options.file.name.split('.')[0]}.csv"
+    require_written(path)
+    refuse_out(options.overwrite, path)
+    note_units(strangeness(run, rows))
+    own = None
+    with suppress(UserError):
+        own = run.load_data()
+    scored = odd.score(run, rows, own, seed=options.seed)
+    write_table(path, odd.as_array(scored), odd.COLUMNS)
+    runs.note_written(options.run, path)
+    print("\n".join(odd.lines(run, rows, scored, options.n, seed=options.seed)))
+    print(f"  log-density and p-value of each row: {path}")
 
 
 def export(options: ExportOptions) -> None:

@@ -176,6 +176,27 @@ class Fitted:
         n_unsure = int((n_effective < censored.FEWEST).sum())
         return Score(float(log_p.mean()), math.hypot(error, log_z_error), n, len(numbers) - n, n_unsure)
 
+    @torch.no_grad()
+    def p_values(self, x: Tensor, *, n_draws: int = 2000, seed: int = 1) -> Tensor:
+        """Share of the model's own draws that are no likelier than each row x (n, N): (n,), float64.
+
+        It is uniform in [0, 1] for rows that the model describes, and near 0 for rows unlike them; 1/(n_draws + 1) at
+        the least. log Z cancels, and so do units. Rows that break what held for all rows learned from have the least.
+        """
+        if self.frame.censoring is not UNCENSORED and self.model.n_hidden > censored.ENUMERATED:
+            n_draws = min(n_draws, MOST_ANNEALED)
+        drawn = self.log_prob(self.sample(n_draws, seed=seed), 0.0).sort().values
+        return (1 + torch.searchsorted(drawn, self.log_prob(x, 0.0), right=True)).double() / (n_draws + 1)
+
+    @torch.no_grad()
+    def surprises(self, x: Tensor, filling: Filling = Filling()) -> Imputed:
+        """Mean and deviation of each number of rows x (n, N) given the others of its row, (n, N) each, float64."""
+        n, N = x.shape
+        each = x.double().repeat_interleave(N, 0)
+        each[torch.arange(n * N), torch.arange(N).repeat(n)] = torch.nan
+        found = self.impute(each, filling=filling)
+        return Imputed(*(part.view(n, N, N).diagonal(dim1=1, dim2=2) for part in found))
+
     @property
     def _most_scored(self) -> int:
         """Maximum number of censored rows that a mean is taken of: more where few states are enumerated."""

@@ -476,6 +476,17 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             )
         return log_p
 
+    def p_values(self, X: Any, *, n_draws: int = 2000, random_state: Any = None) -> Array:
+        """Share of the model's own draws that are no likelier than each row of X: (n_samples,).
+
+        It is uniform for rows like those learned from, and near 0 for anomalies (`Fitted.p_values`).
+        """
+        X = self._validated(X)
+        with self._threads():
+            found = self._fitted(np.float64).p_values(torch.tensor(X), n_draws=n_draws, seed=self._seed(random_state))
+        p_values: Array = found.numpy()
+        return p_values
+
     def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         return float(self.score_samples(X).mean())

@@ -14,7 +14,9 @@ from grbm.core.typed import read_bytes
 from grbm.runs import checkpoint
 from grbm.runs import folder as run_folder
 from grbm.runs.config import RunConfig
-from grbm.runs.folder import CHECKPOINTS, CODES, CONFIG, IMPUTED, JOB, OWN, WANDB, WRITTEN
+from grbm.runs.folder import CHECKPOINTS, CODES, CONFIG, IMPUTED, JOB, OWN, SCORES, WANDB, WRITTEN
+
+TABLES = (".npy", ".npz", ".csv", ".tsv", ".parquet")  # suffixes of files in such folders
 
 
 def refuse_taken(folder: Path, config: RunConfig, *, overwrite: bool) -> bool:
@@ -60,7 +62,7 @@ LEFT = re.compile(r"(.*/)?\.([^/]+)\.[a-z0-9_]{8}(\.\w+)?")  # by a kill: a file
 def _is_own(name: str, written: set[str]) -> bool:
     """Whether the program writes files of this name, or left one on the way to it."""
     left = LEFT.fullmatch(name)
-    if left is not None and left[1] in (f"{CODES}/", f"{IMPUTED}/") and left[2].endswith(".npy"):
+    if left is not None and left[1] in (f"{CODES}/", f"{IMPUTED}/", f"{SCORES}/") and left[2].endswith(TABLES):
         return True  # a name that is noted only when its file is whole
     names = [name, f"{left[1] or ''}{left[2]}"] if left else [name]
     return any(OWN.fullmatch(known) or known in written for known in names)

@@ -31,7 +31,7 @@ from grbm.runs.config import RunConfig, Which
 
 METRICS, RAW_WEIGHTS, DATA = "metrics.jsonl", "model_raw.safetensors", "data.safetensors"
 FIGURES, SAMPLES, CHECKPOINTS, TENSORBOARD, WANDB = "figures", "samples", "checkpoints", "tensorboard", "wandb"
-TRAJECTORY, CODES, IMPUTED = "trajectory", "codes", "imputed"
+TRAJECTORY, CODES, IMPUTED, SCORES = "trajectory", "codes", "imputed", "scores"
 EVALUATION, STATUS, JOB = "evaluation.json", "status.json", "job.txt"
 MIXING, TRACE, FID = "mixing.json", "mixing.nc", "fid.json"
 WRITTEN = "written.txt"  # files in the folder whose names the user chose
@@ -39,7 +39,7 @@ REPORT = "report.html"
 RESULTS = (STATUS, EVALUATION, MIXING, TRACE, FID, REPORT)  # of the run's weights
 LARGEST = torch.finfo(torch.float32).max  # of numbers in metrics.jsonl: greater ones no training has logged
 TOP = (CONFIG, METRICS, WEIGHTS, RAW_WEIGHTS, DATA, JOB, WRITTEN, *RESULTS)
-FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED)
+FOLDERS = (FIGURES, SAMPLES, CHECKPOINTS, TRAJECTORY, TENSORBOARD, CODES, IMPUTED, SCORES)
 OWN = re.compile(  # every file that the program writes into a run folder, but for those that WRITTEN names
     "|".join(
         [

@@ -1,0 +1,73 @@
+"""Rows of a table by how likely they are, and the numbers that make a row odd."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grbm.data.loading import Dataset
+from grbm.fitting.density import LogPartition
+from grbm.report.scores import log_z
+from grbm.report.words import aligned, with_error
+from grbm.runs import Run
+from grbm.runs.sampling import on_device
+
+COLUMNS = ("log_density", "p_value")
+RARE = 0.001  # p-value of rows that are counted
+AIS_STEPS, AIS_CHAINS = 2000, 1000
+
+
+class Scored(NamedTuple):
+    """How likely rows are, (n,) each, float64; NaN for rows with gaps."""
+
+    log_density: Tensor  # nats, in the units of the data
+    p_value: Tensor  # `grbm.fitting.density.Fitted.p_values`
+    log_z: LogPartition
+
+
+def score(run: Run, rows: Tensor, own: Dataset | None = None, *, seed: int = 1) -> Scored:
+    """Score rows (n, N). log Z that is annealed begins at the run's ``own`` data, where they are there."""
+    here, complete = on_device(run), ~rows.isnan().any(1)
+    known = log_z(run, own or Dataset(rows[complete], rows[:0]), n_steps=AIS_STEPS, n_chains=AIS_CHAINS, seed=seed)
+    found = torch.full((2, len(rows)), torch.nan, dtype=torch.float64)
+    if complete.any():
+        found[0, complete] = here.log_prob(rows[complete], known.value)
+        found[1, complete] = here.p_values(rows[complete], seed=seed)
+    return Scored(found[0], found[1], known)
+
+
+def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> Iterator[str]:
+    """What a person reads: how many rows are rare, and the ``n`` least likely ones with their oddest numbers."""
+    whole = (~scored.p_value.isnan()).nonzero()[:, 0]
+    p = scored.p_value[whole]
+    if not scored.log_z.converged:
+        yield f"log Z has NOT converged, and log-densities are not to be used; p-values are. {scored.log_z.verdict}"
+    if gaps := len(rows) - len(whole):
+        yield f"{gaps:,} of {len(rows):,} rows have gaps, and no score: fill them first (grbm impute)."
+    if not len(whole):
+        return
+    yield (
+        f"{int((p <= RARE).sum()):,} of {len(p):,} rows have a p-value of {RARE:g} or less, where {RARE * len(p):.2g} "
+        f"are expected; mean log-density {float(scored.log_density[whole].mean()):.4g} nats."
+    )
+    some = whole[torch.argsort(scored.log_density[whole], stable=True)[:n]]
+    if not len(some):
+        return
+    found = on_device(run).surprises(rows[some])
+    names = run.columns or tuple(f"column {k}" for k in range(rows.shape[1]))
+    table = [("row", "log-density", "p-value", "oddest number, and what the others of the row say")]
+    for row, mean, std in zip(some.tolist(), found.mean, found.std, strict=True):
+        x = rows[row]
+        # A number that follows from the others has no deviation: it is odd wherever it differs.
+        far = ((x - mean).abs() / std.clamp_min(1e-9 * mean.abs().clamp_min(1e-300))).nan_to_num(0.0)
+        k = int(far.argmax())
+        said = f"{names[k]} {float(x[k]):.5g}, where {with_error(float(mean[k]), float(std[k]))} is expected"
+        table.append((f"{row:,}", f"{float(scored.log_density[row]):.4g}", f"{float(scored.p_value[row]):.2g}", said))
+    yield from aligned(table)
+
+
+def as_array(scored: Scored) -> np.ndarray:
+    """Numbers (n, 2) of `COLUMNS`, for a file."""
+    return np.stack([scored.log_density.numpy(), scored.p_value.numpy()], 1)

@@ -1,0 +1,92 @@
+"""How likely rows are: p-values that are uniform where they should be, and numbers that do not fit their rows."""
+
+import math
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from scipy import stats
+
+from grbm import Base, GaussianBernoulliRBM, cli, runs
+from grbm.data.frame import Frame
+from grbm.data.transforms import Elementwise
+from grbm.evaluate import exact
+from grbm.fitting.density import Fitted
+from grbm.samplers.conditional import Filling
+from tests.helpers import TINY, random_model, refused
+
+
+def fitted(n_visible: int, n_hidden: int, seed: int) -> Fitted:
+    model = random_model(n_visible, n_hidden, seed)
+    mean, scale = torch.arange(n_visible).double(), torch.linspace(0.5, 3, n_visible).double()
+    base = Base(torch.zeros(n_visible).double(), 2 * torch.ones(n_visible).double())
+    return Fitted(Frame(Elementwise(mean, scale, torch.arange(n_visible)), base), model)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_p_values_of_the_model_s_own_rows_are_uniform(seed):
+    """Kolmogorov and Smirnov's test, of exact draws; each row far away has the least p-value that there is."""
+    density = fitted(3, 4, seed)
+    x = density.columns(exact.sample(density.model, 500, seed=seed)[0])
+    p = density.p_values(x, n_draws=2000, seed=seed)
+    assert stats.kstest(p.numpy(), "uniform").pvalue > 0.01
+    assert (density.p_values(x[:5] + 1000, n_draws=100) == 1 / 101).all()
+
+
+def test_numbers_are_judged_by_the_others_of_their_row():
+    """Against the exact conditional of each column."""
+    density = fitted(3, 4, 1)
+    x = density.columns(exact.sample(density.model, 6, seed=2)[0])
+    found = density.surprises(x, Filling(n_steps=2000, burn_in=200, n_chains=16))
+    for k in range(3):
+        gappy = x.clone()
+        gappy[:, k] = torch.nan
+        mean, var = exact.posterior(density.model, density.units(gappy))
+        expected = density.columns(mean)[:, k]
+        std = density.frame.transform.scale[k] * var[:, k].sqrt()
+        torch.testing.assert_close(found.mean[:, k], expected, atol=0.05 * float(std.max()), rtol=0)
+        torch.testing.assert_close(found.std[:, k], std, atol=0, rtol=0.05)
+
+
+def test_the_estimator_tells_anomalies():
+    """Of 300 rows with a wrong sign in one of two correlated columns, nearly all have small p-values."""
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal([0, 0], [[1, 0.95], [0.95, 1]], size=600)
+    rbm = GaussianBernoulliRBM(8, random_state=0, n_iter=20).fit(x[:300])
+    usual = rbm.p_values(x[300:], n_draws=1000)
+    assert stats.kstest(usual, "uniform").pvalue > 0.001
+    odd = x[300:][np.abs(x[300:]).min(1) > 0.7] * [1, -1]
+    assert len(odd) > 50
+    assert (rbm.p_values(odd, n_draws=1000) < 0.01).mean() > 0.9
+    np.testing.assert_array_equal(rbm.p_values(x[300:], n_draws=1000), usual)
+
+
+def test_a_file_is_scored_row_by_row(tmp_path, capsys):
+    """The row that was spoilt comes first, by its name and number; rows with gaps have no score."""
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal([10, 20, 30], [[1, 0.9, 0], [0.9, 1, 0], [0, 0, 1]], size=80)
+    x[7, 1] -= 3
+    frame = pandas.DataFrame(x, columns=["a", "b", "c"])
+    frame.loc[50, "c"] = math.nan
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    frame.drop(index=7).to_csv(tmp_path / "good.csv", index=False)
+    run = tmp_path / "run"
+    assert cli.main(["train", str(tmp_path / "good.csv"), "--updates", "100", "--no-figures", "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert cli.main(["score", str(run), str(tmp_path / "x.csv"), "--n", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("1 of 80 rows have gaps")
+    assert said[3].split()[0] == "7"
+    assert "b 1" in said[3] or "a " in said[3]
+    scores = pandas.read_csv(run / "scores" / "x.csv")
+    assert list(scores.columns) == ["log_density", "p_value"]
+    assert scores.index[scores["p_value"].isna()].tolist() == [50]
+    assert scores["log_density"].idxmin() == 7
+    read = runs.read(run)
+    log_p = read.fitted.log_prob(torch.from_numpy(x[:5]), read.fitted.log_partition().value)
+    np.testing.assert_allclose(scores["log_density"][:5], log_p, atol=0.2)  # log Z is estimated
+    refused(["score", run, tmp_path / "x.csv"], capsys, "--overwrite")
+    refused(["score", run, tmp_path / "x.csv", "--out", tmp_path / "x.abc"], capsys, ".csv")
+    assert cli.main(["train", str(tmp_path / "good.csv"), *TINY, "--out", str(run), "--overwrite"]) == 0  # its files go
+    assert not (run / "scores").exists()

@@ -62,7 +62,7 @@ def test_text_is_read_as_a_person_reads_it(tmp_path, name, content, columns, row
         ("a,b\n", ["no rows"]),
         ("a,b\n1,2\n3,4,5\n", ["line 3", "3 values", "2"]),
         ("a,b\n1,2\n3\n", ["line 3", "1 values", "2"]),
-        ("a,b\n1,2\n3,4\n?,5\n6,7\n", ["line 4", "'a'", "'?'", "--missing"]),
+        ("a,b\n1,2\n3,4\n?,5\n6,7\n", ["line 4", "'a'", "'?'", "--na"]),
         ('a,b\n"x\ny",2\n"z",x4\n', ["line 4", "'b'", "'x4'"]),
         ("a,b\n<x,2\n0.7,4\n0.6,4\n", ["line 2", "'a'", "'<x'"]),
         ("a,b\n<5,2\n>3,4\n4,4\n", ["'a'", "exclude"]),

@@ -38,7 +38,7 @@ class DatasetConfig:
     """Tables: columns to learn, by name, or by number from 0; by default all that hold numbers."""
     drop: tuple[str, ...] = ()
     """Tables: columns to leave out."""
-    missing: tuple[str, ...] = ()
+    na: tuple[str, ...] = ()
     """Tables in text: other texts that mean that a value is missing, such as ?."""
     crop: int | None = None
     """Pictures: side of the square to cut from their centre."""

@@ -88,7 +88,7 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
 
 def reading_of(config: DatasetConfig) -> Reading:
     """How this data set reads a table."""
-    return Reading(config.key, config.columns, config.drop, config.missing)
+    return Reading(config.key, config.columns, config.drop, config.na)
 
 
 def look_of(config: DatasetConfig) -> Look:

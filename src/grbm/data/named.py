@@ -313,11 +313,11 @@ def _in_memory(numbers: np.ndarray, columns: tuple[str, ...], left_out: dict[str
 
 def _no_number(path: Path, line: int, name: str, cell: str, dialect: _Dialect) -> UserError:
     """Error for a value that is no number in a column of numbers."""
-    where = f"{path}, line {line}, column {name!r}: {cell[:60]!r} is no number"
+    where = f"{path}, line {line}, column {name!r}: {cell[:60]!r} is not a number"
     if "," in cell and dialect.decimal == ".":
         where += ": a comma may stand for thousands or for the decimal point"
-    leave = f"leave the column out (grbm train --drop {name!r})"
-    return UserError(f"{where}. Correct it, or {leave}, or take it for missing (grbm train --missing {cell[:60]!r}).")
+    missing, leave = f"grbm train --na {cell[:60]!r} reads it as missing", f"--drop {name!r} leaves the column out"
+    return UserError(f"{where}. Correct it; or {missing}, and {leave}.")
 
 
 def _distinct(cells: Iterable[str]) -> list[str]:

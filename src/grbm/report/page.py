@@ -17,7 +17,7 @@ from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.baselines import Comparison
 from grbm.report import html, plots, sheets, table_plots
-from grbm.report.doctor import diagnose
+from grbm.report.doctor import Finding, diagnose
 from grbm.report.figures import nearest_sheet, plane, table_samples
 from grbm.report.image_scores import OWN, ScoreTable, cells, read_table
 from grbm.report.words import duration, ending, measured, with_error
@@ -54,12 +54,14 @@ def report(
     drawn anew; scores are those that ``grbm evaluate`` and ``grbm mixing`` left.
     """
     dataset = dataset or data_of(run, warn)
+    findings = diagnose(run, dataset, seed=seed)
     body = [
         _head(run, dataset),
+        html.section("Verdict", _verdict(findings)),
         html.section("Samples", f'<div class="grid">{"".join(samples(run, dataset, seed))}</div>'),
         html.section("What was learned", *_learned(run, dataset, seed)),
         html.section("Scores", *_scored(run)),
-        html.section("The doctor's findings", _findings(run, dataset, seed)),
+        html.section("All that the doctor looked at", _items(findings)),
         html.section("Settings", _settings(run)),
     ]
     path = run.folder / runs.REPORT
@@ -88,7 +90,7 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     spectral = "" if train.spectral_norm is None else f", spectral norm {train.spectral_norm:g}"
     facts = {
         "Preset": config.preset or "–",
-        "Data": f"{config.dataset.name}: {rows}{_units(run)}{shape}{held}",
+        "Data": f"{plain((config.data or Path(config.dataset.name)).name)}: {rows}{_units(run)}{shape}{held}",
         "Model": f"{run.model.n_hidden:,} hidden units, {sum(p.numel() for p in run.model.parameters()):,} parameters",
         "Training": f"{done:,} of {train.n_updates:,} updates of {train.batch_size:,} rows; {objective.name}, "
         f"{objective.n_steps} steps of {config.sampler.name}; {train.optimizer}, rate {train.learning_rate:g}{spectral}"
@@ -191,6 +193,10 @@ def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
         picture = html.raster(plane(run, dataset, seed=seed))
         yield html.figure(picture, "", "data, learned density and samples", "card wide")
     curves = [curve({"": run}, *which) for which in plots.CURVES]
+    if plots.logged(run.metrics, "nats_validation"):
+        title = "log-likelihood of validation rows, nats per row"
+        drawn = plots.validation(run.metrics, title, run.config.train.first_round)
+        curves.insert(0, html.figure(html.svg(drawn), "", title, "chart"))
     if run.metrics:
         parts, title = {"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample"
         energies = {label: [m | {"free": m.get(name)} for m in run.metrics] for label, name in parts.items()}
@@ -271,10 +277,18 @@ def _images(run: Run) -> ScoreTable | None:
     return table if table is not None and table.settings.get("model") == runs.model_digest(run.model) else None
 
 
-def _findings(run: Run, dataset: Dataset | None, seed: int) -> str:
+def _verdict(findings: Sequence[Finding]) -> str:
+    """Whether anything is wrong, and what; else how good the model is against simpler ones, and its samples."""
+    wrong = [finding for finding in findings if finding.level == "wrong"]
+    text = f"{len(wrong)} of {len(findings)} checks found something wrong." if wrong else "Nothing is wrong."
+    good = [finding for finding in findings if finding.about in ("likelihood", "samples", "training")]
+    return f"<p><strong>{text}</strong></p>{_items(wrong or good[::-1])}"
+
+
+def _items(findings: Sequence[Finding]) -> str:
     items = "".join(
         f'<li class="{level}"><span class="level">{level}</span><strong>{escape(about)}</strong>: {escape(text)}</li>'
-        for level, about, text in diagnose(run, dataset, seed=seed)
+        for level, about, text in findings
     )
     return f'<ul class="findings">{items}</ul>'
 

@@ -86,16 +86,30 @@ def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
             _log_scale(axes, [x for name in named for x in column(metrics, name)])
         name_axes(axes, title, "update", legend=len(named) > 1)
     if scored:
-        nats, update = max(scored)
-        others[3].plot(update, nats, "o", color=RUST, ms=4, label=f"best: {nats:.4g}, at update {update:,}")
-        others[3].legend(frameon=False, fontsize=7, loc="lower right")
-        usual = sorted(nats for nats, _ in scored)[len(scored) // 2]
-        others[3].set_ylim(bottom=max(min(scored)[0], nats - 5 * max(nats - usual, 0.02)))  # the start is far below
+        _mark_best(others[3], scored)
     others[-1].set_ylim(-0.02, 1.02)
     for axes in figure.axes:
         _with_rounds(axes, metrics[-1]["update"], first_round)
         axes.tick_params(which="both", labelsize=7)
     return figure
+
+
+def validation(metrics: Metrics, title: str, first_round: int | None = None) -> Figure:
+    """Log-likelihood of validation rows over updates, its best one marked."""
+    scored = logged(metrics, "nats_validation")
+    figure = curve({"": [m for m in metrics if m.get("nats_validation") is not None]}, "nats_validation", title)
+    _mark_best(figure.axes[0], scored)
+    _with_rounds(figure.axes[0], metrics[-1]["update"], first_round)
+    return figure
+
+
+def _mark_best(axes: Axes, scored: list[tuple[float, int]]) -> None:
+    """Mark the best score, and leave out the start of learning, which is far below."""
+    nats, update = max(scored)
+    axes.plot(update, nats, "o", color=RUST, ms=4, label=f"best: {nats:.4g}, at update {update:,}")
+    axes.legend(frameon=False, fontsize=7, loc="lower right")
+    usual = sorted(nats for nats, _ in scored)[len(scored) // 2]
+    axes.set_ylim(bottom=max(min(scored)[0], nats - 5 * max(nats - usual, 0.02)))
 
 
 def curve(

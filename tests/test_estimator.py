@@ -122,6 +122,20 @@ def test_samples_have_the_model_s_moments_and_repeat(fitted, n_chains):
     assert fitted.gibbs(here, n_steps=3).shape == here.shape
 
 
+def test_rows_that_come_out_have_the_names_of_those_that_went_in():
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"], index=range(100, 160))
+    rbm = GaussianBernoulliRBM(2, n_iter=2, random_state=0).fit(X)
+    assert isinstance(rbm.sample(3), np.ndarray)
+    rbm.set_output(transform="pandas")
+    assert list(rbm.sample(3).columns) == ["a", "b"]
+    gappy = X.mask(X > 1)
+    filled = rbm.impute(gappy, n_steps=8)
+    assert list(filled.columns) == ["a", "b"]
+    assert (filled.index == X.index).all()
+    assert (filled[gappy.notna()] == gappy[gappy.notna()]).sum().sum() == gappy.notna().sum().sum()
+
+
 def test_gaps_are_filled_and_noise_is_taken_away(fitted):
     """Against the exact posterior means: their root mean square error is 0.02, and 0.14 without tempering."""
     X = clusters(100, 4)

@@ -1,6 +1,7 @@
 """`grbm reproduce fig1` from end to end, at a size that says nothing about learning."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_seeds_and_samplers_can_be_chosen_and_nothing_runs_twice(tmp_path, capsy
     with pytest.raises(UserError, match="No row of --rules ours has a sampler of --only gibbs"):
         made(tmp_path, n_updates=2, n_samples=100, only=("gibbs",), rules=("ours",))
     assert "as the program ran Gibbs" not in printed
-    assert "as printed         Gibbs" in printed
+    assert re.search(r"as printed  +Gibbs", printed)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=tmp_path.name):
         made(tmp_path, n_updates=2, n_samples=100, only=("gibbs",))

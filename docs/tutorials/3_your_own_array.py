@@ -60,5 +60,5 @@ axes[0].set(ylabel="colour intensity")
 plt.show()
 
 # %%
-# From the command line: ``grbm train wine.csv`` trains on a table in a file, and ``grbm score`` gives the log-density and a
-# p-value of each row. Arrays (``wine.npy``) may be larger than memory.
+# From the command line: ``grbm train wine.csv`` trains on a table in a file, and ``grbm score`` gives the log-density
+# and a p-value of each row. Arrays (``wine.npy``) may be larger than memory.

@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._set_output import ADAPTERS_MANAGER, _get_output_config
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grbm.core.devices import pick_device, threads
@@ -391,8 +392,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     # Samples.
 
-    def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Array:
+    def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Any:
         """Draw rows from the model, (n_samples, n_features), by chains of ``n_steps`` steps.
+
+        They are an array, or what `set_output` asks for, as are those of `impute`.
 
         How they start and move says `grbm.fitting.density.Fitted.sample`. ``random_state`` is by default the
         estimator's own, so that an int there makes every call draw the same.
@@ -401,7 +404,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if n_samples < 1 or n_steps < 1:
             raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
         with self._threads():
-            return self._array(self._here().sample(n_samples, n_steps=n_steps, seed=self._seed(random_state)))
+            drawn = self._here().sample(n_samples, n_steps=n_steps, seed=self._seed(random_state))
+        return self._framed(self._array(drawn))
 
     def gibbs(self, X: Any, *, n_steps: int = 1, random_state: Any = None) -> Array:
         """Gibbs steps from the rows of X: h ~ p(h | v), then v ~ p(v | h), and so on; returns v."""
@@ -425,7 +429,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         n_chains: int = 4,
         n_replicas: int | None = None,
         random_state: Any = None,
-    ) -> Array:
+    ) -> Any:
         """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`.
 
         With ``noise_std`` (a number, or one per feature) X is taken to be v + normal noise of that deviation, and what
@@ -433,7 +437,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         if n_steps < 4 or n_chains < 1:
             raise ValueError(f"n_steps must be at least 4 and n_chains at least 1, got {n_steps} and {n_chains}.")
-        X = self._validated(X, gaps=True)
+        given, X = X, self._validated(X, gaps=True)
         noise = np.asarray(noise_std, dtype=np.float64)
         if noise.shape not in ((), X.shape[1:]) or not (noise >= 0).all():
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
@@ -441,9 +445,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         filling = Filling(n_steps, n_steps // 4, n_chains, n_replicas, self._seed(random_state))
         with self._threads():
             filled = fitted.impute(torch.tensor(X), noise, filling).mean.numpy()
-        return np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype))
+        return self._framed(np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype)), given)
 
-    def denoise(self, X: Any, noise_std: Any, **options: Any) -> Array:
+    def denoise(self, X: Any, noise_std: Any, **options: Any) -> Any:
         """The mean of v given X = v + normal noise of deviation ``noise_std``; options as in `impute`."""
         return self.impute(X, noise_std=noise_std, **options)
 
@@ -718,6 +722,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         low, high = (end.numpy().astype(X.dtype) for end in self._frame().censoring)
         if beyond := int(((low > X) | (high < X)).sum()):
             checks.warn_user(f"{beyond} values lie beyond the limits, and count as at them.", UserWarning)
+
+    def _framed(self, rows: Array, X: Any = None) -> Any:
+        """Rows in the container that `set_output` asks for, with the names of the features and the index of X."""
+        chosen = _get_output_config("transform", self)["dense"]
+        if chosen == "default":
+            return rows
+        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(rows.shape[1])])
+        return ADAPTERS_MANAGER.adapters[chosen].create_container(rows, X, columns=lambda: names)
 
     def _array(self, x: torch.Tensor, dtype: Any = None) -> Array:
         """Rows of features in the dtype of those learned from."""

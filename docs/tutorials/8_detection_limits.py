@@ -72,3 +72,7 @@ print(f"mean log-likelihood of the censored model: {censored.score(reported[:100
 
 row = np.array([[1.5, np.nan]])
 print(f"second substance, given 1.5 of the first: {censored.impute(row, random_state=0)[0, 1]:.2f}")
+
+# %%
+# From the command line: ``grbm train x.csv`` reads marks such as ``<0.5`` in a text file as limits of columns, and
+# ``--dataset.censor auto`` finds columns that stop.

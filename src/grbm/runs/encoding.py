@@ -92,11 +92,10 @@ def finite_parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
             if len(wrong) == 0:
                 raise UserError(f"The numbers in {place} are too large for the model; remove the row.")
             column = int(wrong[0])
+            name = f"column {column}" + (f" ({run.columns[column]!r})" if run.columns else "")
             if x[row, column].isnan():
-                raise UserError(
-                    f"The number in {place}, column {column}, is NaN; fill gaps with: grbm impute {run.folder} FILE"
-                )
-            raise UserError(f"The number in {place}, column {column}, is infinite; remove the row.")
+                raise UserError(f"The number in {place}, {name}, is NaN; fill gaps with: grbm impute {run.folder} FILE")
+            raise UserError(f"The number in {place}, {name}, is infinite; remove the row.")
         yield x
 
 

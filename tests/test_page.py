@@ -82,6 +82,20 @@ def test_a_report_says_what_was_done_and_how_good_it_is(page_of):
     assert "train.learning_rate 0.04" in text
 
 
+def test_the_verdict_comes_first(page_of):
+    """Before anything else: whether something is wrong, and what; of a good run, how good it is."""
+    good, bad = text_of(page_of("array")), text_of(page_of("digits"))
+    for text in (good, bad):
+        assert text.index("Verdict") < text.index("Samples")
+    verdict = good[good.index("Verdict") : good.index("Samples")]
+    assert "Nothing is wrong." in verdict
+    assert "nats against one Gaussian" in verdict
+    assert "log-likelihood of validation rows" in page_of("array").read_text(encoding="utf-8")
+    assert "Wrong" not in verdict
+    verdict = bad[bad.index("Verdict") : bad.index("Samples")]
+    assert re.search(r"\d+ of \d+ checks found something wrong|Nothing is wrong", verdict)
+
+
 @pytest.mark.parametrize(
     "name", ["digits", *(pytest.param(name, marks=pytest.mark.whole) for name in ("array", "isotropic"))]
 )

@@ -8,8 +8,9 @@ import pandas
 import pytest
 
 from grbm import UserError, cli, runs
-from grbm.data import named
-from grbm.data.named import Reading, open_table, write_table
+from grbm.data import delimited
+from grbm.data.delimited import Reading, fill_text
+from grbm.data.named import open_table, write_table
 from tests.helpers import TINY, refused
 
 NAN = math.nan
@@ -45,7 +46,15 @@ def numbers(table):
         ("packed.csv.gz", gzip.compress(b"a,b\n1,2\n3,4\n"), ("a", "b"), AB),
         ("one.csv", "x\n1\n2\n", ("x",), [[1], [2]]),
         ("text.csv", "name,x,day\nford,1,2020-01-01\nvw,2,2020-01-02\n", ("x",), [[1], [2]]),
-        ("text in the first line.csv", "5.1,3.5,setosa\n4.9,3.0,setosa\n", (), [[5.1, 3.5], [4.9, 3.0]]),
+        ("names like others.csv", "a,a,a.1\n1,2,3\n4,5,6\n", ("a", "a.2", "a.1"), [[1, 2, 3], [4, 5, 6]]),
+        ("rows of gaps.csv", "a,b\n1,2\n,\n3,4\n", ("a", "b"), [[1, 2], [NAN, NAN], [3, 4]]),
+        ("space before quotes.csv", 'a, b\n1, "2"\n3, "4"\n', ("a", "b"), AB),
+        ("zero before comma.csv", "a;b\n0,125;1\n1,250;2\n", ("a", "b"), [[0.125, 1], [1.25, 2]]),
+        ("german dates.csv", "day;x\n01.02.2020;1\n02.02.2020;2\n", ("x",), [[1], [2]]),
+        ("line separator.csv", "a\u2028x,b\n1,2\n3,4\n", ("a\u2028x", "b"), AB),
+        ("parquet by name.csv", "PAR1,PAR2\n1,2\n3,4\n", ("PAR1", "PAR2"), AB),
+        ("odd nan.csv", "a,b\n1,NAN\n2,3\n", ("a", "b"), [[1, NAN], [2, 3]]),
+        ("text in the first line.csv", "5.1,3.5,setosa\n4.9,3.0,setosa\n", ("0", "1"), [[5.1, 3.5], [4.9, 3.0]]),
     ],
 )
 def test_text_is_read_as_a_person_reads_it(tmp_path, name, content, columns, rows):
@@ -70,6 +79,10 @@ def test_text_is_read_as_a_person_reads_it(tmp_path, name, content, columns, row
         ("a;b\n1,500;2\n3,250;4\n", ["line 2", "'1,500'", "thousands"]),
         ("a,b\n1_000,2\n3,4\n", ["line 2", "'1_000'"]),
         ("a,b\nx,y\nz,w\n", ["no column of numbers"]),
+        ('a,t\n1,x\n2,"y\n3,z\n4,"w\n5,v\n', ["line 5", "quotes"]),
+        ('a,t\n1,x\n2,"y\n3,z\n4,w\n', ["quotes"]),
+        ("a,b\n1,1e400\n2,3\n", ["line 2", "'1e400'"]),
+        ("a;b\n1,5;2,25\n1,5;1.234\n" * 1, ["line 2", "'1,5'"]),
         ("\0\1\2\0", ["no text"]),
     ],
 )
@@ -106,9 +119,9 @@ def test_large_files_are_read_by_pandas_to_the_same_digits(tmp_path, monkeypatch
     (tmp_path / "x.csv").write_text("a;b;c\n" + "\n".join(lines) + "\n")
     slow = open_table(tmp_path / "x.csv")
     np.testing.assert_array_equal(numbers(slow), x)
-    monkeypatch.setattr(named, "LARGE", 0)
+    monkeypatch.setattr(delimited, "LARGE", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(named, "_numbers", None)  # not asked
+        patch.setattr(delimited, "_numbers", None)  # not asked
         np.testing.assert_array_equal(numbers(open_table(tmp_path / "x.csv")), x)
     for wrong, word in (("1;2", "2 values"), ("1;2;3;4", "4 values"), ("1;x;3", "'x'")):
         (tmp_path / "x.csv").write_text("a;b;c\n" + "\n".join([*lines[:9], wrong, *lines[9:]]) + "\n")
@@ -244,3 +257,67 @@ def test_columns_that_stop_are_said(tmp_path, capsys):
     write_table(tmp_path / "x.csv", x, ("rain", "wind"))
     assert cli.main(["train", str(tmp_path / "x.csv"), *TINY, "--out", str(tmp_path / "run")]) == 0
     assert "('rain') holds 0, its lowest number, in 5" in capsys.readouterr().err
+
+
+def test_numbers_that_mean_missing_do_so_in_files_of_any_size(tmp_path, monkeypatch):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n-999,4\n5,-999.0\n")
+    how = Reading(missing=("-999",))
+    for large in (1 << 20, 0):
+        monkeypatch.setattr(delimited, "LARGE", large)
+        np.testing.assert_array_equal(numbers(open_table(tmp_path / "x.csv", how)), [[1, 2], [NAN, 4], [5, NAN]])
+
+
+def test_what_the_file_does_not_tell_can_be_said(tmp_path):
+    (tmp_path / "x.csv").write_text("n;2019;2020\na;1,250;2\nb;2,250;3\n")
+    with pytest.raises(UserError, match="--decimal ,"):
+        open_table(tmp_path / "x.csv")
+    table = open_table(tmp_path / "x.csv", Reading(decimal=",", header=True))
+    assert table.columns == ("2019", "2020")
+    assert numbers(table) == [[1.25, 2], [2.25, 3]]
+    table = open_table(tmp_path / "x.csv", Reading(decimal=",", header=False))
+    assert table.columns == ("1", "2")
+    assert any("--header True" in text for text in open_table(tmp_path / "x.csv", Reading(decimal=",")).remarks)
+    (tmp_path / "x.csv").write_text("a;b\n1,5;2\n")
+    assert any("'1,5'" in text for text in open_table(tmp_path / "x.csv").remarks)
+
+
+def test_long_lines_and_many_columns(tmp_path):
+    """A first line of two mebibytes, and a cell of 200,000 characters."""
+    n = 150_000
+    (tmp_path / "wide.csv").write_text(",".join(f"gene {k:06}" for k in range(n)) + "\n" + ",".join("1" * n) + "\n")
+    assert open_table(tmp_path / "wide.csv").rows.shape == (1, n)
+    (tmp_path / "long.csv").write_text("a,t\n1," + "x" * 200_000 + "\n2,y\n")
+    assert numbers(open_table(tmp_path / "long.csv")) == [[1], [2]]
+
+
+@pytest.mark.parametrize("kind", ["absent", "folder", "truncated"])
+def test_files_that_cannot_be_read_are_named(tmp_path, kind):
+    path = tmp_path / "x.csv.gz"
+    if kind == "folder":
+        path.mkdir()
+    if kind == "truncated":
+        path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 1000)[:-12])
+    with pytest.raises(UserError, match=r"x\.csv\.gz"):
+        open_table(path)
+
+
+def test_files_are_filled_as_they_are_written(tmp_path):
+    """Decimal commas, text, marks, line ends, an encoding that is not UTF-8, and columns that were left out stay."""
+    content = 'n;a;b;c\r\n"é;1";1,5;;<0,5\r\nx;NAN;2,25;3\r\n'.encode("cp1252")
+    (tmp_path / "x.csv").write_bytes(content)
+    table = open_table(tmp_path / "x.csv", Reading(columns=("c", "a")))
+    assert table.places == (3, 1)
+    n = fill_text(
+        tmp_path / "x.csv", tmp_path / "y.csv", np.array([[9.0, 9.0], [9.0, 1234567890123.5]]), table.places, Reading()
+    )
+    assert n == 1
+    assert (tmp_path / "y.csv").read_bytes() == content.replace(b"NAN", b"1234567890123,5")
+
+
+def test_one_row_with_gaps_is_filled(people):
+    """A column may be empty in a file for a run that has it."""
+    (people / "one.csv").write_text("age,height,weight,note\n10,,30,x\n")
+    assert cli.main(["impute", str(people / "runs" / "people"), str(people / "one.csv"), "--steps", "8"]) == 0
+    filled = (people / "runs" / "people" / "imputed" / "one.csv").read_text().splitlines()[1].split(",")
+    assert 15 < float(filled[1]) < 25
+    assert filled[0::2] == ["10", "30"]

@@ -101,10 +101,11 @@ def impute(options: ImputeOptions) -> None:
     import torch
 
     from grbm import runs
-    from grbm.data.kinds import table_kind
+    from grbm.data.delimited import fill_text
+    from grbm.data.kinds import TEXT, table_kind
     from grbm.data.loading import reading_of
-    from grbm.data.named import fill_text, write_table
-    from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness
+    from grbm.data.named import WRITTEN, write_table
+    from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness, table_of
     from grbm.samplers.conditional import Filling
 
     run = read_run(options.run, options.weights)
@@ -113,19 +114,20 @@ def impute(options: ImputeOptions) -> None:
     name = options.file.name.removesuffix(".gz")
     name = name if kind in ("text", "parquet") else f"{options.file.stem}.npy"
     path = options.out or options.run / runs.IMPUTED / name
-    require_written(path)
-    errors = path.with_suffix(f".std{path.suffix}")
+    require_written(path, TEXT if kind == "text" else ())
+    errors = path.with_suffix(f".std{path.suffix if path.suffix.lower() in WRITTEN else '.csv'}")
     refuse_out(options.overwrite, path, errors)
     note_units(strangeness(run, torch.from_numpy(rows)))
     filling = Filling(options.steps, options.steps // 4, options.chains, options.replicas, options.seed)
     filled, std = impute_rows(run, rows, options.noise_std, filling)
-    if kind == "text" and options.noise_std == 0 and path.suffix not in (".parquet", ".npz", ".npy"):
-        fill_text(options.file, path, filled, run.columns, reading_of(run.config.dataset))
+    gaps = int(np.isnan(rows).sum())
+    if kind == "text" and options.noise_std == 0 and path.suffix.lower() not in (".parquet", ".npz", ".npy"):
+        table = table_of(run, options.file, options.key)
+        gaps = fill_text(options.file, path, filled, table.places, reading_of(run.config.dataset))
     else:
         write_table(path, filled, run.columns)
     write_table(errors, std, run.columns)
     runs.note_written(options.run, path, errors)
-    gaps = int(np.isnan(rows).sum())
     print(f"{gaps:,} of {rows.size:,} numbers were missing and are filled in by their means: {path}")
     if options.noise_std > 0:
         print(f"  all others are means given noise of standard deviation {options.noise_std:g}")
@@ -144,7 +146,7 @@ def score(options: ScoreOptions) -> None:
 
     run = read_run(options.run, options.weights)
     rows = torch.from_numpy(rows_with_gaps(run, options.file, options.key, note))
-    path = options.out or options.run / runs.SCORES / f"{options.file.name.split('.')[0]}.csv"
+    path = options.out or options.run / runs.SCORES / f"{options.file.stem}.csv"
     require_written(path)
     refuse_out(options.overwrite, path)
     note_units(strangeness(run, rows))
@@ -203,9 +205,9 @@ def export(options: ExportOptions) -> None:
     runs.note_written(options.run, *made)
 
 
-def require_written(path: Path) -> None:
-    """Raise UserError for a file whose suffix is none of those of tables that are written."""
+def require_written(path: Path, also: tuple[str, ...] = ()) -> None:
+    """Raise UserError for a file whose suffix is none of those of tables that are written, or of others allowed."""
     from grbm.data.named import WRITTEN
 
-    if path.suffix.lower() not in WRITTEN:
+    if path.suffix.lower() not in (*WRITTEN, *also):
         raise UserError(f"--out must end in {', '.join(WRITTEN)}, the formats that are written, got {path}.")

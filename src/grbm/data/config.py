@@ -40,6 +40,10 @@ class DatasetConfig:
     """Tables: columns to leave out."""
     na: tuple[str, ...] = ()
     """Tables in text: other texts that mean that a value is missing, such as ?."""
+    decimal: Literal[".", ","] | None = None
+    """Tables in text: the decimal mark; by default as the file shows."""
+    header: bool | None = None
+    """Tables in text: whether the first line names the columns; by default as the file shows."""
     crop: int | None = None
     """Pictures: side of the square to cut from their centre."""
     size: int | None = None

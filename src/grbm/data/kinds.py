@@ -30,13 +30,12 @@ SHEETS = (".xlsx", ".xls", ".ods")  # of spreadsheets
 
 def table_kind(path: Path) -> str | None:
     """Which of `TABLES` a file is, by its first bytes or its name; None for others."""
-    if path.is_file():
-        with suppress(OSError), path.open("rb") as file:
-            if (kind := BEGIN.get(file.read(4))) is not None:
-                return kind
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    is_text = suffixes[-1:] and (suffixes[-1] in TEXT or (suffixes[-1] == ".gz" and suffixes[0] in TEXT))
-    return "text" if is_text else None
+    if suffixes[-1:] and (suffixes[-1] in TEXT or (suffixes[-1] == ".gz" and suffixes[0] in TEXT)):
+        return "text"
+    with suppress(OSError), path.open("rb") as file:
+        return BEGIN.get(file.read(4))
+    return None
 
 
 def as_array(path: Path) -> str:

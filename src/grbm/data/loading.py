@@ -11,9 +11,10 @@ from grbm.core.devices import require_memory
 from grbm.core.errors import UserError
 from grbm.core.randomness import generator
 from grbm.data.config import DatasetConfig, Source
+from grbm.data.delimited import Reading
 from grbm.data.images import load_digits, load_idx
 from grbm.data.mixtures import MIXTURES, Mixture
-from grbm.data.named import NamedTable, Reading, open_table
+from grbm.data.named import NamedTable, open_table
 from grbm.data.pictures import ImageShape, Look, Pictures, open_pictures
 from grbm.data.splitting import copies, split
 from grbm.data.tables import ColumnStatistics, Table, measure, nothing_varies, refuse_not_finite
@@ -88,7 +89,7 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
 
 def reading_of(config: DatasetConfig) -> Reading:
     """How this data set reads a table."""
-    return Reading(config.key, config.columns, config.drop, config.na)
+    return Reading(config.key, config.columns, config.drop, config.na, config.decimal, config.header)
 
 
 def look_of(config: DatasetConfig) -> Look:

@@ -10,6 +10,7 @@ from grbm.core.devices import require_memory
 from grbm.core.errors import UserError
 from grbm.core.files import replacing
 from grbm.core.randomness import generator
+from grbm.data.delimited import Reading
 from grbm.data.kinds import SUFFIXES, table_kind
 from grbm.data.loading import look_of, reading_of
 from grbm.data.named import NamedTable, open_table
@@ -48,17 +49,24 @@ def rows_to_encode(
     elif path.suffix.lower() in SUFFIXES:
         raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
-        how = reading_of(config.dataset)._replace(key=key)
-        if run.columns and table_kind(path) is not None:  # columns are found by their names
-            how = how._replace(columns=run.columns, drop=())
-        table = open_table(path, how).picked(run.columns, str(path))
-        _refuse_other_limits(run, table, path)
-        rows = table.rows
+        rows = table_of(run, path, key).rows
     if rows.shape[1] != run.transform.n_columns:
         raise UserError(
             f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."
         )
     return rows, None
+
+
+def table_of(run: Run, path: Path, key: str | None = None) -> NamedTable:
+    """A file as the run reads its tables: columns are found by their names, or are those of the right number."""
+    how = reading_of(run.config.dataset)._replace(key=key or run.config.dataset.key, may_be_empty=True)
+    if run.columns and table_kind(path) is not None:
+        how = how._replace(columns=run.columns, drop=())
+    elif table_kind(path) is None and open_table(path, Reading(how.key)).fits(run.columns, run.transform.n_columns):
+        how = Reading(how.key)
+    table = open_table(path, how).picked(run.columns, str(path))
+    _refuse_other_limits(run, table, path)
+    return table
 
 
 def _refuse_other_limits(run: Run, table: NamedTable, path: Path) -> None:

@@ -283,8 +283,10 @@ def test_what_the_file_does_not_tell_can_be_said(tmp_path):
 
 def test_long_lines_and_many_columns(tmp_path):
     """A first line of two mebibytes, and a cell of 200,000 characters."""
-    n = 150_000
-    (tmp_path / "wide.csv").write_text(",".join(f"gene {k:06}" for k in range(n)) + "\n" + ",".join("1" * n) + "\n")
+    n = 20_000
+    (tmp_path / "wide.csv").write_text(
+        ",".join(f"{'gene' * 25} {k:06}" for k in range(n)) + "\n" + ",".join("1" * n) + "\n"
+    )
     assert open_table(tmp_path / "wide.csv").rows.shape == (1, n)
     (tmp_path / "long.csv").write_text("a,t\n1," + "x" * 200_000 + "\n2,y\n")
     assert numbers(open_table(tmp_path / "long.csv")) == [[1], [2]]

@@ -129,6 +129,18 @@ def test_large_files_are_read_by_pandas_to_the_same_digits(tmp_path, monkeypatch
             open_table(tmp_path / "x.csv")
 
 
+def test_quotes_that_are_not_whole_swallow_no_lines_of_large_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(delimited, "LARGE", 0)
+    lines = [f"{k},bolt" for k in range(1000)]
+    lines[300], lines[900] = '300,"five inch', '900,"six inch'
+    (tmp_path / "x.csv").write_text("size,what\n" + "\n".join(lines) + "\n")
+    with pytest.raises(UserError, match="line 902.*quotes"):
+        open_table(tmp_path / "x.csv")
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n1e400,3\n")
+    with pytest.raises(UserError, match="line 3.*1e400"):
+        open_table(tmp_path / "x.csv")
+
+
 @pytest.mark.parametrize("kind", ["parquet", "feather"])
 def test_frames_are_read_by_their_types(tmp_path, kind):
     pytest.importorskip("pyarrow")
@@ -309,6 +321,7 @@ def test_files_are_filled_as_they_are_written(tmp_path):
     (tmp_path / "x.csv").write_bytes(content)
     table = open_table(tmp_path / "x.csv", Reading(columns=("c", "a")))
     assert table.places == (3, 1)
+    assert open_table(tmp_path / "x.csv").picked(("c", "a"), "x").places == (3, 1)
     n = fill_text(
         tmp_path / "x.csv", tmp_path / "y.csv", np.array([[9.0, 9.0], [9.0, 1234567890123.5]]), table.places, Reading()
     )

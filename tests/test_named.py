@@ -134,10 +134,10 @@ def test_quotes_that_are_not_whole_swallow_no_lines_of_large_files(tmp_path, mon
     lines = [f"{k},bolt" for k in range(1000)]
     lines[300], lines[900] = '300,"five inch', '900,"six inch'
     (tmp_path / "x.csv").write_text("size,what\n" + "\n".join(lines) + "\n")
-    with pytest.raises(UserError, match="line 902.*quotes"):
+    with pytest.raises(UserError, match=r"line 902.*quotes"):
         open_table(tmp_path / "x.csv")
     (tmp_path / "x.csv").write_text("a,b\n1,2\n1e400,3\n")
-    with pytest.raises(UserError, match="line 3.*1e400"):
+    with pytest.raises(UserError, match=r"line 3.*1e400"):
         open_table(tmp_path / "x.csv")
 
 

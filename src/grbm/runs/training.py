@@ -111,12 +111,13 @@ def train(
                 _describe_data(run, warn)
                 if run.config.dataset.name == "array":
                     rows = run.dataset.train
-                    for found in sentinels(rows[spread(len(rows), LOOKED_AT // rows.shape[1] + 1)].numpy()):
-                        warn(found.sentence(run.dataset.columns))
+                    some, names = rows[spread(len(rows), LOOKED_AT // rows.shape[1] + 1)], run.dataset.columns
+                    said = [found.sentence(names) for found in sentinels(some.numpy())]
                     if run.config.dataset.censor == "none":
-                        ends = limits_of(rows, run.measured.train, "auto", same_unit=False)
-                        for text in sentences(ends, rows, run.dataset.columns):
-                            warn(text)
+                        ends = limits_of(some, run.measured.train, "auto", same_unit=False)
+                        said += sentences(ends, some, names)
+                    for text in said:
+                        warn(text)
         log = group.on_leader(lambda: _open(run, folder, warn))
         held.enter_context(threads(run.config.recipe.n_threads(run.state.model.n_visible)))
         if log is not None:

@@ -147,7 +147,7 @@ class ScoreOptions:
     out: Path | None = None
     """File to write, a row for each: .csv, .tsv, .parquet, .npz or .npy; by default RUN/scores/FILE.csv."""
     n: int = 10
-    """How many of the least likely rows to show."""
+    """Number of the least likely rows to show."""
     key: str | None = None
     """Name of the array in a .npz archive."""
     weights: Weights = "model"

@@ -39,7 +39,7 @@ LONGEST = 1 << 30  # Characters of a cell.
 
 
 class Reading(NamedTuple):
-    """How a file becomes a table, where that is not found in the file."""
+    """Options of reading a table, for what the file does not show."""
 
     key: str | None = None  # of several arrays, the name of one
     columns: tuple[str, ...] = ()  # names, or numbers from 0, of the columns to take; empty: all that hold numbers
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """How a text file is written."""
+    """Conventions of a text file."""
 
     mark: str  # between values; a space stands for any white space
     has_names: bool

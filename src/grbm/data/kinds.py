@@ -29,7 +29,7 @@ SHEETS = (".xlsx", ".xls", ".ods")  # of spreadsheets
 
 
 def table_kind(path: Path) -> str | None:
-    """Which of `TABLES` a file is, by its first bytes or its name; None for others."""
+    """Kind of a table's file, one of `TABLES`, by its name or its first bytes; None for others."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if suffixes[-1:] and (suffixes[-1] in TEXT or (suffixes[-1] == ".gz" and suffixes[0] in TEXT)):
         return "text"

@@ -88,7 +88,7 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
 
 
 def reading_of(config: DatasetConfig) -> Reading:
-    """How this data set reads a table."""
+    """Options of reading a table, of this data set."""
     return Reading(config.key, config.columns, config.drop, config.na, config.decimal, config.header)
 
 

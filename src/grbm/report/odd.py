@@ -20,7 +20,7 @@ AIS_STEPS, AIS_CHAINS = 2000, 1000
 
 
 class Scored(NamedTuple):
-    """How likely rows are, (n,) each, float64; NaN for rows with gaps."""
+    """Scores of rows, (n,) each, float64; NaN for rows with gaps."""
 
     log_density: Tensor  # nats, in the units of the data
     p_value: Tensor  # `grbm.fitting.density.Fitted.p_values`
@@ -39,7 +39,7 @@ def score(run: Run, rows: Tensor, own: Dataset | None = None, *, seed: int = 1) 
 
 
 def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> Iterator[str]:
-    """What a person reads: how many rows are rare, and the ``n`` least likely ones with their oddest numbers."""
+    """Sentences for a person: how many rows are rare, and the ``n`` least likely ones with their oddest numbers."""
     whole = (~scored.p_value.isnan()).nonzero()[:, 0]
     p = scored.p_value[whole]
     if not scored.log_z.converged:

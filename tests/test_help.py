@@ -173,7 +173,9 @@ def test_the_list_of_runs(tmp_path, capsys):
     assert [run.folder for run in runs_in(tmp_path)] == [run["folder"] for run in listed]
 
 
-def test_completion_knows_every_command_preset_and_option(capsys):
+def test_completion_knows_every_command_preset_and_option(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("people.csv").touch()
     known = words()
     assert set(known) == set(COMMANDS)
     read_words = {name for name in COMMANDS if function_of(name)[1] == list[str]}
@@ -183,7 +185,12 @@ def test_completion_knows_every_command_preset_and_option(capsys):
     assert shutil.which("bash")
     assert cli.main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
-    for line, expected in (("grbm tra", "train"), ("grbm train dig", "digits"), ("grbm sample x --we", "--weights")):
+    for line, expected in (
+        ("grbm tra", "train"),
+        ("grbm train dig", "digits"),
+        ("grbm train peo", "people.csv"),
+        ("grbm sample x --we", "--weights"),
+    ):
         ask = f'COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}; _grbm; echo "${{COMPREPLY[@]}}"'
         done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected

@@ -60,7 +60,9 @@ def _bash(*, zsh: bool) -> str:
   esac
   case $word in
     -*) COMPREPLY=($(compgen -W "$flags" -- "$word")) ;;
-    *) if [ "$COMP_CWORD" -eq 2 ] && [ -n "$names" ]; then COMPREPLY=($(compgen -W "$names" -- "$word"))
+    *) if [ "$COMP_CWORD" -eq 2 ] && [ "${{COMP_WORDS[1]}}" = train ]; then
+         COMPREPLY=($(compgen -W "$names" -- "$word") $(compgen -f -- "$word"))
+       elif [ "$COMP_CWORD" -eq 2 ] && [ -n "$names" ]; then COMPREPLY=($(compgen -W "$names" -- "$word"))
        else COMPREPLY=($(compgen -f -- "$word")); fi ;;
   esac
 }}
@@ -72,6 +74,7 @@ def _fish() -> str:
     for command, (names, flags) in words().items():
         seen = f"-n '__fish_seen_subcommand_from {command}'"
         if names:
-            lines.append(f"complete -c grbm {seen} -f -a '{' '.join(names)}'")
+            only = "" if command == "train" else "-f "  # which takes files too
+            lines.append(f"complete -c grbm {seen} {only}-a '{' '.join(names)}'")
         lines += [f"complete -c grbm {seen} -l {flag.removeprefix('--')}" for flag in flags]
     return "\n".join(lines)

@@ -175,7 +175,7 @@ def test_the_list_of_runs(tmp_path, capsys):
 
 def test_completion_knows_every_command_preset_and_option(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("people.csv").touch()
+    (tmp_path / "people.csv").touch()
     known = words()
     assert set(known) == set(COMMANDS)
     read_words = {name for name in COMMANDS if function_of(name)[1] == list[str]}

@@ -219,6 +219,15 @@ def test_what_comes_out_is_of_the_kind_that_went_in(people, capsys):
     refused(["sample", run, "--out", people / "x.abc"], capsys, ".csv", "x.abc")
 
 
+def test_the_settings_of_a_run_learn_its_file_again(people, monkeypatch):
+    """`--config` alone, without a preset or a file."""
+    monkeypatch.chdir(people)
+    assert cli.main(["train", "--config", "runs/people", "--no-figures"]) == 0
+    first, again = (runs.read(people / "runs" / name) for name in ("people", "array"))
+    assert runs.model_digest(first.model) == runs.model_digest(again.model)
+    assert again.columns == ("age", "height", "weight")
+
+
 def test_few_rows_without_gaps_are_refused(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("a,b,c\n" + "1,2,3\n" * 4 + "1,,3\n" * 6)
     refused(["train", tmp_path / "x.csv"], capsys, "4 of 10", "b 6", "--drop")

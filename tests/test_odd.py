@@ -90,3 +90,17 @@ def test_a_file_is_scored_row_by_row(tmp_path, capsys):
     refused(["score", run, tmp_path / "x.csv", "--out", tmp_path / "x.abc"], capsys, ".csv")
     assert cli.main(["train", str(tmp_path / "good.csv"), *TINY, "--out", str(run), "--overwrite"]) == 0  # its files go
     assert not (run / "scores").exists()
+
+
+def test_rows_that_rest_on_few_chains_are_told(tmp_path, monkeypatch, capsys):
+    """Above twelve hidden units a censored row is annealed; here none has enough chains."""
+    v = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{'<0' if a < 0 else format(a, '.4f')},{b:.4f}" for a, b in v]
+    (tmp_path / "x.csv").write_text("a,b\n" + "\n".join(lines) + "\n")
+    run = str(tmp_path / "run")
+    assert cli.main(["train", str(tmp_path / "x.csv"), *TINY, "--n-hidden", "13", "--out", run]) == 0
+    monkeypatch.setattr("grbm.report.odd.FEWEST", 15.9999)  # of 16 chains, all of which rows inside the limits have
+    capsys.readouterr()
+    assert cli.main(["score", run, str(tmp_path / "x.csv"), "--n", "0"]) == 0
+    n = int((v[:, 0] < 0).sum())
+    assert f"{n} rows rest on few annealed chains" in capsys.readouterr().out

@@ -54,7 +54,8 @@ def train(args: list[str]) -> None:
     config = replace(config, command=shlex.join(["grbm", "train", *source, *args]))
     if text := describe(config):
         print(plain(text))
-    named = config.data.name.split(".")[0] if config.data and config.data == Path(args[0]) else config.preset
+    is_named = config.data is not None and not written and config.data == Path(args[0])  # in place of a preset
+    named = config.data.name.split(".")[0] if config.data is not None and is_named else config.preset
     folder = options.out or Path("runs") / (named or "run")
     config.check()
     if config.data is not None and not config.data.exists():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grbm.data.loading import Dataset
+from grbm.evaluate.censored import FEWEST
 from grbm.fitting.density import LogPartition
 from grbm.report.scores import log_z
 from grbm.report.words import aligned, with_error
@@ -25,17 +26,19 @@ class Scored(NamedTuple):
     log_density: Tensor  # nats, in the units of the data
     p_value: Tensor  # `grbm.fitting.density.Fitted.p_values`
     log_z: LogPartition
+    n_unsure: int  # rows whose estimate rests on few annealed chains
 
 
 def score(run: Run, rows: Tensor, own: Dataset | None = None, *, seed: int = 1) -> Scored:
     """Score rows (n, N). log Z that is annealed begins at the run's ``own`` data, where they are there."""
     here, complete = on_device(run), ~rows.isnan().any(1)
     known = log_z(run, own or Dataset(rows[complete], rows[:0]), n_steps=AIS_STEPS, n_chains=AIS_CHAINS, seed=seed)
-    found = torch.full((2, len(rows)), torch.nan, dtype=torch.float64)
+    found, n_unsure = torch.full((2, len(rows)), torch.nan, dtype=torch.float64), 0
     if complete.any():
-        found[0, complete] = here.log_prob(rows[complete], known.value)
+        estimate = here.estimate(rows[complete], known.value)
+        found[0, complete], n_unsure = estimate.log_p, int((estimate.n_effective < FEWEST).sum())
         found[1, complete] = here.p_values(rows[complete], seed=seed)
-    return Scored(found[0], found[1], known)
+    return Scored(found[0], found[1], known, n_unsure)
 
 
 def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> Iterator[str]:
@@ -44,6 +47,8 @@ def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> I
     p = scored.p_value[whole]
     if not scored.log_z.converged:
         yield f"log Z has NOT converged, and log-densities are not to be used; p-values are. {scored.log_z.verdict}"
+    if scored.n_unsure:
+        yield f"{scored.n_unsure:,} rows rest on few annealed chains: they may score some nats too low, and seem odder."
     if gaps := len(rows) - len(whole):
         yield f"{gaps:,} of {len(rows):,} rows have gaps, and no score: fill them first (grbm impute)."
     if not len(whole):

@@ -151,11 +151,40 @@ def test_a_look_is_the_log_likelihood_of_the_rows():
     """Within the error of log Z, whatever the rows; the error has those of both."""
     model = random_model(2, 5, 1, strength=0.6, dtype=torch.float32)
     rows = 3 * torch.randn(50, 2, generator=generator(0, "rows"))
-    found = score(model, GlobalMoves(reference(torch.float32)), rows, seed=1)
+    found = score(model, log_z_of(model, GlobalMoves(reference(torch.float32)), seed=1), rows)
     log_p = -model.free_energy(rows).double().detach() - exact.log_z(model.double())
     assert_standard((found.mean - float(log_p.mean())) / found.log_z.error)
     assert found.log_z.error < 0.1
     assert found.error == pytest.approx(math.hypot(float(log_p.std()) / 50**0.5, found.log_z.error))
+
+
+@pytest.mark.parametrize("n_seeds", [6, pytest.param(40, marks=pytest.mark.whole)])
+def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
+    """The average's log Z by what the round has drawn, against enumeration: within errors of the right size."""
+    calls: list[object] = []
+    monkeypatch.setattr(watching, "log_z_of", lambda *args, **options: calls.append(args))
+    rows, z = clusters(300, 0).float(), []
+    q = Reference(torch.ones(1), rows.mean(0)[None], torch.linalg.cholesky(torch.cov(rows.T))[None])
+    for seed in range(n_seeds):
+        sampler, model = GlobalMoves(q, 2), GRBM(2, 6, seed=seed)
+        state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed=seed)
+        for _ in fit(state, rows, PCD(sampler, 2, 64), FitOptions(33, 100, rounds=3, average_decay=0.9)):
+            pass
+        average = state.average
+        assert average is not None
+        with torch.no_grad():
+            average.W.mul_(1.01)
+            average.log_var.add_(0.05)
+        nats = Watch(sampler, rows[:40]).look(state)
+        assert nats.update == 33
+        assert nats.log_z.error < 0.1
+        z.append((nats.log_z.log_z - exact.log_z(copy.deepcopy(average).double())) / nats.log_z.error)
+    assert_standard(z, n_cases=2)
+    assert n_seeds < 40 or 0.6 < float(np.std(z)) < 1.6
+    assert not calls
+    state.drawn = None
+    monkeypatch.undo()
+    assert abs(Watch(sampler, rows[:40]).look(state).mean - nats.mean) < 0.2
 
 
 def clusters(n: int, seed: int) -> torch.Tensor:

@@ -10,12 +10,15 @@ from grbm.core.errors import UserError
 
 
 def sample(options: SampleOptions) -> None:
-    """`grbm sample`: draws from noise, as numbers and as a picture."""
+    """`grbm sample`: draws from noise, as numbers and as a picture, or given some columns."""
     from grbm.fitting.recipe import SAMPLERS, SamplerConfig
     from grbm.runs.config import SamplingConfig
 
     require("--n", options.n, 1)
     require("--steps", options.steps, 1)
+    if options.given is not None:
+        _sample_given(options, options.given)
+        return
     if options.sampler is not None and options.sampler not in SAMPLERS:
         hint = close(options.sampler, list(SAMPLERS))
         raise UserError(f"There is no sampler {options.sampler!r}{hint} Choose one of {', '.join(SAMPLERS)}.")
@@ -36,11 +39,7 @@ def sample(options: SampleOptions) -> None:
         n_steps=options.steps or own.n_steps,
         mean=own.mean if options.mean is None else options.mean,
     )
-    path = options.out or options.run / runs.SAMPLES / "samples.npy"
-    require_written(path)
-    refuse_out(options.overwrite, *([options.out] if options.out else []))
-    if path.exists() and not options.overwrite:
-        raise UserError(f"{path} already exists; add --overwrite to replace it.")
+    path = _samples_path(options, "samples.npy")
     drawn = generate(run, options.n, sampling=sampling, seed=options.seed)
     kind = np.float64 if run.config.dataset.name == "array" else np.float32  # an array keeps all its digits
     write_table(path, drawn.numpy().astype(kind), run.columns)
@@ -58,6 +57,42 @@ def sample(options: SampleOptions) -> None:
     else:
         return
     print(f"  {plots.save(figure, options.run / runs.SAMPLES / 'samples.png')}")
+
+
+def _samples_path(options: SampleOptions, name: str) -> Path:
+    """Return the file to write; raise UserError where it may not be."""
+    from grbm import runs
+
+    path = options.out or options.run / runs.SAMPLES / name
+    require_written(path)
+    refuse_out(options.overwrite, *([options.out] if options.out else []))
+    if path.exists() and not options.overwrite:
+        raise UserError(f"{path} already exists; add --overwrite to replace it.")
+    return path
+
+
+def _sample_given(options: SampleOptions, given: str) -> None:
+    """Draw what rows lack, given what they have."""
+    for name in ("sampler", "mean"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} goes with samples from noise, not with --given.")
+    from grbm import runs
+    from grbm.data.named import write_table
+    from grbm.report import drawn
+    from grbm.runs.encoding import strangeness
+    from grbm.runs.given import draw_given, given_rows
+    from grbm.samplers.conditional import Filling
+
+    run = read_run(options.run, options.weights)
+    path = _samples_path(options, "given.npy")
+    rows = given_rows(run, given, note)
+    note_units(strangeness(run, rows))
+    draws = draw_given(run, rows, options.n, n_steps=options.steps or Filling().n_steps, seed=options.seed)
+    write_table(path, draws.flatten(0, 1).numpy(), run.columns)
+    runs.note_written(options.run, *([options.out] if options.out else []))
+    print("\n".join(drawn.lines(rows, draws, run.columns)))
+    each = "" if len(rows) == 1 else f" for each of {len(rows):,} rows, those of a row one after another"
+    print(f"{options.n:,} draws{each}: {path}")
 
 
 def encode(options: EncodeOptions) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["highest", "high", "fast"]
-LOOKS = 40  # at held-out rows, while stochastic gradients are followed
+LOOKS, LOOKS_BEFORE_ROUNDS = 40, 10  # at held-out rows, while stochastic gradients are followed
 APART = 10  # updates at least from look to look, since a look takes as long as several of them
 
 
@@ -70,9 +70,11 @@ class FitOptions:
     def is_look(self, update: int, apart: int = APART) -> bool:
         """Whether held-out rows are looked at after this many updates.
 
-        After the last and after every round, and some 40 times before, ``apart`` updates from one another at least.
+        After the last and after every round, and some 40 times before, or 10 where rounds follow, ``apart`` updates
+        from one another at least.
         """
-        return update >= self.first_round or update % max(apart, self.first_round // LOOKS) == 0
+        n_looks = LOOKS_BEFORE_ROUNDS if self.rounds else LOOKS
+        return update >= self.first_round or update % max(apart, self.first_round // n_looks) == 0
 
     def before_rounds(self, update: int) -> bool:
         """Whether rounds follow: nothing is stopped early before, since they find what stochastic gradients do not."""

@@ -17,7 +17,7 @@ from grbm.model.reference import Reference
 from grbm.samplers.path import PathState
 
 GROUPS = 16  # of chains, each left out in turn
-HALVINGS = 60
+HALVINGS = 40  # of an interval of hundreds of nats
 
 
 def ratio(forth: Tensor, back: Tensor) -> Tensor:

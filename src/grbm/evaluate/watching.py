@@ -10,6 +10,7 @@ from grbm.core.randomness import Blocks, seed_of
 from grbm.data.frame import Frame
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
+from grbm.learning.quasi_newton import LEAST
 from grbm.learning.training import TrainState
 from grbm.model import GRBM, Base, base_for
 from grbm.model.reference import Reference
@@ -45,10 +46,36 @@ class Watch:
         self.sampler, self.rows, self.seed = sampler, rows, seed
 
     def look(self, state: TrainState) -> Nats:
-        """Score the model as it is now."""
-        model = state.average or state.model
-        nats = score(model, self.sampler, self.rows, state.persistent, seed=seed_of(self.seed, "watch", state.update))
-        return nats._replace(update=state.update)
+        """Score the model as it is now: by what a round has drawn, where this tells, or by chains."""
+        model, log_z = state.average or state.model, self._from_round(state)
+        if log_z is None:
+            seed = seed_of(self.seed, "watch", state.update)
+            log_z = log_z_of(model, self.sampler, state.persistent, seed=seed)
+        return score(model, log_z, self.rows)._replace(update=state.update)
+
+    @torch.no_grad()
+    def _from_round(self, state: TrainState) -> LogZ | None:
+        """log Z from draws of the model that a round ended with; None where there are none, or too few tell.
+
+        Bennett's ratio gives that of the model, and weights of its draws how much more that of the average is.
+        """
+        drawn, reference = state.drawn, self.sampler.bridge()
+        if drawn is None or not drawn.n_known or not isinstance(reference, Reference):
+            return None
+        v, log_q = drawn.draws
+        energy = state.model.freeze().to(torch.float64)
+        states = v[drawn.n_known :].view(-1, len(drawn.last), v.shape[1])
+        log_z = from_reference(energy, reference, v[: drawn.n_known], states)
+        if state.average is None:
+            return log_z
+        both = energy, state.average.freeze().to(torch.float64)
+        model, average = (-machine.free_energy(v) - log_q for machine in both)
+        shares = average.softmax(0)
+        if 1 / (len(v) * float(shares.square().sum())) < LEAST:
+            return None
+        more = float(average.logsumexp(0) - model.logsumexp(0))
+        error = math.hypot(log_z.error, float((shares - model.softmax(0)).norm()))
+        return log_z._replace(log_z=log_z.log_z + more, error=error, lower=log_z.lower + more, upper=log_z.upper + more)
 
 
 @torch.no_grad()
@@ -84,9 +111,8 @@ def log_z_of(
 
 
 @torch.no_grad()
-def score(model: GRBM, sampler: Sampler, rows: Tensor, start: Tensor | None = None, *, seed: int = 0) -> Nats:
-    """The mean log-likelihood of ``rows`` (n, N), with `log_z_of` chains that begin at ``start``."""
-    log_z = log_z_of(model, sampler, start, seed=seed)
+def score(model: GRBM, log_z: LogZ, rows: Tensor) -> Nats:
+    """The mean log-likelihood of ``rows`` (n, N)."""
     log_p = -model.free_energy(rows).double() - log_z.log_z
     error = float(log_p.std()) / len(log_p) ** 0.5 if len(log_p) > 1 else 0.0
     return Nats(0, float(log_p.mean()), math.hypot(error, log_z.error), log_z)

@@ -21,8 +21,7 @@ from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED, Interval
 from grbm.model.reference import Reference
 from grbm.samplers import Annealed, Chains, Gibbs, Sampler, sample
-from grbm.samplers.conditional import Filling, Imputed
-from grbm.samplers.conditional import impute as impute_by_unit
+from grbm.samplers.conditional import Filled, Filling, Imputed, fill
 
 DRAWS = 20  # Draws of the reference for each chain that AIS would have.
 PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
@@ -282,6 +281,17 @@ class Fitted:
         ValueError
             For replicas where units are no columns, or rows have several contrasts.
         """
+        return self._filled(x, noise_std, filling).imputed
+
+    @torch.no_grad()
+    def sample_given(self, x: Tensor, filling: Filling = Filling()) -> Tensor:
+        """Draws of the numbers that rows x (n, N) lack (NaN), given those they have: (n, filling.n_chains, N), float64.
+
+        Each is where a chain of its own ends.
+        """
+        return self._filled(x, 0.0, filling._replace(keeps=True)).draws
+
+    def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
         transform, x = self.frame.transform, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
         jumps, base = self.frame.jumps(), self.frame.base
@@ -291,8 +301,10 @@ class Fitted:
             found = impute_censored(self.model, self.frame, x, filling)
         elif isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
             noise = (noise_var.sqrt() / transform.scale)[..., transform.columns].square().to(self.model.W)
-            found = impute_by_unit(self.model, self.units(x), noise_var=noise, base=base, **filling._asdict())
-            found = Imputed(self.columns(found.mean), transform.columns_of(found.std.cpu()) * transform.scale)
+            found = fill(self.model, self.units(x), noise, filling, base)
+            std = transform.columns_of(found.std.cpu()) * transform.scale
+            draws = self.columns(found.draws.flatten(0, 1)).view(*found.draws.shape[:2], x.shape[1])
+            found = Filled(self.columns(found.mean), std, draws)
         elif filling.n_replicas:
             raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
         else:
@@ -300,7 +312,8 @@ class Fitted:
             reference = one if jumps is None else jumps.reference
             found = impute_columns(self.model, transform, reference, x, noise_var, filling)
         known = ~x.isnan() & (noise_var == 0)
-        return Imputed(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std))
+        draws = torch.where(known[:, None], x[:, None], found.draws)
+        return Filled(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std), draws)
 
 
 def bits_per_dimension(score: Score, n_visible: int) -> Score:

@@ -84,8 +84,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         If given, no rounds follow unless ``n_rounds`` is set, and the fitted machine is kept even where one Gaussian
         scores as well.
     n_rounds : int, default=None
-        Rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). None is 60 where X is whitened,
-        has 256 rows and at most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
+        Maximum number of rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). They end when
+        the held-out log-likelihood has not risen for 8 rounds. None is 60 where X is whitened, has 256 rows and at most
+        40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None
@@ -307,7 +308,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             tell(progress)
             return callback is not None and bool(callback(progress))
 
-        early = EarlyStopping(options, self.n_iter_no_change if self.early_stopping else None, self.tol)
+        of_rounds = options.patience if rounds else None, options.tol
+        stops = (self.n_iter_no_change, self.tol) if self.early_stopping else of_rounds
+        early = EarlyStopping(options, *stops)
         with self._threads(), _explained(scaled=recipe.standardise != "none"):
             learn(state, rows, goal, options, keep=keep, callbacks=[Call(after), early])
             gaussian = None
@@ -392,20 +395,33 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     # Samples.
 
-    def sample(self, n_samples: int = 1, *, n_steps: int = 500, random_state: Any = None) -> Any:
-        """Draw rows from the model, (n_samples, n_features), by chains of ``n_steps`` steps.
+    def sample(
+        self, n_samples: int = 1, *, given: Any = None, n_steps: int | None = None, random_state: Any = None
+    ) -> Any:
+        """Draw rows from the model, (n_samples, n_features), by chains of ``n_steps`` steps, by default 500.
 
         They are an array, or what `set_output` asks for, as are those of `impute`.
+
+        With ``given``, rows with gaps (n, n_features) or one such row, n_samples draws of what is missing are made for
+        each row, given what it has, by chains of 200 steps: (n n_samples, n_features), all of one row before the next.
 
         How they start and move says `grbm.fitting.density.Fitted.sample`. ``random_state`` is by default the
         estimator's own, so that an int there makes every call draw the same.
         """
         check_is_fitted(self)
+        usual = 500 if given is None else Filling().n_steps
+        n_steps, seed = usual if n_steps is None else n_steps, self._seed(random_state)
         if n_samples < 1 or n_steps < 1:
             raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
+        if given is None:
+            with self._threads():
+                drawn = self._here().sample(n_samples, n_steps=n_steps, seed=seed)
+            return self._framed(self._array(drawn))
+        rows = self._validated(np.atleast_2d(given) if np.ndim(given) == 1 else given, gaps=True)
+        filling = Filling(n_steps, n_steps - 1, n_samples, seed=seed)
         with self._threads():
-            drawn = self._here().sample(n_samples, n_steps=n_steps, seed=self._seed(random_state))
-        return self._framed(self._array(drawn))
+            drawn = self._to_fill().sample_given(torch.tensor(rows), filling)
+        return self._framed(self._array(drawn.flatten(0, 1), rows.dtype))
 
     def gibbs(self, X: Any, *, n_steps: int = 1, random_state: Any = None) -> Array:
         """Gibbs steps from the rows of X: h ~ p(h | v), then v ~ p(v | h), and so on; returns v."""
@@ -428,10 +444,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         n_steps: int = 200,
         n_chains: int = 4,
         n_replicas: int | None = None,
+        return_std: bool = False,
         random_state: Any = None,
     ) -> Any:
         """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`.
 
+        With ``return_std`` the deviations of what is filled in come second, 0 elsewhere; draws of it makes `sample`.
         With ``noise_std`` (a number, or one per feature) X is taken to be v + normal noise of that deviation, and what
         is returned is the mean of v. Behind a scaler: ``scaler.inverse_transform(rbm.impute(scaler.transform(X)))``.
         """
@@ -441,11 +459,15 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         noise = np.asarray(noise_std, dtype=np.float64)
         if noise.shape not in ((), X.shape[1:]) or not (noise >= 0).all():
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
-        fitted = self._fitted(np.float64) if self._frame().is_whitened else self._here()
         filling = Filling(n_steps, n_steps // 4, n_chains, n_replicas, self._seed(random_state))
         with self._threads():
-            filled = fitted.impute(torch.tensor(X), noise, filling).mean.numpy()
-        return self._framed(np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype)), given)
+            filled, std = (x.numpy() for x in self._to_fill().impute(torch.tensor(X), noise, filling))
+        found = self._framed(np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype)), given)
+        return (found, self._framed(std.astype(X.dtype), given)) if return_std else found
+
+    def _to_fill(self) -> Fitted:
+        """Return the density that fills gaps: of whitened rows on the CPU, in float64."""
+        return self._fitted(np.float64) if self._frame().is_whitened else self._here()
 
     def denoise(self, X: Any, noise_std: Any, **options: Any) -> Any:
         """The mean of v given X = v + normal noise of deviation ``noise_std``; options as in `impute`."""

@@ -21,7 +21,7 @@ from grbm.model import GRBM
 from grbm.model.censoring import Interval
 from grbm.model.reference import Reference
 from grbm.samplers import Chains
-from grbm.samplers.conditional import CHUNK, Conditional, Filling, Imputed
+from grbm.samplers.conditional import CHUNK, Conditional, Filled, Filling
 from grbm.samplers.updates import accept, hidden_update
 
 NUMBERS = 1 << 24  # of the largest tensor
@@ -56,14 +56,14 @@ def impute_columns(
     observed: Tensor,
     noise_var: Any = 0.0,
     filling: Filling = Filling(),
-) -> Imputed:
-    """Mean and deviation of the columns x (n, N) given measurements of them, NaN where there is none; see above.
+) -> Filled:
+    """Fill columns x (n, N) given measurements of them, NaN where there is none; see above.
 
     As `grbm.impute`, in the units of the columns. Between Gibbs steps each chain is offered a draw of ``reference``.
     """
     y = (observed.double() - scale.mean) / scale.scale
     noise_var = torch.as_tensor(noise_var).double().expand(y.shape) / scale.scale.square()
-    mean, std = observed.double().clone(), torch.zeros_like(y)
+    mean, std, draws = observed.double().clone(), torch.zeros_like(y), filling.room(observed.double())
     K, N = model.n_visible, y.shape[1]
     contrasts = model.contrasts
     alike = contrasts.units is None and not (noise_var > 0).any()
@@ -72,9 +72,11 @@ def impute_columns(
     for here, rng in filling.parts((y.isnan() | (noise_var > 0)).any(1), size):
         some = y[here], (~y[here].isnan()).double(), noise_var[here]
         found = _rows(model, scale, reference, some, filling, rng)
-        mean[here], std[here] = found[0] * scale.scale + scale.mean, found[1] * scale.scale
+        mean[here], std[here] = found.mean * scale.scale + scale.mean, found.std * scale.scale
+        if filling.keeps:
+            draws[here] = found.draws * scale.scale + scale.mean
     exact = ~y.isnan() & (noise_var == 0)
-    return Imputed(torch.where(exact, observed.double(), mean), torch.where(exact, 0.0, std))
+    return Filled(torch.where(exact, observed.double(), mean), torch.where(exact, 0.0, std), draws)
 
 
 def _rows(
@@ -84,8 +86,8 @@ def _rows(
     some: tuple[Tensor, Tensor, Tensor],
     filling: Filling,
     rng: Blocks,
-) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of standardised rows, (n, N) each, of which ``some`` are y, known (1 or 0) and noise_var."""
+) -> Filled:
+    """Fill standardised rows, of which ``some`` are y, known (1 or 0) and noise_var (n, N)."""
     model = copy.deepcopy(model).cpu().double()
     energy = model.freeze()
     contrasts, q, A = model.contrasts.to(energy.mu), reference.to(energy.mu), scale.loadings
@@ -165,7 +167,8 @@ def _rows(
         decision = accept(log_ratio, rng)
         v, k = decision.select(new, v), decision.select(new_k, k)
     mean, second, width = filling.over(total, squares, width)
-    return mean, ((second - mean.square()).clamp_min(0) + width).sqrt()
+    draws = (contrasts.seen(v, scales[k]) @ A).view(-1, filling.n_chains, len(A.T))
+    return Filled(mean, ((second - mean.square()).clamp_min(0) + width).sqrt(), draws)
 
 
 def _rank(A: Tensor, exact: Tensor) -> Tensor:
@@ -176,12 +179,13 @@ def _rank(A: Tensor, exact: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def impute_censored(model: GRBM, frame: Frame, x: Tensor, filling: Filling = Filling()) -> Imputed:
-    """Mean and deviation of the columns x (n, N) of a censored model given those that are not NaN.
+def impute_censored(model: GRBM, frame: Frame, x: Tensor, filling: Filling = Filling()) -> Filled:
+    """Fill columns x (n, N) of a censored model given those that are not NaN.
 
-    They are of measurements, which stop at the limits.
+    Results are of measurements, which stop at the limits.
     """
-    energy, transform, mean, std = model.freeze(), frame.transform, x.clone(), torch.zeros_like(x)
+    energy, transform, draws = model.freeze(), frame.transform, filling.room(x)
+    mean, std = x.clone(), torch.zeros_like(x)
     known, missing = frame.intervals(x), transform.exactly(x).isnan()
     within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
 
@@ -194,6 +198,9 @@ def impute_censored(model: GRBM, frame: Frame, x: Tensor, filling: Filling = Fil
         given = Conditional.of(Interval(*(e[some].repeat_interleave(filling.n_chains, 0).to(energy.W) for e in within)))
         sampler = filling.tempered(given, frame.base, model.n_visible)
         v = sampler.noise(energy, len(given.observed), rng)
-        average, second = filling.over(*filling.summed(energy, sampler, v, rng, seen))
+        *sums, last = filling.summed(energy, sampler, v, rng, seen)
+        average, second = filling.over(*sums)
         mean[some], std[some] = average + transform.mean, (second - average.square()).clamp_min(0).sqrt()
-    return Imputed(mean, std)
+        if filling.keeps:
+            draws[some] = frame.columns(last.v.detach().cpu()).view(-1, *draws.shape[1:])
+    return Filled(mean, std, draws)

@@ -246,7 +246,8 @@ class Recipe:
 SHARED = 1e6  # Weights x chains x replicas of a step, below which a second thread gains at most 15 %.
 FEWEST_FOR_ROUNDS = 256  # Minimum number of rows for rounds, which overfit fewer.
 WIDEST_FOR_ROUNDS = 40  # Maximum number of visible units for rounds, which take seconds each with more.
-ROUNDS = 60  # Default number of rounds of quasi-Newton steps.
+ROUNDS = 60  # Default maximum number of rounds of quasi-Newton steps.
+PATIENCE = 8  # Default number of rounds without a better score on held-out rows, after which they end.
 UPDATES = {"whiten": 1500, "by column": 2000}  # Default numbers of updates by stochastic gradients.
 N_HIDDEN = 256  # Default number of hidden units without whitening, and maximum default with it.
 
@@ -273,8 +274,9 @@ def resolve(asked: Mapping[str, Any], facts: Facts) -> Recipe:
     if name != usual.sampler.name:  # its options are of another sampler, and so are rounds and numbers of steps
         train, objective = replace(usual.train, rounds=0), replace(usual.objective, n_steps=N_STEPS)
         usual = replace(usual, sampler=SamplerConfig(name), objective=objective, train=train)
-    n_updates = usual.train.n_updates + asked.get("train.rounds", usual.train.rounds)
-    return changed(usual, {"train.n_updates": n_updates} | asked)
+    rounds = asked.get("train.rounds", usual.train.rounds)
+    whole = {"train.n_updates": usual.train.n_updates + rounds, "train.patience": PATIENCE if rounds else None}
+    return changed(usual, whole | asked)
 
 
 def changed(recipe: Any, asked: Mapping[str, Any]) -> Any:

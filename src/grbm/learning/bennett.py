@@ -14,7 +14,7 @@ def bennett(forth: Tensor, back: Tensor) -> tuple[float, float]:
     """
     shift = math.log(len(forth) / len(back))
     low, high = float(torch.cat([forth, back]).min()) - 50, float(torch.cat([forth, back]).max()) + 50
-    for _ in range(200):
+    for _ in range(64):
         middle = 0.5 * (low + high)
         if (middle - forth + shift).neg().sigmoid().sum() > (back - middle - shift).neg().sigmoid().sum():
             low = middle

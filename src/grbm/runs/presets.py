@@ -112,7 +112,6 @@ PAPER_SAMPLERS = {
 }
 
 _SPECTRAL: dict[str, Any] = {"n_updates": 1200, "learning_rate": 0.5, "n_steps": 5, "spectral_norm": 0.5}
-_MEDIUM = _SPECTRAL | {"n_updates": 4000}
 _CENSORED = _SPECTRAL | {"learning_rate": 0.8, "is_censored": True}
 
 PRESETS: dict[str, Preset] = {
@@ -126,7 +125,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, **_CENSORED)),
     "fashion-medium": Preset(
-        "Fashion-MNIST on two CPU cores, some twenty minutes", _images("fashion-mnist", 2048, **_MEDIUM)
+        "Fashion-MNIST on two CPU cores, some twenty minutes",
+        _images("fashion-mnist", 2048, n_drawn=50, **_CENSORED | {"n_updates": 4000}),
     ),
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),

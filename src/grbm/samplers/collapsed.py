@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Energy
-from grbm.samplers.annealing import importance, systematic
+from grbm.samplers.annealing import systematic
 from grbm.samplers.engines import engine_for
 
 TEMPERATURES, POPULATION = 50, 64  # by default
@@ -64,16 +65,20 @@ def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATUR
     populations = torch.split(torch.arange(n_chains, device=device), POPULATION)
     flat = energy.n_hidden * math.log(2) + 0.5 * float((2 * math.pi * energy.var.double()).log().sum())
     log_z = torch.full((len(populations),), flat, dtype=torch.float64, device=device)
-    log_weight = torch.zeros(n_chains, dtype=torch.float64, device=device)
+    absent = -n_chains % POPULATION  # of the last population, whose weights are 0
+    log_weight = functional.pad(log_z.new_zeros(n_chains), (0, absent), value=-torch.inf).view(-1, POPULATION)
+    n_present = log_weight.isfinite().sum(1)
     for t in range(n_steps):
         low, high = (t / n_steps) ** 2, ((t + 1) / n_steps) ** 2
-        log_weight += (high - low) * marginal.log_mass(h).double()
-        for k, its in enumerate(populations):
-            log_mean, n_effective = importance(log_weight[its])
-            if t == n_steps - 1 or n_effective < RESAMPLED * len(its):
-                log_z[k] += log_mean
-                h[its] = h[its[systematic(log_weight[its], rng)]]
-                log_weight[its] = 0.0
+        log_weight.flatten()[:n_chains] += (high - low) * marginal.log_mass(h).double()
+        total = log_weight.logsumexp(1)
+        n_effective = torch.exp(2 * total - (2 * log_weight).logsumexp(1))
+        is_uneven = n_effective < (RESAMPLED if t < n_steps - 1 else math.inf) * n_present
+        for k in is_uneven.nonzero()[:, 0].tolist():
+            its = populations[k]
+            log_z[k] += total[k] - math.log(len(its))
+            h[its] = h[its[systematic(log_weight[k, : len(its)], rng)]]
+            log_weight[k, : len(its)] = 0.0
         h = marginal.sweep(h, rng, high)
     return Populations(log_z, h)
 

@@ -127,6 +127,19 @@ class Imputed(NamedTuple):
     std: Tensor
 
 
+class Filled(NamedTuple):
+    """Mean and deviation of p(v | y), (n, N), and draws of it (n, C, N), one of each chain; none where not kept."""
+
+    mean: Tensor
+    std: Tensor
+    draws: Tensor
+
+    @property
+    def imputed(self) -> Imputed:
+        """Without the draws."""
+        return Imputed(self.mean, self.std)
+
+
 class Filling(NamedTuple):
     """Chains that fill the gaps of rows, begun at noise."""
 
@@ -135,6 +148,11 @@ class Filling(NamedTuple):
     n_chains: int = 4  # for each row
     n_replicas: int | None = None  # of parallel tempering; None: 4 for up to 20 visible units, else 1
     seed: int = 0
+    keeps: bool = False  # whether the last states of the chains are kept, as draws
+
+    def room(self, known: Tensor) -> Tensor:
+        """Room for the draws of rows ``known`` (n, N): copies of them."""
+        return known[:, None].repeat(1, self.n_chains if self.keeps else 0, 1)
 
     def tempered(self, given: Conditional, base: Base | None, n_visible: int) -> Sampler:
         """Temper chains that move under measurements; in many dimensions few replicas hardly swap."""
@@ -153,15 +171,18 @@ class Filling(NamedTuple):
 
     def summed(
         self, energy: Energy, sampler: Sampler, v: Tensor, rng: Rng, seen: Callable[[Chains], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Sums of what is ``seen`` (n C, K) of chains from v, and of its square, over the steps that count."""
+    ) -> tuple[Tensor, Tensor, Chains]:
+        """Sums of what is ``seen`` (n C, K) of chains from v, and of its square, over the steps that count.
+
+        And the chains as they end.
+        """
         start, sums = sampler.start(energy, v, rng), torch.zeros((), dtype=torch.float64)
-        total, squares = sums, sums
-        for t, chains, _ in walk(energy, sampler, start, self.n_steps, rng):
+        total, squares, last = sums, sums, start
+        for t, last, _ in walk(energy, sampler, start, self.n_steps, rng):
             if t >= self.burn_in:
-                x = seen(chains).double()
+                x = seen(last).double()
                 total, squares = total + x, squares + x.square()
-        return total, squares
+        return total, squares, last
 
 
 @torch.no_grad()
@@ -219,32 +240,44 @@ def impute(
             f"Need 0 <= burn_in < n_steps, n_chains >= 1 and n_replicas >= 1, got {burn_in}, {n_steps}, {n_chains} and "
             f"{n_replicas}."
         )
-    filling, energy = Filling(n_steps, burn_in, n_chains, n_replicas, seed), model.freeze()
-    noise_var = torch.as_tensor(noise_var, dtype=energy.W.dtype, device=energy.W.device).expand(observed.shape)
-    if not (noise_var >= 0).all():
+    return fill(model, observed, noise_var, Filling(n_steps, burn_in, n_chains, n_replicas, seed), base).imputed
+
+
+@torch.no_grad()
+def fill(model: GRBM, observed: Tensor, noise_var: Any, filling: Filling, base: Base | None = None) -> Filled:
+    """Fill rows ``observed`` (n, N), as `impute` does."""
+    energy, n_chains = model.freeze(), filling.n_chains
+    noise: Tensor = torch.as_tensor(noise_var, dtype=energy.W.dtype, device=energy.W.device).expand(observed.shape)
+    if not (noise >= 0).all():
         raise ValueError("noise_var is a variance and must not be negative.")
     observed = observed.to(energy.W)
-    mean, std = observed.clone(), torch.zeros_like(observed)
-    is_open = (observed.isnan() | (noise_var > 0)).any(1)  # the others are known
+    mean, std, draws = observed.clone(), torch.zeros_like(observed), filling.room(observed)
+    is_open = (observed.isnan() | (noise > 0)).any(1)  # the others are known
     for here, rng in filling.parts(is_open, CHUNK // n_chains):
-        given = Conditional(*(x[here].repeat_interleave(n_chains, 0) for x in (observed, noise_var)))
-        mean[here], var = _moments(energy, given, filling.tempered(given, base, model.n_visible), filling, rng)
+        y, noise_of_y = (x[here].repeat_interleave(n_chains, 0) for x in (observed, noise))
+        given = Conditional(y, noise_of_y)
+        sampler = filling.tempered(given, base, model.n_visible)
+        mean[here], var, last = _moments(energy, given, sampler, filling, rng)
         std[here] = var.sqrt().to(std)
-    return Imputed(mean, std)
+        if filling.keeps:
+            draws[here] = last.view(-1, *draws.shape[1:])
+    return Filled(mean, std, draws)
 
 
 def _moments(
     energy: Energy, given: Conditional, sampler: Sampler, filling: Filling, rng: Blocks
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance of v given y, of rows whose chains are one after another."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of v given y, and last states, of rows whose chains are one after another."""
     conditional = given.given_hidden(energy)
     v = sampler.noise(energy, len(conditional.std), rng)
     found = None
     if sampler is given:
         whole = Walk(v, filling.n_steps, filling.burn_in)
         found = engine_for(energy.W, rng).run_given(energy, conditional, whole, rng)
-    sums = None if found is None else found[1]
-    if sums is None:
-        sums = filling.summed(energy, sampler, v, rng, lambda chains: conditional.mean(energy, chains.h))
+    if found is None or found[1] is None:
+        *sums, last = filling.summed(energy, sampler, v, rng, lambda chains: conditional.mean(energy, chains.h))
+    else:
+        last, sums = found[0], list(found[1])
     mean, second = filling.over(*sums)
-    return mean.to(v), (second - mean.square()).clamp_min(0) + conditional.std[:: filling.n_chains].square()
+    var = (second - mean.square()).clamp_min(0) + conditional.std[:: filling.n_chains].square()
+    return mean.to(v), var, last.v

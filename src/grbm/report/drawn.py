@@ -1,0 +1,26 @@
+"""What draws given some columns say of the others."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from grbm.report.words import aligned
+
+SHOWN = 3  # rows
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+def lines(rows: Tensor, draws: Tensor, names: Sequence[str]) -> Iterator[str]:
+    """Mean, deviation and quantiles of what the first rows (n, N) lack, from draws (n, S, N)."""
+    names = names or tuple(f"column {k}" for k in range(rows.shape[1]))
+    table = [("row", "drawn", "mean", "deviation", *(f"{q:.0%}" for q in QUANTILES))]
+    for row, (given, drawn) in enumerate(zip(rows[:SHOWN], draws[:SHOWN], strict=True)):
+        for k in given.isnan().nonzero()[:, 0].tolist():
+            x = drawn[:, k]
+            quantiles = x.quantile(torch.tensor(QUANTILES, dtype=x.dtype)).tolist()
+            numbers = (float(x.mean()), float(x.std(correction=0)), *quantiles)
+            table.append((str(row), names[k], *(f"{number:.4g}" for number in numbers)))
+    yield from aligned(table)
+    if len(rows) > SHOWN:
+        yield f"and so on, of {len(rows):,} rows."

@@ -37,10 +37,17 @@ class Frame:
         return self.censoring.mapped(lambda limit: self.transform.exactly(limit[None])[0])
 
     def intervals(self, x: Tensor, width: float = 0.0) -> Interval:
-        """Intervals of the latent values of rows x (n, N), in units (n, K), float64 (`Censoring.interval`)."""
+        """Intervals of the latent values of rows x (n, N), in units (n, K), float64 (`Censoring.interval`).
+
+        Where x is NaN nothing is known, and the interval has no ends.
+        """
         low, high = self.censoring.interval(x.double(), width)
         z = self.transform.exactly(low)
-        return Interval(z, z if high is low else self.transform.exactly(high))
+        known = Interval(z, z if high is low else self.transform.exactly(high))
+        missing = self.transform.exactly(x).isnan()
+        if not missing.any():
+            return known
+        return Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
 
     def log_det(self, within: Interval) -> Tensor | float:
         """log |dz/dx| of the columns that are known, of rows that are intervals of units (n, K)."""

@@ -17,6 +17,7 @@ from grbm.data.transforms import Elementwise
 from grbm.evaluate import ais, censored, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.fitting.impute import impute_censored, impute_columns
+from grbm.fitting.observed import observed_log_prob
 from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED, Interval
 from grbm.model.reference import Reference
@@ -28,6 +29,7 @@ PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
 CHUNK = 8192  # Rows scored at a time.
 LARGEST_SUM = 50_000_000  # Numbers that a mean over enumerated rows takes, beyond the fewest rows.
 MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a mean is taken of.
+CODED = 32  # Draws of a row with gaps for its codes.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
 
 
@@ -127,10 +129,34 @@ class Fitted:
 
     @torch.no_grad()
     def estimate(self, x: Tensor, log_z: float) -> censored.Estimate:
-        """`log_prob` of rows x (n, N), with standard errors and effective numbers of chains where it is estimated."""
-        broken = self.frame.transform.breaks(x.cpu()).any(1)
-        found = self._log_prob(self.frame.intervals(x.cpu()), log_z)
+        """`log_prob` of rows x (n, N), with standard errors and effective numbers of chains where it is estimated.
+
+        Of rows with gaps (NaN) it is that of what they have, by importance sampling or annealed chains.
+        """
+        x = x.cpu()
+        broken, gappy = self.frame.transform.breaks(x).any(1), x.isnan().any(1)
+        found = censored.Estimate(*x.new_zeros(3, len(x), dtype=torch.float64))
+        for here, estimate in ((~gappy, self._complete_log_prob), (gappy, self._observed_log_prob)):
+            if here.any():
+                for total, part in zip(found, estimate(x[here], log_z), strict=True):
+                    total[here] = part
         return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
+
+    def _complete_log_prob(self, x: Tensor, log_z: float) -> censored.Estimate:
+        return self._log_prob(self.frame.intervals(x), log_z)
+
+    def _observed_log_prob(self, x: Tensor, log_z: float) -> censored.Estimate:
+        """log p of what rows x (n, N) with gaps have."""
+        if isinstance(self.frame.transform, Elementwise) and self.model.contrasts.n == 1:
+            return self._complete_log_prob(x, log_z)
+        return observed_log_prob(self.model, self.frame.transform, self._reference, x, log_z)
+
+    @property
+    def _reference(self) -> Reference:
+        """What describes the data, or one Gaussian as wide as they are."""
+        base, jumps = self.frame.base, self.frame.jumps()
+        one = Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
+        return one if jumps is None else jumps.reference
 
     def _log_prob(self, within: Interval, log_z: float, seed: int = 0) -> censored.Estimate:
         """log p of rows that are intervals of units (n, K), a density of columns where they are known."""
@@ -208,9 +234,17 @@ class Fitted:
         """Hidden probabilities p(h = 1 | x) of rows x (n, N): (n, M), on the CPU.
 
         Of censored columns they are means over the latent values beyond the limits: by enumeration of few hidden units,
-        else over annealed chains.
+        else over annealed chains. Of rows with gaps (NaN) they are means over draws of what is missing.
         """
-        return self._annealed_once(x).hidden()
+        gappy = x.isnan().any(1)
+        if not gappy.any():
+            return self._annealed_once(x).hidden()
+        codes = torch.empty(len(x), self.model.n_hidden)
+        codes[~gappy] = self._annealed_once(x[~gappy]).hidden().to(codes)
+        draws = self.sample_given(x[gappy], Filling(n_chains=CODED))
+        each = self._annealed_once(draws.flatten(0, 1)).hidden()
+        codes[gappy] = each.view(-1, CODED, self.model.n_hidden).mean(1).to(codes)
+        return codes
 
     @torch.no_grad()
     def latent(self, x: Tensor, seed: int = 0) -> Tensor:
@@ -294,7 +328,7 @@ class Fitted:
     def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
         transform, x = self.frame.transform, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
-        jumps, base = self.frame.jumps(), self.frame.base
+        base = self.frame.base
         if self.frame.censoring is not UNCENSORED:
             if (noise_var > 0).any():
                 raise ValueError("noise goes with columns that are not censored.")
@@ -308,9 +342,7 @@ class Fitted:
         elif filling.n_replicas:
             raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
         else:
-            one = Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
-            reference = one if jumps is None else jumps.reference
-            found = impute_columns(self.model, transform, reference, x, noise_var, filling)
+            found = impute_columns(self.model, transform, self._reference, x, noise_var, filling)
         known = ~x.isnan() & (noise_var == 0)
         draws = torch.where(known[:, None], x[:, None], found.draws)
         return Filled(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std), draws)

@@ -6,6 +6,7 @@ them.
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from joblib import effective_n_jobs
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -31,9 +32,10 @@ from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
 from grbm.evaluate.censored import FEWEST
 from grbm.evaluate.watching import Nats
 from grbm.fitting import checks
-from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest, Progress
+from grbm.fitting.callbacks import Call, Callback, EarlyStopping, KeepBest, Progress
 from grbm.fitting.checks import Array
 from grbm.fitting.density import Fitted, LogPartition
+from grbm.fitting.gaps import Refill, gaussian_draws
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
@@ -48,6 +50,8 @@ from grbm.samplers.conditional import Filling
 FLOATS = (np.float64, np.float32)
 POSITIVE = Interval(Integral, 1, None, closed="left")
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
+COMPLETING = 300  # Updates of the machine that completes rows with gaps, before coordinates are found.
+TIMES = 8  # Draws of each gap for the one Gaussian that is kept where no machine is better.
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
@@ -256,7 +260,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None, *, callback: Callable[[Progress], object] | None = None) -> Self:
-        """Learn the density of X (n_samples, n_features).
+        """Learn the density of X (n_samples, n_features); gaps are NaN, and are drawn anew as learning goes on.
 
         Some 40 times on the way, after ten updates or more, ``callback`` is called with a
         `grbm.fitting.callbacks.Progress`; learning stops where it returns something true.
@@ -268,7 +272,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0
-        X = self._complete(X, reset=not go_on)
+        given = self._to_learn(X, reset=not go_on)
+        X = self._completed(given) if (gaps := np.isnan(given)).any() else given
         if not (X[:1] != X).any():
             raise nothing_varies(len(X))
         checks.warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
@@ -277,7 +282,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 self.__dict__.pop(name, None)
             self._learned_with = self._seed(None)
         table, seed = torch.tensor(X), self._learned_with
-        same = copies(table)
+        same = copies(torch.from_numpy(np.where(gaps, np.finfo(X.dtype).max, X)))
         self._facts = list(facts_of(table, same))
         recipe = self._recipe()
         rounds = usually = recipe.train.rounds
@@ -311,10 +316,16 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         of_rounds = options.patience if rounds else None, options.tol
         stops = (self.n_iter_no_change, self.tol) if self.early_stopping else of_rounds
         early = EarlyStopping(options, *stops)
+        callbacks: list[Callback] = [Call(after), early]
+        if len(numbers := torch.from_numpy(gaps)[learned_from].any(1).nonzero()[:, 0]):
+            incomplete, machine = torch.from_numpy(given)[learned_from][numbers], Fitted(frame, state.model)
+            callbacks.append(Refill(machine, incomplete, numbers, rows, options.first_round, seed))
         with self._threads(), _explained(scaled=recipe.standardise != "none"):
-            learn(state, rows, goal, options, keep=keep, callbacks=[Call(after), early])
+            learn(state, rows, goal, options, keep=keep, callbacks=callbacks)
             gaussian = None
             if self.n_iter is None:
+                if gaps.any():  # what the machine drew has what it took for structure
+                    table = torch.from_numpy(gaussian_draws(given.astype(np.float64), seed, times=TIMES)).to(table)
                 gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed)
         updates, model = state.update, state.average or state.model if keep is None else keep.model()
         if gaussian is not None:  # learning can go on from the start in its frame
@@ -337,7 +348,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Without an earlier `fit` nothing is whitened, since the first rows do not tell what all look like.
         """
         first = not self.__sklearn_is_fitted__()
-        X = self._complete(X, reset=first)
+        X = self._to_learn(X, reset=first)
+        if first:
+            checks.refuse_gaps(X, "The first rows of partial_fit must be complete: call fit first.")
+        elif np.isnan(X).any():
+            X = self._drawn(X)
         if first and self.whiten is True:
             raise ValueError("whiten=True needs all rows at once: call fit first, then partial_fit.")
         before = {"_seen": getattr(self, "_seen", []), "_frame_": getattr(self, "_frame_", {})}
@@ -367,8 +382,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     # Codes.
 
     def transform(self, X: Any) -> Array:
-        """Hidden probabilities p(h = 1 | v) of X (n_samples, n_features): (n_samples, n_components)."""
-        X = self._validated(X)
+        """Hidden probabilities p(h = 1 | v) of X (n_samples, n_features): (n_samples, n_components).
+
+        Of rows with gaps (NaN) they are means over draws of what is missing.
+        """
+        X = self._validated(X, gaps=True)
         codes: Array = self._fitted(X.dtype).encode(torch.tensor(X)).numpy()
         return codes
 
@@ -480,8 +498,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         `log_partition` says how log Z is found, and how surely. Where features are constant or collinear it is the
         density of the others, and −inf for rows in which they are not as they were in all rows learned from.
+
+        Of rows with gaps (NaN) it is the density of what they have, which is estimated.
         """
-        X = self._validated(X)
+        X = self._validated(X, gaps=True)
         log_z = self.log_partition().value
         found = self._fitted(np.float64).estimate(torch.tensor(X), log_z)
         if n_unsure := int((found.n_effective < FEWEST).sum()):
@@ -558,6 +578,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -717,13 +738,39 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     # Rows in, rows out.
 
-    def _complete(self, X: Any, *, reset: bool = True) -> Array:
-        """Rows to learn from, checked."""
+    def _to_learn(self, X: Any, *, reset: bool = True) -> Array:
+        """Rows to learn from, checked; they may have gaps (NaN), but no row and no column nothing else."""
         checks.refuse_datasets(X)
         X = validate_data(self, checks.as_numbers(X), dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
-        checks.refuse_gaps(X, "Learning needs complete rows: fill X first (SimpleImputer); a fitted model has impute.")
-        refuse_magnitudes(X.min(0), X.max(0), "X", X.dtype)
+        if len(empty := np.isnan(X).all(0).nonzero()[0]):
+            raise ValueError(f"Feature {empty[0]} of X has no values; leave it out.")
+        if len(empty := np.isnan(X).all(1).nonzero()[0]):
+            checks.warn_user(f"{len(empty)} rows of X have no values, and are left out.", UserWarning)
+            X = np.delete(X, empty, 0)
+        refuse_magnitudes(np.nanmin(X, 0), np.nanmax(X, 0), "X", X.dtype)
         return np.ascontiguousarray(X)
+
+    def _completed(self, X: Array) -> Array:
+        """Rows with gaps, completed by draws: of this machine where it goes on, else of one that learns for a while.
+
+        The latter begins with draws of a Gaussian (`grbm.fitting.gaps`).
+        """
+        if self.warm_start and self.__sklearn_is_fitted__():
+            return self._drawn(X)
+        seed = self._seed(None)
+        filled = gaussian_draws(X.astype(np.float64), seed).astype(X.dtype)
+        n_passes = math.ceil(COMPLETING * self.batch_size / len(X))
+        n_iter = n_passes if self.n_iter is None else min(n_passes, self.n_iter)
+        machine = clone(self).set_params(n_iter=n_iter, n_rounds=0, random_state=seed, warm_start=False, verbose=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is said of the whole
+            return machine.fit(filled)._drawn(X)
+
+    def _drawn(self, X: Array) -> Array:
+        """Rows with gaps, each gap drawn from the machine given its row."""
+        with self._threads():
+            drawn = self._to_fill().sample_given(torch.tensor(X), Filling(n_chains=1, seed=self._learned_with))
+        return np.where(np.isnan(X), drawn[:, 0].numpy(), X).astype(X.dtype)
 
     def _validated(self, X: Any, *, gaps: bool = False) -> Array:
         """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""

@@ -28,14 +28,14 @@ NUMBERS = 1 << 24  # of the largest tensor
 JITTER = 1e-9  # of a standardised variance of 1: columns may be linear functions of one another
 
 
-class _Gain(NamedTuple):
+class Gain(NamedTuple):
     """How measurements move a Gaussian z ~ N(mean, covariance), by row."""
 
     gain: Tensor  # (n, N, K)
     log_evidence: Tensor  # (n, S), log density of what was measured
 
 
-def _condition(mean: Tensor, covariance: Tensor, A: Tensor, known: Tensor, noise_var: Tensor, ys: Tensor) -> _Gain:
+def condition(mean: Tensor, covariance: Tensor, A: Tensor, known: Tensor, noise_var: Tensor, ys: Tensor) -> Gain:
     """z ~ N(mean (K,), covariance (K, K)) given noisy x = z A where ``known`` (n, N) is 1: any of ys (n, S, N)."""
     across = covariance @ A  # (K, N): covariance of z and x
     inside = A.T @ across  # (N, N)
@@ -45,7 +45,7 @@ def _condition(mean: Tensor, covariance: Tensor, A: Tensor, known: Tensor, noise
     left = (known[:, None] * (ys - mean @ A)).mT
     squares = torch.linalg.solve_triangular(factor, left, upper=False).square().sum(1)
     log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-    return _Gain(gain, -0.5 * (squares + log_det[:, None]))
+    return Gain(gain, -0.5 * (squares + log_det[:, None]))
 
 
 @torch.no_grad()
@@ -107,14 +107,14 @@ def _rows(
     # Contrasts that share a gain; at unit contrast and without noise nothing hangs on them but where measurements lie.
     groups = [slice(n)] if at_unit and not (noise_var > 0).any() else [slice(k, k + 1) for k in range(n)]
 
-    def condition(mean: Tensor, covariance: Tensor) -> _Gain:
+    def gains_of(mean: Tensor, covariance: Tensor) -> Gain:
         """Gains by group (n, groups, N, K), and evidence by contrast (n, contrasts)."""
-        found = [_condition(mean, covariance, ways[g][0], known, noise_vars[g][0], seen_ys[:, g]) for g in groups]
-        return _Gain(torch.stack([f.gain for f in found], 1), torch.cat([f.log_evidence for f in found], 1))
+        found = [condition(mean, covariance, ways[g][0], known, noise_vars[g][0], seen_ys[:, g]) for g in groups]
+        return Gain(torch.stack([f.gain for f in found], 1), torch.cat([f.log_evidence for f in found], 1))
 
     D = energy.var.diag()
-    under_model = condition(torch.zeros_like(energy.mu), D).gain
-    parts = [condition(mean, L @ L.T) for mean, L in zip(q.means, q.factors, strict=True)]
+    under_model = gains_of(torch.zeros_like(energy.mu), D).gain
+    parts = [gains_of(mean, L @ L.T) for mean, L in zip(q.means, q.factors, strict=True)]
     evidence = torch.stack([part.log_evidence for part in parts], 2) + q.weights.log()
     n_free = _rank(A, known * (noise_var == 0)) + (known * (noise_var > 0)).sum(1)
     wider = n_free[:, None] * contrasts.log_scales if at_unit else 0.0
@@ -186,8 +186,7 @@ def impute_censored(model: GRBM, frame: Frame, x: Tensor, filling: Filling = Fil
     """
     energy, transform, draws = model.freeze(), frame.transform, filling.room(x)
     mean, std = x.clone(), torch.zeros_like(x)
-    known, missing = frame.intervals(x), transform.exactly(x).isnan()
-    within = Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
+    within, missing = frame.intervals(x), transform.exactly(x).isnan()
 
     def seen(chains: Chains) -> Tensor:
         """Columns less their mean, so that those far from 0 keep their digits."""

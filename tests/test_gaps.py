@@ -1,0 +1,152 @@
+"""Rows with gaps: one Gaussian by EM, the density of what rows have, and learning from them."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_moons
+
+from grbm import GaussianBernoulliRBM
+from grbm.core.randomness import generator
+from grbm.fitting.density import Fitted
+from grbm.fitting.gaps import fit_gaussian, gaussian_draws
+from tests.helpers import assert_standard
+
+NAN = math.nan
+
+
+def test_a_gaussian_is_the_most_likely_one_of_incomplete_rows():
+    """Where one column alone has gaps, that is the regression on the other (Anderson 1957), in closed form."""
+    rng = generator(0, "pairs")
+    first = torch.randn(20_000, generator=rng, dtype=torch.float64)
+    second = 0.8 * first + 0.6 * torch.randn(20_000, generator=rng, dtype=torch.float64)
+    gappy = torch.stack([first, second.masked_fill(first > 0.2, NAN)], 1)
+    found = fit_gaussian(gappy)
+    x, y = gappy[first <= 0.2].T
+    slope = torch.cov(torch.stack([x, y]))[0, 1] / x.var()
+    mean = y.mean() + slope * (first.mean() - x.mean())
+    left = (y - y.mean() - slope * (x - x.mean())).square().mean()
+    torch.testing.assert_close(found.mean, torch.stack([first.mean(), mean]), atol=3e-3, rtol=0)
+    var = first.var(correction=0)
+    expected = torch.stack([var, slope * var, slope * var, left + slope**2 * var]).view(2, 2)
+    torch.testing.assert_close(found.covariance, expected, atol=5e-3, rtol=0)
+
+
+def test_draws_of_the_gaussian_fill_gaps_and_leave_the_rest():
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal([3, -1, 0], [[4, 1.9, 0], [1.9, 1, 0.3], [0, 0.3, 1]], size=4000)
+    gappy = np.where(rng.random(x.shape) < 0.4, NAN, x)
+    drawn = gaussian_draws(gappy, seed=1)
+    known = ~np.isnan(gappy)
+    np.testing.assert_array_equal(drawn[known], gappy[known])
+    np.testing.assert_allclose(np.cov(drawn.T), np.cov(x.T), atol=0.25)
+    np.testing.assert_array_equal(drawn, gaussian_draws(gappy, seed=1))
+    assert (drawn != gaussian_draws(gappy, seed=2))[~known].all()
+
+
+def nats_on_a_grid(fitted: Fitted, row: np.ndarray, column: int, log_z: float) -> float:
+    """log ∫ p(x) dx over one column of a row."""
+    grid = np.linspace(-300, 300, 60_001)
+    rows = np.tile(row, (len(grid), 1))
+    rows[:, column] = grid
+    return float(np.log(np.trapezoid(np.exp(fitted.log_prob(torch.from_numpy(rows), log_z).numpy()), grid)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_contrasts": 3}, {"whiten": False}])
+def test_the_density_of_what_a_row_has_is_the_integral_over_what_it_lacks(settings):
+    x = make_moons(400, noise=0.1, random_state=0)[0] * [2.0, 3.0] + [1.0, -2.0]
+    x = x if settings.get("whiten", True) else (x - x.mean(0)) / x.std(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = GaussianBernoulliRBM(10, n_iter=40, random_state=0, **settings).fit(x)._fitted(np.float64)
+    log_z, rows = fitted.log_partition().value, x[[3, 50, 120, 200, 300]]
+    z = []
+    for column in (0, 1):
+        gappy = rows.copy()
+        gappy[:, column] = NAN
+        found = fitted.estimate(torch.from_numpy(gappy), log_z)
+        expected = [nats_on_a_grid(fitted, row, column, log_z) for row in rows]
+        if settings.get("whiten", True):
+            z += ((found.log_p.numpy() - expected) / found.error.numpy()).tolist()
+            assert (found.error < 0.3).all()
+            assert_standard(z, n_cases=1)
+        else:  # by enumeration
+            np.testing.assert_allclose(found.log_p, expected, atol=1e-6)
+            assert (found.error == 0).all()
+    both = fitted.estimate(torch.from_numpy(np.concatenate([rows, gappy])), log_z).log_p
+    np.testing.assert_array_equal(both[:5], fitted.log_prob(torch.from_numpy(rows), log_z))
+    assert (both[5:] != both[:5]).all()
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    """Two clusters; in one of them the second column is mostly missing, as its first tells."""
+    rng = np.random.default_rng(0)
+    which = rng.random(3000) < 0.5
+    x = np.where(which[:, None], [4.0, 6.0], [0.0, -2.0]) + rng.normal(size=(3000, 2)) * [0.5, 1.0]
+    gappy = x.copy()
+    gappy[which & (rng.random(3000) < 0.8), 1] = NAN
+    return x, gappy
+
+
+def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
+    """Complete rows alone have one cluster six times as often as it is; rows with gaps tell."""
+    x, gappy = skewed
+    settings = {"n_components": 24, "n_iter": 30, "random_state": 0}
+    fitted = GaussianBernoulliRBM(**settings).fit(gappy)
+    drawn = fitted.sample(4000)
+    assert abs(drawn[:, 0].mean() - x[:, 0].mean()) < 0.2
+    assert abs(drawn[:, 1].mean() - x[:, 1].mean()) < 0.4
+    complete = GaussianBernoulliRBM(**settings).fit(gappy[~np.isnan(gappy).any(1)]).sample(4000)
+    assert complete[:, 0].mean() < x[:, 0].mean() - 1
+    filled, std = fitted.impute(gappy, return_std=True)
+    gaps = np.isnan(gappy)
+    np.testing.assert_array_equal(filled[~gaps], x[~gaps])
+    assert np.sqrt(np.square(filled - x)[gaps].mean()) < 1.25  # of 1, by the true density
+    assert 0.8 < np.mean(np.abs(filled - x)[gaps] < 1.645 * std[gaps]) < 0.97
+    again = GaussianBernoulliRBM(**settings).fit(gappy)
+    np.testing.assert_array_equal(again.components_, fitted.components_)
+
+
+def test_gaps_go_through_every_method_that_knows_what_to_do(skewed):
+    _, gappy = skewed
+    fitted = GaussianBernoulliRBM(12, n_iter=5, random_state=0).fit(gappy)
+    codes = fitted.transform(gappy[:20])
+    assert np.isfinite(codes).all()
+    assert ((codes >= 0) & (codes <= 1)).all()
+    assert np.isfinite(fitted.score_samples(gappy[:20])).all()
+    before = fitted.components_.copy()
+    fitted.partial_fit(gappy[:200])
+    assert (fitted.components_ != before).any()
+    fitted.set_params(warm_start=True).fit(gappy)
+    masked = np.ma.masked_invalid(gappy)
+    same = GaussianBernoulliRBM(12, n_iter=5, random_state=0).fit(masked)
+    np.testing.assert_array_equal(same.components_, before)
+    for censored in ({"whiten": False, "censor": (None, 7.0)}, {"whiten": False}):
+        z = (gappy - np.nanmean(gappy, 0)) / np.nanstd(gappy, 0)
+        other = GaussianBernoulliRBM(8, n_iter=3, random_state=0, **censored).fit(z)
+        assert np.isfinite(other.score_samples(z[:5])).all()
+
+
+def test_codes_of_rows_with_gaps_are_means_over_what_is_missing(skewed):
+    """By enumeration, in a model of columns; whitened ones by draws, alike."""
+    _, gappy = skewed
+    z = (gappy - np.nanmean(gappy, 0)) / np.nanstd(gappy, 0)
+    fitted = GaussianBernoulliRBM(6, n_iter=5, random_state=0, whiten=False).fit(z)
+    row = z[np.isnan(z).any(1)][:1]
+    many = fitted.transform(fitted.sample(4000, given=row)).mean(0)
+    np.testing.assert_allclose(fitted.transform(row)[0], many, atol=0.15)
+
+
+def test_rows_and_columns_without_values_are_said(skewed):
+    gappy = skewed[1][:200].copy()
+    gappy[3] = NAN
+    with pytest.warns(UserWarning, match="1 rows of X have no values"):
+        GaussianBernoulliRBM(4, n_iter=1, random_state=0).fit(gappy)
+    gappy[:, 1] = NAN
+    with pytest.raises(ValueError, match="Feature 1 of X has no values"):
+        GaussianBernoulliRBM(4, n_iter=1).fit(gappy)
+    with pytest.raises(ValueError, match="first rows of partial_fit"):
+        GaussianBernoulliRBM(4).partial_fit(skewed[1])

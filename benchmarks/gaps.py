@@ -53,8 +53,8 @@ def with_gaps(x: Array, share: float, rng: np.random.Generator) -> Array:
 
 def gaussian_nats(train: Array, test: Array) -> Array:
     """log p of what test rows have, under a Gaussian fitted to the gappy rows of ``train``, in their units."""
-    centre, scale = np.nanmean(train, 0), np.nanstd(train, 0)
-    scale = np.where(scale > 0, scale, 1.0)
+    varies = np.nanmin(train, 0) < np.nanmax(train, 0)
+    centre, scale = np.nanmean(train, 0), np.where(varies, np.nanstd(train, 0), 1.0)
     mean, covariance = (p.numpy() for p in fit_gaussian(torch.from_numpy((train - centre) / scale)))
     found = []
     for row in (test - centre) / scale:
@@ -67,7 +67,7 @@ def gaussian_nats(train: Array, test: Array) -> Array:
 
 
 def measure(x: Array, share: float, seed: int, *, trees: bool) -> dict[str, Any]:
-    """Errors of all methods on one mask."""
+    """Measure all methods on one mask."""
     rng = np.random.default_rng([seed, int(100 * share)])
     order, n_test = rng.permutation(len(x)), len(x) // 4
     whole, unseen = x[order[n_test:]], with_gaps(x[order[:n_test]], share, rng)

@@ -62,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def few_looks(monkeypatch):
     """Validate 8 times in place of 40: validations take longer than the short fits of tests themselves."""
     monkeypatch.setattr("grbm.core.options.LOOKS", 8)
+    monkeypatch.setattr("grbm.core.options.LOOKS_BEFORE_ROUNDS", 8)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Draws of some columns given the others, against the density on a grid."""
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from scipy import stats
@@ -60,6 +61,14 @@ def test_samples_given_rows_are_one_row_after_another(moons):
     assert len(np.unique(draws[:, 1])) == 15
     np.testing.assert_array_equal(rbm.sample(5, given=gaps, random_state=2), draws)
     assert rbm.sample(4, given=gaps[0]).shape == (4, 2)
+    assert rbm.sample(600, given=gaps[0]).shape == (600, 2)
+    with pytest.raises(ValueError, match="whole numbers"):
+        rbm.sample(2.5, given=gaps[0])
+    frame = pandas.DataFrame(gaps, columns=["left", "up"])
+    named = GaussianBernoulliRBM(16, n_iter=10, random_state=0).fit(pandas.DataFrame(moons, columns=["left", "up"]))
+    assert named.sample(3, given=frame.iloc[0]).shape == (3, 2)
+    with pytest.raises(ValueError, match="feature names"):
+        named.sample(3, given=frame.iloc[0][["up", "left"]])
     filled, std = rbm.impute(gaps, return_std=True)
     assert (std[:, 0] == 0).all()
     many = rbm.sample(4000, given=gaps[:1])[:, 1]
@@ -94,9 +103,14 @@ def test_the_command_draws_given_numbers_and_files(run, moons, capsys):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("right=1", "has no column 'right'; it has left, up."),
+        ("right=1", "'right=1' names no column"),
         ("left=much", "'left=much' gives no number"),
         ("left=inf", "infinite"),
+        ("left=1e300", "too large"),
+        ("left=1,left=2", "'left' is given twice"),
+        ("left", "'left' is neither"),
+        ("left=1_000", "gives no number"),
+        (",".join(["left=1"] * 60), "given twice"),
         ("nothing.csv", "nothing.csv"),
     ],
 )
@@ -107,6 +121,17 @@ def test_what_cannot_be_given_is_said(run, capsys, given, said):
 def test_files_without_a_column_of_the_run_and_with_words_are_refused(run, capsys):
     (run / "other.csv").write_text("down\n1\n2\n")
     (run / "words.csv").write_text("left,up\nfar,1\nnear,2\n")
-    for name, said in (("other.csv", "has none of the columns"), ("words.csv", "'left'")):
+    (run / "marks.csv").write_text("left\n<5\n6\n7\n")
+    (run / "inf.csv").write_text("left\ninf\n6\n7\n")
+    for name, said in (("marks.csv", "beyond a limit"), ("inf.csv", "is infinite")):
+        refused(["sample", run / "run", "--given", run / name, "--overwrite"], capsys, said)
+    (run / "whole.csv").write_text("left,up\n1,2\n")
+    (run / "misspelt.csv").write_text("left,upp\n5.1,-98\n5,-99\n")
+    refused(["sample", run / "run", "--given", run / "whole.csv", "--overwrite"], capsys, "nothing to draw")
+    assert (
+        cli.main(["sample", str(run / "run"), "--given", str(run / "misspelt.csv"), "--out", str(run / "m.csv")]) == 0
+    )
+    assert "upp are no columns" in capsys.readouterr().err
+    for name, said in (("other.csv", "no column 'left'"), ("words.csv", "'left'")):
         refused(["sample", run / "run", "--given", run / name, "--overwrite"], capsys, said)
     refused(["sample", run / "run", "--given", "up=1", "--sampler", "gibbs"], capsys, "--sampler")

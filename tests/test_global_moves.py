@@ -375,6 +375,7 @@ def test_online_log_z_follows_the_exact_one_while_learning():
 @pytest.mark.usefixtures("few_looks")
 def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monkeypatch):
     monkeypatch.setattr("grbm.core.options.LOOKS", 10)
+    monkeypatch.setattr("grbm.core.options.LOOKS_BEFORE_ROUNDS", 10)
     rows = clusters(600, 0)
     frame = whiten(rows.numpy())
     z = frame.transform(rows)

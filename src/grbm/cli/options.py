@@ -73,15 +73,15 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Draw samples from noise and write them, in the data's units, to a file and a picture; or, where some columns are
-    given, draws of the others."""
+    """Draw samples and write them, in the data's units, to a file and a picture. With --given, draw the values that are
+    not given."""
 
     run: Folder
     n: int = 128
     """How many; with --given, for each row that is given."""
     given: Annotated[str | None, arg(metavar="FILE|NAME=NUMBER,...")] = None
-    """What is known of each row: a table in which columns or numbers are missing, or numbers of one row, such as
-    weight=3000,year=76. What is missing is drawn, from what the model says of it given the rest."""
+    """A table with missing columns or values, or one row such as weight=3000,year=76. Missing values are drawn given
+    the others."""
     out: Path | None = None
     """File to write: .csv, .tsv, .parquet, .npz or .npy; by default RUN/samples/samples.npy, or given.npy."""
     steps: int | None = None

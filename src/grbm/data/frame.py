@@ -39,7 +39,7 @@ class Frame:
     def intervals(self, x: Tensor, width: float = 0.0) -> Interval:
         """Intervals of the latent values of rows x (n, N), in units (n, K), float64 (`Censoring.interval`).
 
-        Where x is NaN nothing is known, and the interval has no ends.
+        Where x is NaN the interval has no ends. Raises ValueError for NaN where units are not columns.
         """
         low, high = self.censoring.interval(x.double(), width)
         z = self.transform.exactly(low)
@@ -47,6 +47,8 @@ class Frame:
         missing = self.transform.exactly(x).isnan()
         if not missing.any():
             return known
+        if self.is_whitened:
+            raise ValueError("Whitened units of rows with gaps have no intervals.")
         return Interval(known.low.masked_fill(missing, -torch.inf), known.high.masked_fill(missing, torch.inf))
 
     def log_det(self, within: Interval) -> Tensor | float:

@@ -70,17 +70,27 @@ class NamedTable(NamedTuple):
         """Whether all ``names`` are among its columns, or it has none and so many columns."""
         return set(names) <= set(self.columns) if self.columns and names else self.rows.n_columns == n_columns
 
-    def picked(self, names: Sequence[str], where: str) -> "NamedTable":
-        """The columns of these ``names``, in this order. Raises UserError for a name that the table does not have."""
+    def picked(self, names: Sequence[str], where: str, *, may_lack: bool = False) -> "NamedTable":
+        """The columns of these ``names``, in this order; NaN in those that the table lacks, where it ``may_lack`` some.
+
+        Raises UserError for a name that the table does not have, or, where it may lack some, if it has none.
+        """
         if not names or self.columns in ((), tuple(names)):
             return self
-        if absent := [name for name in names if name not in self.columns]:
+        absent = [name for name in names if name not in self.columns]
+        if absent and not (may_lack and len(absent) < len(names)):
             raise UserError(f"{where} has no column {absent[0]!r} of numbers; it has {shown(self.columns)}.")
-        index, read = np.array([self.columns.index(name) for name in names]), self.rows.read
-        rows = StoredTable(lambda numbers: read(numbers)[:, index], self.rows.index, len(index))
-        limits = self.limits.mapped(lambda limit: limit[index])
-        places = tuple(self.places[k] for k in index) if self.places else ()
-        return self._replace(rows=rows, columns=tuple(names), limits=limits, places=places)
+        index = np.array([self.columns.index(name) if name in self.columns else -1 for name in names])
+        lacks, read = index < 0, self.rows.read
+        rows = StoredTable(
+            lambda numbers: np.where(lacks, np.nan, read(numbers)[:, index]), self.rows.index, len(index)
+        )
+        low, high = self.limits.mapped(lambda limit: limit[index] if len(limit) > 1 else limit.expand(len(index)))
+        missing = torch.from_numpy(lacks)
+        limits = Censoring(low.masked_fill(missing, -torch.inf), high.masked_fill(missing, torch.inf))
+        limits = UNCENSORED if self.limits is UNCENSORED else limits
+        places = tuple(self.places[k] for k in index) if self.places and not absent else ()
+        return self._replace(rows=rows, columns=tuple(names), limits=limits, places=places, gaps=self.gaps or may_lack)
 
 
 def open_table(path: Path, how: Reading = Reading()) -> NamedTable:

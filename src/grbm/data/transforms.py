@@ -12,6 +12,7 @@ from grbm.data.tables import DOUBLE, SINGLE, is_single
 
 DIGITS = 64  # Tolerance of `breaks`, in roundings of a number.
 SLACK = 1e-11  # Smallest tolerance, as a share of a number's size: relations are found to 1e-12 of it.
+RELIES = 1e-9  # Smallest coefficient by which a left-out column depends on another, in standardised units.
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +174,15 @@ class Whitening(_Scaled):
 
     def breaks(self, x: Tensor) -> Tensor:
         z, size = self._sizes(x)
+        missing = z.isnan()
+        z, size = z.nan_to_num(), size.nan_to_num()
         error = size * (DIGITS * _digits(x).maximum(self.digits)).clamp_min(SLACK)
         error = error + error @ self.to_z.abs() @ self.to_x.abs()
-        return ~self.kept & ((z - z @ self.to_z @ self.to_x).abs() > error)
+        broken = ~self.kept & ((z - z @ self.to_z @ self.to_x).abs() > error)
+        if not missing.any():
+            return broken
+        relies = (self.to_z @ self.to_x).abs() > RELIES
+        return broken & ~missing & ~((missing.double() @ relies.double()) > 0)
 
 
 Transform = Elementwise | Whitening

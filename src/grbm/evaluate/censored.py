@@ -101,7 +101,7 @@ class IntervalRows:
             return codes.cpu()
         if model.n_hidden <= self.n_enumerated:
             parts = zip(*(torch.split(end, CODED) for end in within), strict=True)
-            return torch.cat([exact.hidden_within(model, Interval(*part)) for part in parts]).float().cpu()
+            return torch.cat([exact.hidden_within(model, Interval(*part)) for part in parts]).to(model.W.dtype).cpu()
         energy, found = model.freeze(), [torch.empty(0, model.n_hidden)]
         for _, log_weight, v in self._annealed():
             h = energy.hidden_logits(v).sigmoid().view(*log_weight.shape, -1)

@@ -33,7 +33,7 @@ class Nats(NamedTuple):
 
 
 class Watch:
-    """Looks at the average of the parameters (or themselves) with copies of learning's chains, which it leaves alone.
+    """Validates the averaged parameters. log Z is from a round's own draws where enough count, else from new chains.
 
     A look is a function of the state of training alone, so a resumed run sees what one never interrupted saw. The
     ``sampler``, `GlobalMoves` or `ParallelTempering`, moves the chains and says where log Z is known; ``rows`` (n, N)
@@ -60,12 +60,12 @@ class Watch:
         Bennett's ratio gives that of the model, and weights of its draws how much more that of the average is.
         """
         drawn, reference = state.drawn, self.sampler.bridge()
-        if drawn is None or not drawn.n_known or not isinstance(reference, Reference):
+        if drawn is None or not drawn.n_reference or not isinstance(reference, Reference):
             return None
         v, log_q = drawn.draws
         energy = state.model.freeze().to(torch.float64)
-        states = v[drawn.n_known :].view(-1, len(drawn.last), v.shape[1])
-        log_z = from_reference(energy, reference, v[: drawn.n_known], states)
+        states = v[drawn.n_reference :].view(-1, len(drawn.last), v.shape[1])
+        log_z = from_reference(energy, reference, v[: drawn.n_reference], states)
         if state.average is None:
             return log_z
         both = energy, state.average.freeze().to(torch.float64)

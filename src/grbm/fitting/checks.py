@@ -1,4 +1,4 @@
-"""Checks of the estimator's tables, whose rows must be scaled and complete; warnings at the line of whoever called."""
+"""Checks of the estimator's tables; warnings at the line of whoever called."""
 
 import sys
 import warnings

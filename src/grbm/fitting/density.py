@@ -29,7 +29,8 @@ PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
 CHUNK = 8192  # Rows scored at a time.
 LARGEST_SUM = 50_000_000  # Numbers that a mean over enumerated rows takes, beyond the fewest rows.
 MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a mean is taken of.
-CODED = 32  # Draws of a row with gaps for its codes.
+CODE_DRAWS = 32  # Draws of a whitened row with gaps for its codes.
+DRAWN_AT_ONCE = 256  # Draws of a row with gaps at a time.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
 
 
@@ -131,32 +132,34 @@ class Fitted:
     def estimate(self, x: Tensor, log_z: float) -> censored.Estimate:
         """`log_prob` of rows x (n, N), with standard errors and effective numbers of chains where it is estimated.
 
-        Of rows with gaps (NaN) it is that of what they have, by importance sampling or annealed chains.
+        For rows with gaps (NaN) it is the log-density of the known values, by importance sampling or annealed chains.
         """
         x = x.cpu()
         broken, gappy = self.frame.transform.breaks(x).any(1), x.isnan().any(1)
-        found = censored.Estimate(*x.new_zeros(3, len(x), dtype=torch.float64))
-        for here, estimate in ((~gappy, self._complete_log_prob), (gappy, self._observed_log_prob)):
-            if here.any():
-                for total, part in zip(found, estimate(x[here], log_z), strict=True):
-                    total[here] = part
+        found = censored.Estimate(*torch.zeros(3, len(x), dtype=torch.float64))
+        for here in (~gappy, gappy):
+            if not here.any():
+                continue
+            if self.is_mixed and here is gappy:
+                part = observed_log_prob(self.model, self.frame.transform, self._reference, x[here], log_z)
+            else:
+                part = self._log_prob(self.frame.intervals(x[here]), log_z)
+            for whole, some in zip(found, part, strict=True):
+                whole[here] = some
         return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
 
-    def _complete_log_prob(self, x: Tensor, log_z: float) -> censored.Estimate:
-        return self._log_prob(self.frame.intervals(x), log_z)
-
-    def _observed_log_prob(self, x: Tensor, log_z: float) -> censored.Estimate:
-        """log p of what rows x (n, N) with gaps have."""
-        if isinstance(self.frame.transform, Elementwise) and self.model.contrasts.n == 1:
-            return self._complete_log_prob(x, log_z)
-        return observed_log_prob(self.model, self.frame.transform, self._reference, x, log_z)
+    @property
+    def is_mixed(self) -> bool:
+        """Whether units depend on several columns, or rows on a contrast."""
+        return self.frame.is_whitened or self.model.contrasts.n > 1
 
     @property
     def _reference(self) -> Reference:
-        """What describes the data, or one Gaussian as wide as they are."""
-        base, jumps = self.frame.base, self.frame.jumps()
-        one = Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
-        return one if jumps is None else jumps.reference
+        """Reference mixture of the frame; without one, a Gaussian with the variances of the base."""
+        if (jumps := self.frame.jumps()) is not None:
+            return jumps.reference
+        base = self.frame.base
+        return Reference(torch.ones(1), base.mean[None], base.var.sqrt().diag()[None])
 
     def _log_prob(self, within: Interval, log_z: float, seed: int = 0) -> censored.Estimate:
         """log p of rows that are intervals of units (n, K), a density of columns where they are known."""
@@ -207,7 +210,10 @@ class Fitted:
 
         It is uniform in [0, 1] for rows that the model describes, and near 0 for rows unlike them; 1/(n_draws + 1) at
         the least. log Z cancels, and so do units. Rows that break what held for all rows learned from have the least.
+        Raises ValueError for rows with gaps.
         """
+        if x.isnan().any():
+            raise ValueError("Rows with gaps have no p-values: fill the gaps first.")
         if self.frame.censoring is not UNCENSORED and self.model.n_hidden > censored.ENUMERATED:
             n_draws = min(n_draws, MOST_ANNEALED)
         drawn = self.log_prob(self.sample(n_draws, seed=seed), 0.0).sort().values
@@ -234,16 +240,16 @@ class Fitted:
         """Hidden probabilities p(h = 1 | x) of rows x (n, N): (n, M), on the CPU.
 
         Of censored columns they are means over the latent values beyond the limits: by enumeration of few hidden units,
-        else over annealed chains. Of rows with gaps (NaN) they are means over draws of what is missing.
+        else over annealed chains. Of rows with gaps (NaN) they are means over the missing values.
         """
         gappy = x.isnan().any(1)
-        if not gappy.any():
+        if not gappy.any() or not self.is_mixed:
             return self._annealed_once(x).hidden()
-        codes = torch.empty(len(x), self.model.n_hidden)
-        codes[~gappy] = self._annealed_once(x[~gappy]).hidden().to(codes)
-        draws = self.sample_given(x[gappy], Filling(n_chains=CODED))
+        codes = torch.empty(len(x), self.model.n_hidden, dtype=self.model.W.dtype)
+        codes[~gappy] = self._annealed_once(x[~gappy]).hidden()
+        draws = self.sample_given(x[gappy], Filling(n_chains=CODE_DRAWS))
         each = self._annealed_once(draws.flatten(0, 1)).hidden()
-        codes[gappy] = each.view(-1, CODED, self.model.n_hidden).mean(1).to(codes)
+        codes[gappy] = each.view(-1, CODE_DRAWS, self.model.n_hidden).mean(1)
         return codes
 
     @torch.no_grad()
@@ -319,11 +325,15 @@ class Fitted:
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, filling: Filling = Filling()) -> Tensor:
-        """Draws of the numbers that rows x (n, N) lack (NaN), given those they have: (n, filling.n_chains, N), float64.
+        """Draw the missing values (NaN) of rows x (n, N) given the known ones: (n, filling.n_chains, N), float64.
 
-        Each is where a chain of its own ends.
+        Each draw is the last state of a chain.
         """
-        return self._filled(x, 0.0, filling._replace(keeps=True)).draws
+        parts = []
+        for first in range(0, filling.n_chains, DRAWN_AT_ONCE):
+            n, seed = min(DRAWN_AT_ONCE, filling.n_chains - first), seed_of(filling.seed, "given", first)
+            parts.append(self._filled(x, 0.0, filling._replace(n_chains=n, seed=seed, keep_draws=True)).draws)
+        return torch.cat(parts, 1)
 
     def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
         transform, x = self.frame.transform, x.double().cpu()
@@ -333,7 +343,7 @@ class Fitted:
             if (noise_var > 0).any():
                 raise ValueError("noise goes with columns that are not censored.")
             found = impute_censored(self.model, self.frame, x, filling)
-        elif isinstance(transform, Elementwise) and self.model.contrasts.n == 1:
+        elif isinstance(transform, Elementwise) and not self.is_mixed:
             noise = (noise_var.sqrt() / transform.scale)[..., transform.columns].square().to(self.model.W)
             found = fill(self.model, self.units(x), noise, filling, base)
             std = transform.columns_of(found.std.cpu()) * transform.scale

@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grbm.core.devices import pick_device, threads
 from grbm.core.errors import DivergenceError
-from grbm.core.randomness import generator
+from grbm.core.randomness import generator, seed_of
 from grbm.data.frame import Frame
 from grbm.data.splitting import copies
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
@@ -50,8 +50,8 @@ from grbm.samplers.conditional import Filling
 FLOATS = (np.float64, np.float32)
 POSITIVE = Interval(Integral, 1, None, closed="left")
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
-COMPLETING = 300  # Updates of the machine that completes rows with gaps, before coordinates are found.
-TIMES = 8  # Draws of each gap for the one Gaussian that is kept where no machine is better.
+COMPLETION_UPDATES = 300  # Updates of the model that fills gaps before whitening.
+GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
@@ -89,8 +89,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         scores as well.
     n_rounds : int, default=None
         Maximum number of rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). They end when
-        the held-out log-likelihood has not risen for 8 rounds. None is 60 where X is whitened, has 256 rows and at most
-        40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
+        the held-out log-likelihood has not risen for 12 rounds. None is 60 where X is whitened, has 256 rows and at
+        most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.
     n_chains : int, default=None
@@ -115,11 +115,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Lower bound of the variances, in the units of the machine. None is 0.0001 of the narrowest width of a cluster
         (0.02 without whitening).
     early_stopping : bool, default=False
-        Stop when the held-out log-likelihood no longer rises. What is kept is the best model in any case.
+        Stop when the held-out log-likelihood no longer rises. Rounds stop so in any case, and the best model is kept.
     validation_fraction : float, default=0.1
         Share of the rows that `fit` holds out to choose the best model by; none where it would be fewer than ten.
     n_iter_no_change : int, default=10
-        Looks at held-out rows (40 or fewer, and one after each round) without a rise by ``tol`` before learning stops.
+        Validations without a rise by ``tol`` before training stops.
     tol : float, default=0.003
         Nats per row.
     warm_start : bool, default=False
@@ -260,10 +260,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None, *, callback: Callable[[Progress], object] | None = None) -> Self:
-        """Learn the density of X (n_samples, n_features); gaps are NaN, and are drawn anew as learning goes on.
+        """Learn the density of X (n_samples, n_features).
 
-        Some 40 times on the way, after ten updates or more, ``callback`` is called with a
-        `grbm.fitting.callbacks.Progress`; learning stops where it returns something true.
+        Missing values are NaN; they are redrawn from the model during training. Validation rows are complete ones where
+        half of the rows are, and filled ones else.
+
+        ``callback`` is called with a `grbm.fitting.callbacks.Progress` after each validation: about 40 times, or 10
+        times before rounds and after each round. Training stops where it returns something true.
 
         Raises
         ------
@@ -272,8 +275,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0
-        given = self._to_learn(X, reset=not go_on)
-        X = self._completed(given) if (gaps := np.isnan(given)).any() else given
+        gappy = self._to_learn(X, reset=not go_on)
+        X = self._completed(gappy) if (gaps := np.isnan(gappy)).any() else gappy
         if not (X[:1] != X).any():
             raise nothing_varies(len(X))
         checks.warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
@@ -291,7 +294,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if self.verbose and rounds < usually:
             text = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
             print(f"[GaussianBernoulliRBM] {text}", flush=True)
-        learned_from, held = held_out(len(table), recipe.train.validation, seed, same)
+        is_complete = torch.from_numpy(~gaps.any(1))
+        among = is_complete if 2 * is_complete.sum() >= len(table) else torch.ones_like(is_complete)
+        learned_from, held = held_out(len(table), recipe.train.validation, seed, same, among)
         seen = table[learned_from]  # of the others nothing is known before they are scored
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from)
         frame = self._frame()
@@ -318,14 +323,15 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         early = EarlyStopping(options, *stops)
         callbacks: list[Callback] = [Call(after), early]
         if len(numbers := torch.from_numpy(gaps)[learned_from].any(1).nonzero()[:, 0]):
-            incomplete, machine = torch.from_numpy(given)[learned_from][numbers], Fitted(frame, state.model)
-            callbacks.append(Refill(machine, incomplete, numbers, rows, options.first_round, seed))
+            refilled = torch.from_numpy(gappy)[learned_from][numbers]
+            callbacks.append(Refill(Fitted(frame, state.model), refilled, numbers, rows, first, n_updates, seed))
         with self._threads(), _explained(scaled=recipe.standardise != "none"):
             learn(state, rows, goal, options, keep=keep, callbacks=callbacks)
             gaussian = None
             if self.n_iter is None:
-                if gaps.any():  # what the machine drew has what it took for structure
-                    table = torch.from_numpy(gaussian_draws(given.astype(np.float64), seed, times=TIMES)).to(table)
+                if gaps.any():  # The model's own draws would favour it.
+                    draws = gaussian_draws(gappy.astype(np.float64), seed, times=GAUSSIAN_DRAWS)
+                    table = torch.from_numpy(draws).to(table)
                 gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed)
         updates, model = state.update, state.average or state.model if keep is None else keep.model()
         if gaussian is not None:  # learning can go on from the start in its frame
@@ -384,7 +390,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def transform(self, X: Any) -> Array:
         """Hidden probabilities p(h = 1 | v) of X (n_samples, n_features): (n_samples, n_components).
 
-        Of rows with gaps (NaN) they are means over draws of what is missing.
+        For rows with gaps (NaN) they are means over the missing values.
         """
         X = self._validated(X, gaps=True)
         codes: Array = self._fitted(X.dtype).encode(torch.tensor(X)).numpy()
@@ -420,8 +426,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         They are an array, or what `set_output` asks for, as are those of `impute`.
 
-        With ``given``, rows with gaps (n, n_features) or one such row, n_samples draws of what is missing are made for
-        each row, given what it has, by chains of 200 steps: (n n_samples, n_features), all of one row before the next.
+        If ``given`` (n, n_features), rows with gaps or one such row, draw the missing values of each row n_samples
+        times given the known ones, by chains of 200 steps: (n n_samples, n_features), a row after another.
 
         How they start and move says `grbm.fitting.density.Fitted.sample`. ``random_state`` is by default the
         estimator's own, so that an int there makes every call draw the same.
@@ -429,13 +435,17 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_is_fitted(self)
         usual = 500 if given is None else Filling().n_steps
         n_steps, seed = usual if n_steps is None else n_steps, self._seed(random_state)
-        if n_samples < 1 or n_steps < 1:
-            raise ValueError(f"n_samples and n_steps must be at least 1, got {n_samples} and {n_steps}.")
+        if not all(isinstance(n, Integral) and n >= 1 for n in (n_samples, n_steps)):
+            raise ValueError(
+                f"n_samples and n_steps must be whole numbers of at least 1, got {n_samples} and {n_steps}."
+            )
         if given is None:
             with self._threads():
                 drawn = self._here().sample(n_samples, n_steps=n_steps, seed=seed)
             return self._framed(self._array(drawn))
-        rows = self._validated(np.atleast_2d(given) if np.ndim(given) == 1 else given, gaps=True)
+        if np.ndim(given) == 1:
+            given = given.to_frame().T if hasattr(given, "to_frame") else np.atleast_2d(given)
+        rows = self._validated(given, gaps=True)
         filling = Filling(n_steps, n_steps - 1, n_samples, seed=seed)
         with self._threads():
             drawn = self._to_fill().sample_given(torch.tensor(rows), filling)
@@ -467,7 +477,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     ) -> Any:
         """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`.
 
-        With ``return_std`` the deviations of what is filled in come second, 0 elsewhere; draws of it makes `sample`.
+        If ``return_std``, also return standard deviations: 0 for values known without noise. `sample` draws values.
         With ``noise_std`` (a number, or one per feature) X is taken to be v + normal noise of that deviation, and what
         is returned is the mean of v. Behind a scaler: ``scaler.inverse_transform(rbm.impute(scaler.transform(X)))``.
         """
@@ -499,15 +509,15 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         `log_partition` says how log Z is found, and how surely. Where features are constant or collinear it is the
         density of the others, and −inf for rows in which they are not as they were in all rows learned from.
 
-        Of rows with gaps (NaN) it is the density of what they have, which is estimated.
+        For rows with gaps (NaN) it is the log-density of the known values, an estimate; known values of collinear
+        features are left out of it.
         """
         X = self._validated(X, gaps=True)
         log_z = self.log_partition().value
         found = self._fitted(np.float64).estimate(torch.tensor(X), log_z)
         if n_unsure := int((found.n_effective < FEWEST).sum()):
             checks.warn_user(
-                f"{n_unsure} of {len(X)} rows rest on few annealed chains, and may score some nats too low. At most 12 "
-                f"components are enumerated.",
+                f"{n_unsure} of {len(X)} rows have uncertain estimates, and may score some nats too low.",
                 ConvergenceWarning,
             )
         log_p: Array = found.log_p.numpy()
@@ -739,37 +749,44 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     # Rows in, rows out.
 
     def _to_learn(self, X: Any, *, reset: bool = True) -> Array:
-        """Rows to learn from, checked; they may have gaps (NaN), but no row and no column nothing else."""
+        """Check training rows. They may have gaps (NaN); empty rows are left out, and empty features refused."""
         checks.refuse_datasets(X)
         X = validate_data(self, checks.as_numbers(X), dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
-        if len(empty := np.isnan(X).all(0).nonzero()[0]):
-            raise ValueError(f"Feature {empty[0]} of X has no values; leave it out.")
-        if len(empty := np.isnan(X).all(1).nonzero()[0]):
-            checks.warn_user(f"{len(empty)} rows of X have no values, and are left out.", UserWarning)
-            X = np.delete(X, empty, 0)
-        refuse_magnitudes(np.nanmin(X, 0), np.nanmax(X, 0), "X", X.dtype)
+        gaps = np.isnan(X)
+        if n_empty := int(gaps.all(1).sum()):
+            if n_empty == len(X):
+                raise ValueError("X has no values: all are NaN.")
+            checks.warn_user(f"Rows of X without any value: {n_empty}, which are left out.", UserWarning)
+            X, gaps = X[~gaps.all(1)], gaps[~gaps.all(1)]
+        empty = gaps.all(0)
+        if reset and empty.any():
+            raise ValueError(f"Feature {int(empty.argmax())} of X has no values; leave it out.")
+        some = X[:, ~empty]
+        refuse_magnitudes(np.nanmin(some, 0), np.nanmax(some, 0), "X", X.dtype)
         return np.ascontiguousarray(X)
 
     def _completed(self, X: Array) -> Array:
-        """Rows with gaps, completed by draws: of this machine where it goes on, else of one that learns for a while.
-
-        The latter begins with draws of a Gaussian (`grbm.fitting.gaps`).
+        """Fill gaps by draws from this model where training goes on, else from one trained for a while on a Gaussian's
+        draws.
         """
         if self.warm_start and self.__sklearn_is_fitted__():
             return self._drawn(X)
         seed = self._seed(None)
         filled = gaussian_draws(X.astype(np.float64), seed).astype(X.dtype)
-        n_passes = math.ceil(COMPLETING * self.batch_size / len(X))
+        if self.censor != "none":  # The Gaussian knows no limits.
+            filled = np.clip(filled, np.nanmin(X, 0), np.nanmax(X, 0))
+        n_passes = math.ceil(COMPLETION_UPDATES * self.batch_size / len(X))
         n_iter = n_passes if self.n_iter is None else min(n_passes, self.n_iter)
         machine = clone(self).set_params(n_iter=n_iter, n_rounds=0, random_state=seed, warm_start=False, verbose=0)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is said of the whole
+            warnings.simplefilter("ignore")  # they are given for all rows
             return machine.fit(filled)._drawn(X)
 
     def _drawn(self, X: Array) -> Array:
-        """Rows with gaps, each gap drawn from the machine given its row."""
+        """Fill each gap by a draw from the fitted model given its row."""
+        filling = Filling(n_chains=1, seed=seed_of(self._learned_with, "gaps", self.n_updates_))
         with self._threads():
-            drawn = self._to_fill().sample_given(torch.tensor(X), Filling(n_chains=1, seed=self._learned_with))
+            drawn = self._to_fill().sample_given(torch.tensor(X), filling)
         return np.where(np.isnan(X), drawn[:, 0].numpy(), X).astype(X.dtype)
 
     def _validated(self, X: Any, *, gaps: bool = False) -> Array:

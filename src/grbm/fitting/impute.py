@@ -63,7 +63,7 @@ def impute_columns(
     """
     y = (observed.double() - scale.mean) / scale.scale
     noise_var = torch.as_tensor(noise_var).double().expand(y.shape) / scale.scale.square()
-    mean, std, draws = observed.double().clone(), torch.zeros_like(y), filling.room(observed.double())
+    mean, std, draws = observed.double().clone(), torch.zeros_like(y), filling.new_draws(observed.double())
     K, N = model.n_visible, y.shape[1]
     contrasts = model.contrasts
     alike = contrasts.units is None and not (noise_var > 0).any()
@@ -73,7 +73,7 @@ def impute_columns(
         some = y[here], (~y[here].isnan()).double(), noise_var[here]
         found = _rows(model, scale, reference, some, filling, rng)
         mean[here], std[here] = found.mean * scale.scale + scale.mean, found.std * scale.scale
-        if filling.keeps:
+        if filling.keep_draws:
             draws[here] = found.draws * scale.scale + scale.mean
     exact = ~y.isnan() & (noise_var == 0)
     return Filled(torch.where(exact, observed.double(), mean), torch.where(exact, 0.0, std), draws)
@@ -184,7 +184,7 @@ def impute_censored(model: GRBM, frame: Frame, x: Tensor, filling: Filling = Fil
 
     Results are of measurements, which stop at the limits.
     """
-    energy, transform, draws = model.freeze(), frame.transform, filling.room(x)
+    energy, transform, draws = model.freeze(), frame.transform, filling.new_draws(x)
     mean, std = x.clone(), torch.zeros_like(x)
     within, missing = frame.intervals(x), transform.exactly(x).isnan()
 
@@ -200,6 +200,6 @@ def impute_censored(model: GRBM, frame: Frame, x: Tensor, filling: Filling = Fil
         *sums, last = filling.summed(energy, sampler, v, rng, seen)
         average, second = filling.over(*sums)
         mean[some], std[some] = average + transform.mean, (second - average.square()).clamp_min(0).sqrt()
-        if filling.keeps:
+        if filling.keep_draws:
             draws[some] = frame.columns(last.v.detach().cpu()).view(-1, *draws.shape[1:])
     return Filled(mean, std, draws)

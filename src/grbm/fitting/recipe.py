@@ -247,7 +247,7 @@ SHARED = 1e6  # Weights x chains x replicas of a step, below which a second thre
 FEWEST_FOR_ROUNDS = 256  # Minimum number of rows for rounds, which overfit fewer.
 WIDEST_FOR_ROUNDS = 40  # Maximum number of visible units for rounds, which take seconds each with more.
 ROUNDS = 60  # Default maximum number of rounds of quasi-Newton steps.
-PATIENCE = 8  # Default number of rounds without a better score on held-out rows, after which they end.
+PATIENCE = 12  # Default number of rounds without a better score on held-out rows, after which they end.
 UPDATES = {"whiten": 1500, "by column": 2000}  # Default numbers of updates by stochastic gradients.
 N_HIDDEN = 256  # Default number of hidden units without whitening, and maximum default with it.
 

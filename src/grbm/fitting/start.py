@@ -56,13 +56,19 @@ def facts_of(table: Table, same: Tensor | None = None) -> Facts:
     return Facts(n_rows, n_units, n >= FEWEST_ROWS and suits_whitening(some))
 
 
-def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def held_out(
+    n_rows: int, share: float, seed: int, same: Tensor | None = None, among: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Numbers of the rows to learn from, and of those to score: at least ten, but none of fewer than forty.
+
+    Rows to score are ``among`` (n_rows,) bool those that are true; all by default.
 
     Copies, equal in ``same`` (`grbm.data.splitting`), stay together, and one of them is scored for all: as many rows
     would seem to say more than they do.
     """
     order = torch.randperm(n_rows, generator=generator(seed, "validation"))
+    if among is not None:
+        order = torch.cat([order[among[order]], order[~among[order]]])
     n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_rows >= 4 * FEWEST_HELD_OUT else 0
     learned_from, held = split(order, n, same)
     return learned_from, held if same is None else held[first_of_each(same[held])]

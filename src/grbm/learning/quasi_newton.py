@@ -50,7 +50,7 @@ class Drawn(NamedTuple):
     chains: Tensor  # visible units from which they go on ([R,] C, N)
     last: Tensor  # those of the model, (C, N)
     accept_rate: Tensor | None
-    n_known: int = 0  # draws of the reference, which come first; with some the density is known with its constant
+    n_reference: int = 0  # draws of the reference, first in the pool; if there are any, ``log_q`` is normalised
 
 
 class Height(NamedTuple):
@@ -99,7 +99,7 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
     log_z = bennett(log_w[:DRAWS], log_w[DRAWS:])[0]
     share = DRAWS / len(pool)
     mixed = torch.logaddexp(log_q + math.log(share), log_q + log_w - log_z + math.log(1 - share))
-    return Drawn(Draws(pool, mixed), chains, states[-1], rate, n_known=DRAWS)
+    return Drawn(Draws(pool, mixed), chains, states[-1], rate, n_reference=DRAWS)
 
 
 def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:

@@ -1,4 +1,4 @@
-"""What draws given some columns say of the others."""
+"""Summary of conditional draws."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 
 def lines(rows: Tensor, draws: Tensor, names: Sequence[str]) -> Iterator[str]:
-    """Mean, deviation and quantiles of what the first rows (n, N) lack, from draws (n, S, N)."""
+    """Mean, standard deviation and quantiles of the missing values of the first rows (n, N), from draws (n, S, N)."""
     names = names or tuple(f"column {k}" for k in range(rows.shape[1]))
     table = [("row", "drawn", "mean", "deviation", *(f"{q:.0%}" for q in QUANTILES))]
     for row, (given, drawn) in enumerate(zip(rows[:SHOWN], draws[:SHOWN], strict=True)):

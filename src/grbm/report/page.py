@@ -85,8 +85,8 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     held = "" if dataset is None or not len(dataset.test) else f"; {len(dataset.test):,} held out"
     train, objective = config.train, config.objective
     done = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
-    n_rounds = train.n_updates - train.first_round
-    rounds = f"; the last {n_rounds} were rounds of quasi-Newton steps" if n_rounds and done > train.first_round else ""
+    n_rounds = done - train.first_round
+    rounds = f"; the last {n_rounds} were rounds of quasi-Newton steps" if n_rounds > 0 else ""
     spectral = "" if train.spectral_norm is None else f", spectral norm {train.spectral_norm:g}"
     facts = {
         "Preset": config.preset or "–",

@@ -25,7 +25,7 @@ CHUNK = 4096  # rows at a time: tables may be larger than memory
 
 
 def rows_to_encode(
-    run: Run, what: str, note: Callable[[str], None], key: str | None = None
+    run: Run, what: str, note: Callable[[str], None], key: str | None = None, *, may_lack: bool = False
 ) -> tuple[Table, torch.Tensor | None]:
     """The run's own "train" or "test" rows, or those of a file or folder, read as the run reads its data.
 
@@ -49,7 +49,7 @@ def rows_to_encode(
     elif path.suffix.lower() in SUFFIXES:
         raise UserError(f"{path} is a picture, but {run.folder} was not trained on images; encode an array.")
     else:
-        rows = table_of(run, path, key).rows
+        rows = table_of(run, path, key, may_lack=may_lack).rows
     if rows.shape[1] != run.transform.n_columns:
         raise UserError(
             f"{path} has {rows.shape[1]} columns, but {run.folder} was trained on {run.transform.n_columns}."
@@ -57,14 +57,21 @@ def rows_to_encode(
     return rows, None
 
 
-def table_of(run: Run, path: Path, key: str | None = None) -> NamedTable:
-    """A file as the run reads its tables: columns are found by their names, or are those of the right number."""
+def table_of(run: Run, path: Path, key: str | None = None, *, may_lack: bool = False) -> NamedTable:
+    """A file as the run reads its tables: columns are found by their names, or are those of the right number.
+
+    It ``may_lack`` some of the columns of the run, which are then NaN.
+    """
     how = reading_of(run.config.dataset)._replace(key=key or run.config.dataset.key, may_be_empty=True)
     if run.columns and table_kind(path) is not None:
-        how = how._replace(columns=run.columns, drop=())
+        there = run.columns
+        if may_lack:
+            found = open_table(path, how._replace(columns=(), drop=()))
+            there = tuple(name for name in run.columns if name in (*found.columns, *dict(found.left_out)))
+        how = how._replace(columns=there, drop=())
     elif table_kind(path) is None and open_table(path, Reading(how.key)).fits(run.columns, run.transform.n_columns):
         how = Reading(how.key)
-    table = open_table(path, how).picked(run.columns, str(path))
+    table = open_table(path, how).picked(run.columns, str(path), may_lack=may_lack)
     _refuse_other_limits(run, table, path)
     return table
 
@@ -83,7 +90,11 @@ def _refuse_other_limits(run: Run, table: NamedTable, path: Path) -> None:
 
 def strangeness(run: Run, rows: Table) -> float:
     """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
-    z = run.transform(rows[spread(len(rows), CHUNK)])
+    x = rows[spread(len(rows), CHUNK)]
+    complete = x[~x.isnan().any(1)]
+    if not len(complete):  # of whose columns some are known
+        return float(run.transform.scaled(x)[:, run.transform.kept].square().nanmean().sqrt())
+    z = run.transform(complete)
     if run.frame.is_whitened:  # its unit is the width of a cluster
         z = (z - run.frame.base.mean) / run.frame.base.var.sqrt()
     return float(z.square().nanmean().sqrt())
@@ -149,15 +160,22 @@ def _write(path: Path, dtype: type[np.generic], shape: tuple[int, int], parts: I
         array.flush()
 
 
-def rows_with_gaps(run: Run, path: Path, key: str | None, note: Callable[[str], None]) -> np.ndarray:
+def rows_with_gaps(
+    run: Run, path: Path, key: str | None, note: Callable[[str], None], *, may_lack: bool = False
+) -> np.ndarray:
     """The array of a file (n, N), float64, NaN where nothing is known; UserError where it does not fit the run."""
-    rows, _ = rows_to_encode(run, str(path), note, key)
+    rows, _ = rows_to_encode(run, str(path), note, key, may_lack=may_lack)
     array: np.ndarray = rows[slice(None)].double().numpy()
+    require_finite(run, array, str(path))
+    return array
+
+
+def require_finite(run: Run, array: np.ndarray, where: str) -> None:
+    """Raise UserError for a value of rows (n, N) that is infinite, or too large for the model; NaN is none."""
     wrong = run.transform.scaled(torch.from_numpy(array)).float().isinf()
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
-        raise UserError(f"Row {row}, column {column} of {path} is infinite, or too large; NaN marks what is missing.")
-    return array
+        raise UserError(f"Row {row}, column {column} of {where} is infinite, or too large; NaN marks what is missing.")
 
 
 def impute_rows(

@@ -1,5 +1,6 @@
-"""Rows of which some numbers are given, and draws of the others."""
+"""Rows of which some values are given, and draws of the others."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,67 +11,68 @@ from torch import Tensor
 from grbm.core.devices import require_memory
 from grbm.core.errors import UserError
 from grbm.data.delimited import shown
-from grbm.data.kinds import table_kind
-from grbm.data.loading import reading_of
 from grbm.data.named import open_table
-from grbm.runs.encoding import rows_with_gaps
+from grbm.runs.encoding import require_finite, rows_with_gaps
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
 from grbm.samplers.conditional import Filling
 
 
 def given_rows(run: Run, what: str, note: Callable[[str], None]) -> Tensor:
-    """Return rows (n, N), float64, NaN where a number is to be drawn.
+    """Return rows (n, N), float64, NaN where a value is to be drawn.
 
     Parameters
     ----------
     run : Run
     what : str
-        A file in which columns may be absent, or numbers of one row, such as "weight=3000,year=76".
+        A file in which columns may be absent, or values of one row, such as "weight=3000,year=76".
     note : callable
         Told what a person should know of a file.
 
     Raises
     ------
     UserError
-        For columns that the run does not have, text that is no number, and a file that does not fit.
+        For columns that the run does not have, values that are no finite numbers, and a file that does not fit.
     """
-    if "=" in what and not Path(what).exists():
-        return _one_row(run, what)
-    path, names = Path(what), run.columns
-    if not names or table_kind(path) is None:
-        return torch.from_numpy(rows_with_gaps(run, path, None, note))
-    table = open_table(path, reading_of(run.config.dataset)._replace(columns=(), drop=(), may_be_empty=True))
-    for name, why in table.left_out:
-        if name in names and why != "empty":
-            raise UserError(f"Column {name!r} of {path} holds no numbers ({why}), and {run.folder} learned numbers.")
-    if not (there := [name for name in names if name in table.columns]):
-        raise UserError(f"{path} has none of the columns of {run.folder}, {shown(names)}.")
-    rows = np.full((len(table.rows), len(names)), np.nan)
-    rows[:, [names.index(name) for name in there]] = table.picked(there, str(path)).rows[:].numpy()
-    return torch.from_numpy(rows)
+    if not os.path.exists(what):
+        if "=" in what:
+            return _one_row(run, what)
+        raise UserError(f"--given takes a file, or NAME=NUMBER,NAME=NUMBER; {what!r} is neither.")
+    path = Path(what)
+    rows = torch.from_numpy(rows_with_gaps(run, path, None, note, may_lack=True))
+    absent = [name for name, is_missing in zip(run.columns, rows.isnan().all(0), strict=False) if is_missing]
+    others = [name for name in open_table(path).columns if name not in run.columns] if absent else []
+    if others:
+        note(f"{path}: {shown(others)} are no columns of {run.folder}. It draws {shown(absent)}.")
+    if not rows.isnan().any():
+        raise UserError(f"{path} has no missing values, so there is nothing to draw; leave out columns, or values.")
+    return rows
 
 
 def _one_row(run: Run, text: str) -> Tensor:
     """Return the row (1, N) of a text such as "weight=3000,year=76"; columns without names have numbers from 0."""
     names = run.columns or tuple(str(k) for k in range(run.transform.n_columns))
-    row = torch.full((1, len(names)), torch.nan, dtype=torch.float64)
+    row = np.full((1, len(names)), np.nan)
     for part in text.split(","):
         name, _, number = (x.strip() for x in part.rpartition("="))
         if name not in names:
-            raise UserError(f"--given: {run.folder} has no column {name!r}; it has {shown(names)}.")
+            raise UserError(
+                f"--given: {part.strip()!r} names no column of {run.folder}; it has {shown(names)}. A name with a "
+                f"comma goes in a file."
+            )
+        k = names.index(name)
+        if not np.isnan(row[0, k]):
+            raise UserError(f"--given: {name!r} is given twice; give it once.")
         try:
-            row[0, names.index(name)] = float(number)
+            row[0, k] = float(number.replace("_", "?"))  # which Python reads, and tables do not
         except ValueError:
             raise UserError(f"--given: {part.strip()!r} gives no number; write NAME=NUMBER,NAME=NUMBER.") from None
-    if row.isinf().any():
-        raise UserError(f"--given {text} holds an infinite number; give finite ones.")
-    return row
+    require_finite(run, row, "--given")
+    return torch.from_numpy(row)
 
 
 def draw_given(run: Run, rows: Tensor, n: int, *, n_steps: int = Filling().n_steps, seed: int = 1) -> Tensor:
-    """Draw what rows (n', N) lack ``n`` times for each, given what they have: (n', n, N), float64."""
-    here = on_device(run)
-    size = 12.0 * n * len(rows) * (run.model.n_visible + run.model.n_hidden)
+    """Draw the missing values of rows (n', N) ``n`` times for each, given the known ones: (n', n, N), float64."""
+    size = 3.0 * 8 * n * rows.numel()  # the draws, and copies on the way to a file
     require_memory(size, f"Drawing {n:,} times for {len(rows):,} rows", "draw fewer, or give fewer rows")
-    return here.sample_given(rows, Filling(n_steps, n_steps - 1, n, seed=seed))
+    return on_device(run).sample_given(rows, Filling(n_steps, n_steps - 1, n, seed=seed))

@@ -70,11 +70,11 @@ def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATUR
     n_present = log_weight.isfinite().sum(1)
     for t in range(n_steps):
         low, high = (t / n_steps) ** 2, ((t + 1) / n_steps) ** 2
-        log_weight.flatten()[:n_chains] += (high - low) * marginal.log_mass(h).double()
+        log_weight.view(-1)[:n_chains] += (high - low) * marginal.log_mass(h).double()
         total = log_weight.logsumexp(1)
         n_effective = torch.exp(2 * total - (2 * log_weight).logsumexp(1))
-        is_uneven = n_effective < (RESAMPLED if t < n_steps - 1 else math.inf) * n_present
-        for k in is_uneven.nonzero()[:, 0].tolist():
+        is_uneven = n_effective < RESAMPLED * n_present
+        for k in (is_uneven | (t == n_steps - 1)).nonzero()[:, 0].tolist():
             its = populations[k]
             log_z[k] += total[k] - math.log(len(its))
             h[its] = h[its[systematic(log_weight[k, : len(its)], rng)]]

@@ -148,11 +148,11 @@ class Filling(NamedTuple):
     n_chains: int = 4  # for each row
     n_replicas: int | None = None  # of parallel tempering; None: 4 for up to 20 visible units, else 1
     seed: int = 0
-    keeps: bool = False  # whether the last states of the chains are kept, as draws
+    keep_draws: bool = False  # whether the last states of the chains are kept, as draws
 
-    def room(self, known: Tensor) -> Tensor:
-        """Room for the draws of rows ``known`` (n, N): copies of them."""
-        return known[:, None].repeat(1, self.n_chains if self.keeps else 0, 1)
+    def new_draws(self, known: Tensor) -> Tensor:
+        """Tensor for the draws of rows ``known`` (n, N), copies of them: (n, n_chains, N), or (n, 0, N)."""
+        return known[:, None].repeat(1, self.n_chains if self.keep_draws else 0, 1)
 
     def tempered(self, given: Conditional, base: Base | None, n_visible: int) -> Sampler:
         """Temper chains that move under measurements; in many dimensions few replicas hardly swap."""
@@ -251,7 +251,7 @@ def fill(model: GRBM, observed: Tensor, noise_var: Any, filling: Filling, base: 
     if not (noise >= 0).all():
         raise ValueError("noise_var is a variance and must not be negative.")
     observed = observed.to(energy.W)
-    mean, std, draws = observed.clone(), torch.zeros_like(observed), filling.room(observed)
+    mean, std, draws = observed.clone(), torch.zeros_like(observed), filling.new_draws(observed)
     is_open = (observed.isnan() | (noise > 0)).any(1)  # the others are known
     for here, rng in filling.parts(is_open, CHUNK // n_chains):
         y, noise_of_y = (x[here].repeat_interleave(n_chains, 0) for x in (observed, noise))
@@ -259,7 +259,7 @@ def fill(model: GRBM, observed: Tensor, noise_var: Any, filling: Filling, base: 
         sampler = filling.tempered(given, base, model.n_visible)
         mean[here], var, last = _moments(energy, given, sampler, filling, rng)
         std[here] = var.sqrt().to(std)
-        if filling.keeps:
+        if filling.keep_draws:
             draws[here] = last.view(-1, *draws.shape[1:])
     return Filled(mean, std, draws)
 

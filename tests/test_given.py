@@ -96,6 +96,11 @@ def test_the_command_draws_given_numbers_and_files(run, moons, capsys):
     assert lines[0] == "left,up"
     ups = [float(line.split(",")[1]) for line in lines[1:]]
     np.testing.assert_array_equal(ups, np.repeat(moons[:2, 1], 6))
+    (run / "few.csv").write_text("left,up\n" + "1,2\n" * 5 + "3,\n")
+    assert cli.main([*command, "--given", str(run / "few.csv"), "--out", str(run / "few_drawn.csv")]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].split()[:2] == ["5", "up"]
+    assert len(shown) == 3
     assert cli.main([*command, "--given", "left = 5.5"]) == 0
     assert (np.load(run / "run" / "samples" / "given.npy")[:, 0] == 5.5).all()
 

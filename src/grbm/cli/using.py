@@ -84,8 +84,8 @@ def _sample_given(options: SampleOptions, given: str) -> None:
     from grbm.samplers.conditional import Filling
 
     run = read_run(options.run, options.weights)
-    path = _samples_path(options, "given.npy")
     rows = given_rows(run, given, note)
+    path = _samples_path(options, "given.npy")
     note_units(strangeness(run, rows))
     draws = draw_given(run, rows, options.n, n_steps=options.steps or Filling().n_steps, seed=options.seed)
     write_table(path, draws.flatten(0, 1).numpy(), run.columns)

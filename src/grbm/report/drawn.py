@@ -15,12 +15,13 @@ def lines(rows: Tensor, draws: Tensor, names: Sequence[str]) -> Iterator[str]:
     """Mean, standard deviation and quantiles of the missing values of the first rows (n, N), from draws (n, S, N)."""
     names = names or tuple(f"column {k}" for k in range(rows.shape[1]))
     table = [("row", "drawn", "mean", "deviation", *(f"{q:.0%}" for q in QUANTILES))]
-    for row, (given, drawn) in enumerate(zip(rows[:SHOWN], draws[:SHOWN], strict=True)):
-        for k in given.isnan().nonzero()[:, 0].tolist():
-            x = drawn[:, k]
+    gappy = rows.isnan().any(1).nonzero()[:, 0].tolist()
+    for row in gappy[:SHOWN]:
+        for k in rows[row].isnan().nonzero()[:, 0].tolist():
+            x = draws[row, :, k]
             quantiles = x.quantile(torch.tensor(QUANTILES, dtype=x.dtype)).tolist()
             numbers = (float(x.mean()), float(x.std(correction=0)), *quantiles)
             table.append((str(row), names[k], *(f"{number:.4g}" for number in numbers)))
     yield from aligned(table)
-    if len(rows) > SHOWN:
-        yield f"and so on, of {len(rows):,} rows."
+    if len(gappy) > SHOWN:
+        yield f"and so on, of {len(gappy):,} rows with missing values."

@@ -10,8 +10,9 @@ from sklearn.datasets import make_moons
 
 from grbm import GaussianBernoulliRBM
 from grbm.core.randomness import generator
+from grbm.fitting.callbacks import Progress
 from grbm.fitting.density import Fitted
-from grbm.fitting.gaps import fit_gaussian, gaussian_draws
+from grbm.fitting.gaps import Refill, fit_gaussian, gaussian_draws
 from tests.helpers import assert_standard
 
 NAN = math.nan
@@ -57,6 +58,8 @@ def nats_on_a_grid(fitted: Fitted, row: np.ndarray, column: int, log_z: float) -
 @pytest.mark.parametrize("settings", [{}, {"n_contrasts": 3}, {"whiten": False}])
 def test_the_density_of_what_a_row_has_is_the_integral_over_what_it_lacks(settings):
     x = make_moons(400, noise=0.1, random_state=0)[0] * [2.0, 3.0] + [1.0, -2.0]
+    if "n_contrasts" in settings:
+        x = np.random.default_rng(0).standard_t(1.5, size=(400, 2)).clip(-40, 40)
     x = x if settings.get("whiten", True) else (x - x.mean(0)) / x.std(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -108,6 +111,31 @@ def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
     assert 0.8 < np.mean(np.abs(filled - x)[gaps] < 1.645 * std[gaps]) < 0.97
     again = GaussianBernoulliRBM(**settings).fit(gappy)
     np.testing.assert_array_equal(again.components_, fitted.components_)
+
+
+def test_refills_are_draws_of_the_model_in_training(skewed, monkeypatch):
+    """Some fifty on the way, of the rows with gaps alone, whose known values stay; without them other weights come."""
+    _, gappy = skewed
+    settings = {"n_components": 8, "n_iter": 10, "random_state": 0}
+    fitted = GaussianBernoulliRBM(**settings).fit(gappy)
+    real, made = Refill.after, []
+
+    def after(refill: Refill, progress: Progress) -> None:
+        before = refill.rows.clone()
+        real(refill, progress)
+        changed = (refill.rows != before).any(1).nonzero()[:, 0]
+        if len(changed):
+            made.append(progress.update)
+            assert torch.equal(changed, refill.numbers)
+            x = refill.fitted.frame.columns(refill.rows[changed].double())
+            known = ~refill.gappy.isnan()
+            torch.testing.assert_close(x[known], refill.gappy[known], atol=1e-4, rtol=0)
+
+    monkeypatch.setattr(Refill, "after", after)
+    GaussianBernoulliRBM(**settings).fit(gappy)
+    assert made == list(range(2, fitted.n_updates_ + 1, 2))
+    monkeypatch.setattr(Refill, "after", lambda refill, progress: None)
+    assert (GaussianBernoulliRBM(**settings).fit(gappy).components_ != fitted.components_).any()
 
 
 def test_gaps_go_through_every_method_that_knows_what_to_do(skewed):

@@ -94,3 +94,17 @@ def test_an_estimator_never_ends_out_of_the_finite_numbers(share, monkeypatch):
     fitted = GaussianBernoulliRBM(8, n_iter=4, n_rounds=5, validation_fraction=share, random_state=0).fit(X)
     assert np.isfinite(fitted.score_samples(X)).all()
     assert np.isfinite(fitted.validation_scores_).all()
+
+
+def test_rounds_end_when_held_out_rows_are_no_longer_described_better(monkeypatch):
+    """After so many without a better score; where no rounds follow, nothing ends."""
+    monkeypatch.setattr("grbm.fitting.recipe.UPDATES", {"whiten": 40, "by column": 40})
+    monkeypatch.setattr("grbm.fitting.recipe.ROUNDS", 12)
+    monkeypatch.setattr("grbm.fitting.recipe.PATIENCE", 2)
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    fitted = GaussianBernoulliRBM(8, random_state=0).fit(X)
+    assert 2 <= fitted.n_updates_ - 40 < 12
+    scores = fitted.validation_scores_
+    assert max(scores[-2:]) <= max(scores[:-2])
+    whole = GaussianBernoulliRBM(8, random_state=0, n_rounds=0).fit(X)
+    assert whole.n_updates_ == 40

@@ -13,6 +13,7 @@ from grbm.core.randomness import generator
 from grbm.fitting.callbacks import Progress
 from grbm.fitting.density import Fitted
 from grbm.fitting.gaps import Refill, fit_gaussian, gaussian_draws
+from grbm.fitting.start import held_out
 from tests.helpers import assert_standard
 
 NAN = math.nan
@@ -203,6 +204,15 @@ def test_columns_that_follow_from_others_keep_doing_so_or_are_refused():
         broken[200:230, column] = NAN
         with pytest.raises(ValueError, match="Feature 2 of X is a linear function of features 0, 1 "):
             GaussianBernoulliRBM(8, n_iter=5).fit(broken)
+
+
+def test_validation_rows_are_complete_where_half_of_all_are():
+    among = torch.arange(200) % 3 > 0
+    learned_from, held = held_out(200, 0.1, 0, among=among)
+    assert len(held) == 20
+    assert among[held].all()
+    assert torch.equal(torch.cat([learned_from, held]).sort().values, torch.arange(200))
+    assert not among[held_out(200, 0.1, 0)[1]].all()
 
 
 def test_limits_are_those_of_the_known_values():

@@ -62,10 +62,11 @@ def _images(
 
 def _faces(n_hidden: int, *, size: int = 32, **settings: Any) -> RunConfig:
     """CelebA by `_images`; larger pictures are 2,000 random ones, as in the paper, none held out."""
-    dataset = DatasetConfig("celeba", standardise="channel", size=size, held_out=0.1)
+    config = _images("celeba", n_hidden, **settings)
+    dataset = replace(config.dataset, standardise="channel", size=size, held_out=0.1)
     if size > 32:
         dataset = replace(dataset, subset=2000, held_out=0.0)
-    return replace(_images("celeba", n_hidden, **settings), dataset=dataset)
+    return replace(config, dataset=dataset)
 
 
 LEARNED = ("model", "sampler", "objective", "train")  # parts of a configuration that a recipe has
@@ -135,7 +136,7 @@ PRESETS: dict[str, Preset] = {
         for_table(RunConfig(DatasetConfig("array")), USUAL, {}),
     ),
     "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, **_SPECTRAL)),
-    "celeba-small": Preset("CelebA faces, 32 x 32, on two CPU cores", _faces(1000, **_SPECTRAL)),
+    "celeba-small": Preset("CelebA faces, 32 x 32, on two CPU cores", _faces(1000, is_censored=True, **_SPECTRAL)),
     "celeba-medium": Preset(
         "CelebA faces, 32 x 32, by 4,000 hidden units; an hour on two CPU cores with matrix units and --precision fast",
         _faces(4000, **_SPECTRAL | {"n_updates": 2000}),

@@ -78,7 +78,7 @@ class SampleOptions:
 
     run: Folder
     n: int = 128
-    """How many; with --given, for each row that is given."""
+    """Number of samples; with --given, for each row."""
     given: Annotated[str | None, arg(metavar="FILE|NAME=NUMBER,...")] = None
     """A table with missing columns or values, or one row such as weight=3000,year=76. Missing values are drawn given
     the others."""

@@ -140,3 +140,14 @@ def test_files_without_a_column_of_the_run_and_with_words_are_refused(run, capsy
     for name, said in (("other.csv", "no column 'left'"), ("words.csv", "'left'")):
         refused(["sample", run / "run", "--given", run / name, "--overwrite"], capsys, said)
     refused(["sample", run / "run", "--given", "up=1", "--sampler", "gibbs"], capsys, "--sampler")
+
+
+def test_files_are_read_as_the_run_reads_its_data(tmp_path, moons):
+    """With the decimal mark that training was told, which the file itself does not show."""
+    rows = "\n".join(f"{a:.3f};{b:.3f}".replace(".", ",") for a, b in moons)
+    (tmp_path / "moons.csv").write_text(f"left;up\n{rows}\n")
+    (tmp_path / "some.csv").write_text("left;other\n5,125;1,250\n4,500;2,500\n")
+    run, quick = tmp_path / "run", ["--train.n-updates", "10", "--train.rounds", "0", "--no-figures"]
+    assert cli.main(["train", str(tmp_path / "moons.csv"), "--decimal", ",", "--out", str(run), *quick]) == 0
+    assert cli.main(["sample", str(run), "--given", str(tmp_path / "some.csv"), "--n", "2"]) == 0
+    assert np.load(run / "samples" / "given.npy")[:, 0].tolist() == [5.125, 5.125, 4.5, 4.5]

@@ -11,6 +11,7 @@ from torch import Tensor
 from grbm.core.devices import require_memory
 from grbm.core.errors import UserError
 from grbm.data.delimited import shown
+from grbm.data.loading import reading_of
 from grbm.data.named import open_table
 from grbm.runs.encoding import require_finite, rows_with_gaps
 from grbm.runs.folder import Run
@@ -41,7 +42,8 @@ def given_rows(run: Run, what: str, note: Callable[[str], None]) -> Tensor:
     path = Path(what)
     rows = torch.from_numpy(rows_with_gaps(run, path, None, note, may_lack=True))
     absent = [name for name, is_missing in zip(run.columns, rows.isnan().all(0), strict=False) if is_missing]
-    others = [name for name in open_table(path).columns if name not in run.columns] if absent else []
+    how = reading_of(run.config.dataset)._replace(columns=(), drop=())
+    others = [name for name in open_table(path, how).columns if name not in run.columns] if absent else []
     if others:
         note(f"{path}: {shown(others)} are no columns of {run.folder}. It draws {shown(absent)}.")
     if not rows.isnan().any():

@@ -151,7 +151,7 @@ def home(tmp_path_factory):
             ("images-idx3", struct.pack(">IIII", 0x803, 30, 28, 28), images),
             ("labels-idx1", struct.pack(">II", 0x801, 30), bytes(30)),
         ):
-            (raw / f"{kind}-{name}-ubyte.gz").write_bytes(gzip.compress(head + body))
+            (raw / f"{kind}-{name}-ubyte.gz").write_bytes(gzip.compress(head + body, mtime=0))
     train = ["train", "array", "--data", str(folder / "x.npz"), *TINY, "--out", str(folder / "run")]
     assert cli.main([*train, "--checkpoint.trajectory", "0.9", "--checkpoint.updates", "1", "--log.points", "2"]) == 0
     run = str(folder / "run")
@@ -281,7 +281,7 @@ def test_fuzz_files_of_mnist_and_of_others(home, tmp_path):
                 shutil.copytree(home / "MNIST", data / "MNIST")
                 path = rng.choice(sorted((data / "MNIST" / "raw").iterdir()))
                 body = path.read_bytes()
-                damaged = gzip.compress(mutated(gzip.decompress(body), rng)) if k % 2 else mutated(body, rng)
+                damaged = gzip.compress(mutated(gzip.decompress(body), rng), mtime=0) if k % 2 else mutated(body, rng)
                 path.write_bytes(damaged)
                 outcome(["train", "mnist-small", "--data-dir", data, *TINY, "--out", tmp_path / "run"])
                 shutil.rmtree(tmp_path / "run", ignore_errors=True)

@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import grbm.core.options
+from grbm.samplers.engines import compiled
+from grbm.samplers.engines.native import Native
 
 pytest.register_assert_rewrite("tests.helpers")
 from tests.helpers import mnist_folder  # noqa: E402, whose assertions are rewritten too
@@ -73,6 +75,19 @@ def small_tiles(monkeypatch):
         buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
         monkeypatch.setattr(buffers, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
         fused.walker.cache_clear()
+
+
+@pytest.fixture(params=["native", "fused"])
+def fast_engine(request, monkeypatch):
+    """Chains under measurements run on each engine that has a walk for them."""
+    if request.param == "native":
+        if compiled.library() is None:
+            pytest.skip("there is no compiler here")
+        return Native()
+    pytest.importorskip("triton", reason="Triton is not installed")
+    engine = importlib.import_module("grbm.samplers.engines.cuda").Cuda()
+    monkeypatch.setattr("grbm.samplers.conditional.engine_for", lambda like, rng: engine)
+    return engine
 
 
 @pytest.fixture

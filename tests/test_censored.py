@@ -28,11 +28,10 @@ from grbm.report.scores import score_rows
 from grbm.report.words import of_rows
 from grbm.samplers.chains import Walk
 from grbm.samplers.conditional import Filling
-from grbm.samplers.engines import compiled
 from grbm.samplers.moments import Moments, gradient
 from grbm.samplers.sampling import run_chains, step_by_step
 from grbm.samplers.truncated import log_mass, log_ndtri, truncated_normal
-from tests.helpers import assert_standard, random_model, z_scores
+from tests.helpers import DEVICE, assert_standard, random_model, z_scores
 
 INF = math.inf
 
@@ -87,9 +86,8 @@ def test_tails_are_inverted_and_weighed_to_float64():
     assert float(log_mass(zero + 1, one * 2, Interval(zero, zero))) == pytest.approx(stats.norm.logpdf(0, 1, 2))
 
 
-def test_native_draws_are_those_of_the_definition():
-    if compiled.library() is None:
-        pytest.skip("no C compiler here")
+def test_fast_draws_are_those_of_the_definition(fast_engine):
+    device = DEVICE if fast_engine.name == "fused" else "cpu"
     for n_visible, n_hidden, n_chains, depth in ((3, 5, 70, None), (100, 33, 65, 1.5), (784, 40, 20, None)):
         model = GRBM(n_visible, n_hidden, seed=1)
         rng = generator(n_visible, "limits")
@@ -99,9 +97,10 @@ def test_native_draws_are_those_of_the_definition():
         x[:, 0] *= 40  # far beyond
         within = Censoring(torch.full((n_visible,), -0.4), torch.full((n_visible,), 0.9)).interval(x)
         within = within if depth is None else within.within(depth)
+        x, within, energy = x.to(device), Interval(*(end.to(device) for end in within)), model.to(device).freeze()
         sampler, start = Conditional.of(within), x.clamp(-0.4, 0.9)
-        found = run_chains(model.freeze(), sampler, start, 1, Philox(5)).chains.v
-        expected = step_by_step(model.freeze(), sampler, Walk(start, 1), Philox(5)).chains.v
+        found = run_chains(energy, sampler, start, 1, Philox(5)).chains.v
+        expected = step_by_step(energy, sampler, Walk(start, 1), Philox(5)).chains.v
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
         assert (found >= within.low).all()
         assert (found <= within.high).all()

@@ -10,10 +10,8 @@ from grbm.evaluate import exact
 from grbm.fitting.impute import impute_columns
 from grbm.samplers.chains import Walk
 from grbm.samplers.conditional import Filling
-from grbm.samplers.engines import compiled
-from grbm.samplers.engines.native import Native
 from grbm.samplers.sampling import step_by_step
-from tests.helpers import FEW_AND_MANY, assert_standard, exact_chains, mean_z, random_model, z_scores
+from tests.helpers import DEVICE, FEW_AND_MANY, assert_standard, exact_chains, mean_z, random_model, z_scores
 
 NAN = float("nan")
 
@@ -70,9 +68,8 @@ def test_imputed_mean_and_deviation_are_those_of_enumeration(noise_std, n_replic
     torch.testing.assert_close(found.std.double(), var.sqrt(), atol=0.03, rtol=0)
 
 
-@pytest.mark.skipif(compiled.library() is None, reason="there is no compiler here")
 @pytest.mark.parametrize(("N", "M", "C"), [(2, 5, 7), (4, 33, 70), (17, 70, 40), (130, 65, 3)])
-def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
+def test_a_fast_walk_under_measurements_is_its_definition(N, M, C, fast_engine):
     """From the same random numbers: every unit of every chain, and the sums of the conditional mean and its square."""
     model = random_model(N, M, 3, dtype=torch.float32)
     with torch.no_grad():  # weights whose units turn on as often as off, whatever their number
@@ -82,7 +79,9 @@ def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
     y = torch.randn(C, N, generator=rng).masked_fill(torch.rand(C, N, generator=rng) < 0.4, NAN)
     noise_var = torch.rand(C, N, generator=rng) * (torch.rand(C, N, generator=rng) < 0.7)
     noise_var[0, 0] = torch.inf
-    energy, sampler, v = model.freeze(), Conditional(y, noise_var), torch.randn(C, N, generator=rng)
+    device = DEVICE if fast_engine.name == "fused" else "cpu"
+    y, noise_var, v = (x.to(device) for x in (y, noise_var, torch.randn(C, N, generator=rng)))
+    energy, sampler = model.to(device).freeze(), Conditional(y, noise_var)
     for n_steps in (0, 1, 5):
         whole = sampler.at_once(energy, Walk(v, n_steps), Philox(7, 3))
         plain = step_by_step(energy, sampler, Walk(v, n_steps), Philox(7, 3)).chains
@@ -98,7 +97,7 @@ def test_a_native_walk_under_measurements_is_its_definition(N, M, C):
         assert torch.equal(a, b)
 
     given = sampler.given_hidden(energy)
-    chains, (total, squares) = Native().run_given(energy, given, Walk(v, 5, burn_in=2), Philox(7, 3))
+    chains, (total, squares) = fast_engine.run_given(energy, given, Walk(v, 5, burn_in=2), Philox(7, 3))
     assert torch.equal(chains.h, whole.chains.h)
     states = [sampler.at_once(energy, Walk(v, n), Philox(7, 3)).chains.h for n in (3, 4, 5)]
     means = torch.stack([given.mean(energy, h) for h in states]).double()

@@ -14,7 +14,7 @@ pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installe
 
 from benchmarks import gpu, gpu_parts, speedrun
 from benchmarks.cd_step import Size
-from grbm.samplers.engines import cuda, cuda_buffers, cuda_ladder, tile_table
+from grbm.samplers.engines import cuda, cuda_buffers, cuda_given, cuda_ladder, tile_table
 from grbm.samplers.engines.tile_table import Product
 from tests.helpers import mnist_folder
 
@@ -93,6 +93,7 @@ def test_buffers_are_freed_when_a_walker_is_forgotten():
         for module, shape in (
             (cuda, cuda_buffers.Shape(1, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
             (cuda_ladder, cuda_buffers.Shape(2, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
+            (cuda_given, cuda_given.Shape(2, 3, 4, 1, None, False, True, "highest", CPU)),
         ):
             walker = module.walker(shape)
             walker.replay(walker.run)

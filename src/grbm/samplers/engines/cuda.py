@@ -15,9 +15,9 @@ from torch.nn import functional
 from grbm.core.randomness import Rng
 from grbm.model import Energy, TemperedEnergy
 from grbm.samplers.chains import Chains, Walk, Walked
-from grbm.samplers.engines import cuda_ladder
+from grbm.samplers.engines import cuda_given, cuda_ladder
 from grbm.samplers.engines.cuda_buffers import Buffers, Part, Shape, grid, product, set_for
-from grbm.samplers.engines.definition import Engine
+from grbm.samplers.engines.definition import Engine, Measured, Sums
 from grbm.samplers.engines.kernels import LIMIT, acceptance, visible_tail
 from grbm.samplers.moves import Moves
 
@@ -82,7 +82,7 @@ class Walker(Buffers):
         self._sum(first, s.n_steps % self.ring + 1)
 
     def _drive(self, slot: int) -> Tensor:
-        return product(self.p[slot] if self.shape.mean_field else self.h[slot], self.Vt)
+        return self.drive(self.p[slot] if self.shape.mean_field else self.h[slot])
 
     def _adjust(self, t: int, old: int, new: int, draw: int, d: Tensor, found: Any) -> tuple[Tensor, "_Tail"]:
         """Take step t, or stay; the drive and the sums over hidden units of what is then in slot ``new``."""
@@ -162,3 +162,8 @@ class Cuda(Engine):
 
     def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
         return cuda_ladder.run_ladder(ladder, moves, walk, rng) if moves.is_plain else None
+
+    def run_given(self, energy: Energy, measured: Measured, walk: Walk, rng: Rng) -> tuple[Chains, Sums | None] | None:
+        if energy.is_tempered or walk.v.ndim != 2 or not len(walk.v):
+            return None
+        return cuda_given.run_given(energy, measured, walk, rng)

@@ -132,6 +132,10 @@ class Buffers:
         self.c.copy_(energy.hidden_logits(energy.mu))
         return sigma
 
+    def drive(self, h: Tensor) -> Tensor:
+        """d = V h (rows, N), given h or its probabilities."""
+        return product(h, self.Vt)
+
     def draw_hidden(
         self, operand: Tensor, draw: int, h: Tensor, p: Tensor | None, n_chains: int,
         part: Part, parts: Tensor, beta: Tensor | None = None,

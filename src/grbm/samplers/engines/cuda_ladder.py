@@ -61,7 +61,7 @@ class Walker(Buffers):
             torch.index_select(self.h, 0, self.order, out=self.swapped_h)
             k = t if s.n_moves > 1 else 0
             visible_tail[grid(rows, N, tail)](
-                self.swapped_u, product(self.swapped_h, self.Vt), self.offset, self.gain, self.shrink[k],
+                self.swapped_u, self.drive(self.swapped_h), self.offset, self.gain, self.shrink[k],
                 self.noise_std[k], self.state, draw + 2, self.u, self.operand, rows, C, N, True, **tail,
             )  # fmt: skip
             self._hidden(draw + 3)

@@ -155,6 +155,102 @@ def visible_tail(
     tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
 
 
+LOG_ROOT = tl.constexpr(0.22579135)  # log √(π/2)
+
+
+@triton.jit
+def _exp(x):
+    return tl.exp(tl.maximum(x, -87.0))
+
+
+@triton.jit
+def _log_mills(y):
+    """log of Φ(−y)/φ(y) less log √(π/2), y >= 0, to 1.2e-7 (the rational approximation of erfcc, Numerical Recipes)."""
+    t = 1.0 / (1.0 + 0.35355339059 * y)
+    p = 0.17087277 * t - 0.82215223
+    p = p * t + 1.48851587
+    p = p * t - 1.13520398
+    p = p * t + 0.27886807
+    p = p * t - 0.18628806
+    p = p * t + 0.09678418
+    p = p * t + 0.37409196
+    p = p * t + 1.00002368
+    p = p * t - 1.26551223
+    return tl.log(t) + p
+
+
+@triton.jit
+def _log_fall(y, d, from_y):
+    """log Φ(−y − d) − log Φ(−y), where ``from_y`` is that of y: in a tail without a difference of large numbers."""
+    return _log_mills(y + d) - from_y - y * d - 0.5 * d * d
+
+
+@triton.jit
+def _distribution(x):
+    """Φ, within 13 deviations."""
+    y = tl.minimum(tl.abs(x), 13.0)
+    half = _exp(_log_mills(y) + LOG_ROOT - 0.91893853 - 0.5 * y * y)
+    return tl.where(x < 0.0, half, 1.0 - half)
+
+
+@triton.jit
+def _truncated(m, s, low, high, u):
+    """N(m, s²) between low and high by inversion at u in [0, 1): the definition is `truncated_normal`.
+
+    Where the interval lies in a tail, its end nearer to m is −y, and what is solved for is the distance d beyond it;
+    else y is 0, and d a distance from m.
+    """
+    a, b, w = (low - m) / s, (high - m) / s, 1.0 - u - 1.4901161193847656e-08  # 2^-26
+    flip = a + b > 0.0  # NaN, of an interval without ends, is not
+    far, near = tl.where(flip, -b, a), tl.where(flip, -a, b)
+    tail = near < 0.0
+    y = tl.where(tail, -near, 0.0)
+    from_y = _log_mills(y)
+    width = tl.where(near - far < 1e4, near - far, 1e4)  # infinite ones too
+    in_tail = 1.0 - w * (1.0 - _exp(_log_fall(y, width, from_y)))
+    p = _distribution(near)
+    gap = w * (p - _distribution(far))
+    above, below = _distribution(-near) + gap, p - gap
+    up = above < below
+    share = tl.log(tl.maximum(tl.where(tail, in_tail, 2.0 * tl.where(up, above, below)), 1e-30))
+    share = tl.minimum(share, 0.0)
+    d = -2.0 * share / (y + tl.sqrt(y * y - 2.0 * share) + 1e-30)
+    for _ in tl.static_range(3):  # Newton
+        step = (_log_fall(y, d, from_y) - share) * _exp(_log_mills(y + d) + LOG_ROOT)
+        d = tl.maximum(d + step, 0.0)
+    in_middle = m + s * tl.where(flip ^ up, d, -d)
+    v = tl.where(tail, tl.where(flip, low + s * d, high - s * d), in_middle)
+    return tl.minimum(tl.maximum(v, low), high)
+
+
+@triton.jit(do_not_specialize=["draw"])
+def given_tail(
+    d, y, share, std, low, high, state, draw, mean, u, operand, C, N,
+    WITHIN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """u (C, N) of chains under measurements y, its ``mean`` d + share (y − d), and u as the next product's operand.
+
+    Normal with a deviation of its own in every chain, and WITHIN intervals truncated to them.
+    """
+    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
+    units = first + tl.arange(0, BN)
+    inside = (rows[:, None] < C) & (units[None, :] < N)
+    places = rows[:, None].to(tl.int64) * N + units[None, :]
+    drive, known = tl.load(d + places, inside, 0.0), tl.load(y + places, inside, 0.0)
+    part, s = tl.load(share + places, inside, 0.0), tl.load(std + places, inside, 0.0)
+    m = tl.where(part < 0.5, drive + part * (known - drive), known - (1.0 - part) * (known - drive))  # y at 1
+    if WITHIN:
+        w0, w1, w2, w3 = _words(state, rows, C, first, draw, BM, BN)
+        ends = tl.load(low + places, inside, -1.0), tl.load(high + places, inside, 1.0)
+        drawn = _truncated(m, tl.where(s > 0.0, s, 1.0), ends[0], ends[1], _uniform(_by_unit(w0, w1, w2, w3, BM, BN)))
+        new = tl.where(s > 0.0, drawn, m)
+    else:
+        new = m + s * _noise(state, rows, C, first, draw, BM, BN)
+    tl.store(mean + places, m, inside)
+    tl.store(u + places, new, inside)
+    tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
+
+
 @triton.jit(do_not_specialize=["draw"])
 def acceptance(
     u, moved, d, moved_d, softplus, moved_softplus, more, shrink, noise_std, state, draw, prob, taken, temperature,

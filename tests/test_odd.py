@@ -7,6 +7,7 @@ import pandas
 import pytest
 import torch
 from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
 
 from grbm import Base, GaussianBernoulliRBM, cli, runs
 from grbm.data.frame import Frame
@@ -34,6 +35,18 @@ def test_p_values_of_the_model_s_own_rows_are_uniform(seed):
     assert (density.p_values(x[:5] + 1000, n_draws=100) == 1 / 101).all()
 
 
+def test_p_values_of_rows_with_gaps_are_uniform():
+    """Of exact draws of which each lacks some values: two patterns of gaps, and a share without."""
+    density = fitted(3, 4, 1)
+    x = density.columns(exact.sample(density.model, 600, seed=5)[0])
+    x[:200, 0], x[200:400, 1:] = torch.nan, torch.nan
+    p = density.p_values(x, n_draws=2000, seed=1)
+    for part in torch.split(p, 200):
+        assert stats.kstest(part.numpy(), "uniform").pvalue > 0.01
+    far = torch.tensor([[1000.0, torch.nan, torch.nan], [torch.nan, torch.nan, torch.nan]], dtype=torch.float64)
+    assert density.p_values(far).tolist() == [1 / 501, 1.0]
+
+
 def test_numbers_are_judged_by_the_others_of_their_row():
     """Against the exact conditional of each column."""
     density = fitted(3, 4, 1)
@@ -47,6 +60,34 @@ def test_numbers_are_judged_by_the_others_of_their_row():
         std = density.frame.transform.scale[k] * var[:, k].sqrt()
         torch.testing.assert_close(found.mean[:, k], expected, atol=0.05 * float(std.max()), rtol=0)
         torch.testing.assert_close(found.std[:, k], std, atol=0, rtol=0.05)
+
+
+def test_the_line_between_rows_and_anomalies():
+    """One of 100 rows of the model is an anomaly by default, else the share that is asked for; log Z cancels."""
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal([0, 3], [[1, 0.9], [0.9, 1]], size=6000)
+    rbm = GaussianBernoulliRBM(8, random_state=0).fit(x[:1000])
+    share = (rbm.predict(x[1000:]) == -1).mean()
+    assert (
+        abs(share - 0.01) < 4 * math.sqrt(0.01 * (1 / 5000 + 1 / 2000)) + 0.005
+    )  # the quantile of 2,000 draws; misfit
+    np.testing.assert_allclose(rbm.decision_function(x[:50]), rbm.score_samples(x[:50]) - rbm.offset_, atol=1e-9)
+    assert ((rbm.decision_function(x) < 0) == (rbm.predict(x) == -1)).all()
+    gappy = x[1000:3000].copy()
+    gappy[:, 1] = np.nan
+    assert abs((rbm.predict(gappy) == -1).mean() - 0.01) < 4 * math.sqrt(0.01 * (1 / 2000 + 1 / 500))
+    assert (rbm.predict([[9.0, np.nan], [np.nan, 3.0], [np.nan, np.nan]]) == [-1, 1, 1]).all()
+    told = GaussianBernoulliRBM(8, random_state=0, contamination=0.2, n_iter=5)
+    assert (told.fit_predict(x[:1000]) == -1).sum() == 200
+    told.partial_fit(x[1000:1100])
+    assert (told.predict(x[1000:1100]) == -1).sum() == 20
+
+
+def test_a_model_that_does_not_describe_its_rows_says_so():
+    x = np.random.default_rng(0).normal(size=(300, 3)) * [1, 1, 50]
+    rbm = GaussianBernoulliRBM(8, random_state=0, whiten=False, n_iter=1, n_replicas=1).fit(x)
+    with pytest.warns(ConvergenceWarning, match="does not describe"):
+        assert (rbm.predict(x) == -1).mean() > 0.5
 
 
 def test_the_estimator_tells_anomalies():
@@ -63,26 +104,28 @@ def test_the_estimator_tells_anomalies():
 
 
 def test_a_file_is_scored_row_by_row(tmp_path, capsys):
-    """The row that was spoilt comes first, by its name and number; rows with gaps have no score."""
+    """The row that was spoilt comes first, by its name and number; rows with gaps are scored by what they have."""
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal([10, 20, 30], [[1, 0.9, 0], [0.9, 1, 0], [0, 0, 1]], size=80)
     x[7, 1] -= 3
     frame = pandas.DataFrame(x, columns=["a", "b", "c"])
     frame.loc[50, "c"] = math.nan
+    frame.loc[60, :] = math.nan
     frame.to_csv(tmp_path / "x.csv", index=False)
-    frame.drop(index=7).to_csv(tmp_path / "good.csv", index=False)
+    frame.drop(index=[7, 60]).to_csv(tmp_path / "good.csv", index=False)
     run = tmp_path / "run"
     assert cli.main(["train", str(tmp_path / "good.csv"), "--updates", "100", "--no-figures", "--out", str(run)]) == 0
     capsys.readouterr()
     assert cli.main(["score", str(run), str(tmp_path / "x.csv"), "--n", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("1 of 80 rows have gaps")
-    assert said[3].split()[0] == "7"
-    assert "b 1" in said[3] or "a " in said[3]
+    assert said[0].startswith("2 of 80 rows have gaps")
+    assert said[1].startswith("Rows without values, which have no scores: 1")
+    assert said[5].split()[0] == "7"
+    assert "b 1" in said[5] or "a " in said[5]
     scores = pandas.read_csv(run / "scores" / "x.csv")
     assert list(scores.columns) == ["log_density", "p_value"]
-    assert scores.index[scores["p_value"].isna()].tolist() == [50]
-    assert scores["log_density"].idxmin() == 7
+    assert scores.index[scores["p_value"].isna()].tolist() == [60]
+    assert scores["p_value"].idxmin() == 7
     read = runs.read(run)
     log_p = read.fitted.log_prob(torch.from_numpy(x[:5]), read.fitted.log_partition().value)
     np.testing.assert_allclose(scores["log_density"][:5], log_p, atol=0.2)  # log Z is estimated

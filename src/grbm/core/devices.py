@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -33,17 +33,18 @@ def pick_device(name: str, work: float = math.inf) -> torch.device:
 
 @contextmanager
 def threads(n_threads: int | None) -> Iterator[None]:
-    """Let PyTorch compute with so many threads inside the block; None leaves their number as it is.
+    """Let PyTorch, NumPy and scikit-learn compute with so many threads inside; None leaves their number as it is.
 
     In a forked process there is one, whatever is asked for.
     """
     if n_threads is None or is_child:
         yield
         return
-    before = torch.get_num_threads()
+    before, pools = torch.get_num_threads(), sys.modules.get("threadpoolctl")  # which scikit-learn imports
     torch.set_num_threads(n_threads)
     try:
-        yield
+        with nullcontext() if pools is None else pools.threadpool_limits(n_threads):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +29,7 @@ PARTING = 50  # Gibbs steps after resampling, in which copied chains part.
 CHUNK = 8192  # Rows scored at a time.
 LARGEST_SUM = 50_000_000  # Numbers that a mean over enumerated rows takes, beyond the fewest rows.
 MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a mean is taken of.
+MOST_GAPPY = 500  # Maximum number of draws that rows with the same gaps are compared with.
 CODE_DRAWS = 32  # Draws of a whitened row with gaps for its codes.
 DRAWN_AT_ONCE = 256  # Draws of a row with gaps at a time.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
@@ -210,14 +211,27 @@ class Fitted:
 
         It is uniform in [0, 1] for rows that the model describes, and near 0 for rows unlike them; 1/(n_draws + 1) at
         the least. log Z cancels, and so do units. Rows that break what held for all rows learned from have the least.
-        Raises ValueError for rows with gaps.
+        A row with gaps (NaN) is compared with at most 500 draws, by its known values.
         """
-        if x.isnan().any():
-            raise ValueError("Rows with gaps have no p-values: fill the gaps first.")
+        log_p, found = self.log_prob(x, 0.0), torch.empty(len(x), dtype=torch.float64)
+        for rows, drawn in self.own_scores(x, n_draws=n_draws, seed=seed):
+            at_most = torch.searchsorted(drawn, log_p[rows], right=True)
+            found[rows] = (1 + at_most).double() / (len(drawn) + 1)
+        return found
+
+    @torch.no_grad()
+    def own_scores(self, x: Tensor, *, n_draws: int = 2000, seed: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """For rows of x (n, N) with the same gaps: their numbers, and log p + log Z of the known values of own draws.
+
+        These are in rising order: ``n_draws``, or fewer where each must be annealed or has gaps.
+        """
         if self.frame.censoring is not UNCENSORED and self.model.n_hidden > censored.ENUMERATED:
             n_draws = min(n_draws, MOST_ANNEALED)
-        drawn = self.log_prob(self.sample(n_draws, seed=seed), 0.0).sort().values
-        return (1 + torch.searchsorted(drawn, self.log_prob(x, 0.0), right=True)).double() / (n_draws + 1)
+        drawn = self.sample(n_draws, seed=seed)
+        patterns, which = torch.unique(x.isnan(), dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
+        for k, gaps in enumerate(patterns):
+            alike = drawn[:MOST_GAPPY].masked_fill(gaps, torch.nan) if gaps.any() else drawn
+            yield (which == k).nonzero()[:, 0], self.log_prob(alike, 0.0).sort().values
 
     @torch.no_grad()
     def surprises(self, x: Tensor, filling: Filling = Filling()) -> Imputed:

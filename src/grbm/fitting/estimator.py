@@ -16,7 +16,14 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from joblib import effective_n_jobs
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context, clone
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    OutlierMixin,
+    TransformerMixin,
+    _fit_context,
+    clone,
+)
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -28,7 +35,7 @@ from grbm.core.errors import DivergenceError
 from grbm.core.randomness import generator, seed_of
 from grbm.data.frame import Frame
 from grbm.data.splitting import copies
-from grbm.data.tables import measure, nothing_varies, refuse_magnitudes
+from grbm.data.tables import measure, nothing_varies, refuse_magnitudes, spread
 from grbm.evaluate.censored import FEWEST
 from grbm.evaluate.watching import Nats
 from grbm.fitting import checks
@@ -52,6 +59,8 @@ POSITIVE = Interval(Integral, 1, None, closed="left")
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
 COMPLETION_UPDATES = 300  # Updates of the model that fills gaps before whitening.
 GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
+FALSE_ALARMS = 0.01  # Share of the model's own draws that are called anomalies by default.
+MANY = 1000  # Maximum number of rows learned from whose scores are compared with it.
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
@@ -66,7 +75,7 @@ def _explained(*, scaled: bool) -> Iterator[None]:
         raise DivergenceError(error.divergence, advice=LOWER if scaled else ADVICE) from error
 
 
-class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, BaseEstimator):  # type: ignore[misc]
     """A Gaussian-Bernoulli restricted Boltzmann machine: real-valued features, binary components.
 
     The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
@@ -108,6 +117,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Limits at which features stop, such as zeros of rainfall or a detection limit (`grbm.model.censoring`). "auto"
         finds features of which many values equal the lowest or highest; ``(low, high)``, either of which may be None,
         are limits of all. Not with whitening.
+    contamination : float or "auto", default="auto"
+        Share of the rows learned from that `predict` calls anomalies. "auto" calls those anomalies that are less likely
+        than 99 of 100 of the model's own draws.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.
@@ -155,6 +167,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Mean log-likelihood of the held-out rows along `fit`, in nats, as `score` gives it.
     best_validation_score_ : float or None
         That of what is kept.
+    offset_ : float
+        `score_samples` below which `predict` calls a row an anomaly.
     v_samples_ : ndarray of shape (n_chains, n_features)
         The persistent chains.
     n_iter_ : int
@@ -188,6 +202,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         **{name: ["boolean"] for name in ("early_stopping", "warm_start")},
         "whiten": ["boolean", StrOptions({"auto"})],
         "censor": [StrOptions({"none", "auto"}), tuple],
+        "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
         "restart": [Interval(Real, 0, 1, closed="both")],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -206,6 +221,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     _learned_with: int
     _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
     _log_z_settings: list[int]
+    _line: list[float]  # `offset_` and log Z, once they are known
+    _usual: float | None  # the median of scores of rows learned from, and log Z
 
     def __init__(
         self,
@@ -221,6 +238,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         whiten: bool | Literal["auto"] = "auto",
         n_contrasts: int | Literal["auto"] = "auto",
         censor: str | tuple[float | None, float | None] = "none",
+        contamination: float | Literal["auto"] = "auto",
         restart: float = 0.0,
         min_variance: float | None = None,
         early_stopping: bool = False,
@@ -244,6 +262,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.whiten = whiten
         self.n_contrasts = n_contrasts
         self.censor = censor
+        self.contamination = contamination
         self.restart = restart
         self.min_variance = min_variance
         self.early_stopping = early_stopping
@@ -344,6 +363,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         best = None if keep is None else keep.best
         self.best_validation_score_ = None if best is None else best.mean + log_det
         self._keep(state, X.dtype, model)
+        self._draw_line(torch.tensor(X)[among])
         self.n_iter_ = min(math.ceil(n_updates / per_pass), math.ceil((updates - first) / per_pass)) + before
         return self
 
@@ -380,6 +400,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             self.__dict__.update(before)
             raise
         self._keep(state, X.dtype if first else self.components_.dtype, state.average or state.model)
+        self._draw_line(table)
         self.is_gaussian_ = False
         self.validation_scores_, self.best_validation_score_ = [], None
         self.n_iter_ = 1 if first else self.n_iter_ + 1
@@ -532,17 +553,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             )
         return log_p
 
-    def p_values(self, X: Any, *, n_draws: int = 2000, random_state: Any = None) -> Array:
-        """Share of the model's own draws that are no likelier than each row of X: (n_samples,).
-
-        It is uniform for rows like those learned from, and near 0 for anomalies (`Fitted.p_values`).
-        """
-        X = self._validated(X)
-        with self._threads():
-            found = self._fitted(np.float64).p_values(torch.tensor(X), n_draws=n_draws, seed=self._seed(random_state))
-        p_values: Array = found.numpy()
-        return p_values
-
     def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         return float(self.score_samples(X).mean())
@@ -570,6 +580,77 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 ConvergenceWarning,
             )
         return log_z
+
+    # Anomalies.
+
+    def p_values(self, X: Any, *, n_draws: int = 2000, random_state: Any = None) -> Array:
+        """Share of the model's own draws that are no likelier than each row of X: (n_samples,).
+
+        It is uniform for rows like those learned from, and near 0 for anomalies. A row with gaps (NaN) is compared by
+        its known values (`Fitted.p_values`).
+        """
+        X = self._validated(X, gaps=True)
+        with self._threads():
+            found = self._fitted(np.float64).p_values(torch.tensor(X), n_draws=n_draws, seed=self._seed(random_state))
+        p_values: Array = found.numpy()
+        return p_values
+
+    def decision_function(self, X: Any) -> Array:
+        """`score_samples` less ``offset_``, in nats: negative for anomalies, (n_samples,).
+
+        log Z cancels. From the known values of a row with gaps (NaN) their own threshold is taken, below which as large
+        a share of the model's draws lies.
+        """
+        X = self._validated(X, gaps=True)
+        x, fitted, line = torch.tensor(X), self._fitted(np.float64), self._threshold()
+        found, gappy = fitted.log_prob(x, line), x.isnan().any(1).nonzero()[:, 0]
+        if len(gappy):
+            with self._threads():
+                ((_, drawn),) = self._own_scores(fitted, torch.zeros_like(x[:1]))
+                share = float((drawn < line).double().mean())
+                for rows, drawn in self._own_scores(fitted, x[gappy]):
+                    found[gappy[rows]] += line - float(drawn.quantile(share))
+        scores: Array = found.numpy()
+        return scores
+
+    def predict(self, X: Any) -> Array:
+        """−1 for the rows of X that are anomalies and 1 for others, (n_samples,), as ``contamination`` says."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    @property
+    def offset_(self) -> float:
+        """Log-likelihood, in nats, below which a row is called an anomaly."""
+        return self._threshold() - self.log_partition().value
+
+    def _threshold(self) -> float:
+        """``offset_`` with log Z added, which needs no log Z."""
+        check_is_fitted(self)
+        if not self._line:
+            with self._threads():
+                ((_, drawn),) = self._own_scores(self._fitted(np.float64), torch.zeros(1, self.n_features_in_))
+            self._line.append(float(drawn.quantile(FALSE_ALARMS)))
+        if self._usual is not None and self._usual < self._line[0]:
+            checks.warn_user(
+                "Half of the rows learned from, or more, count as anomalies: the model does not describe them yet. "
+                "Train longer (n_iter=None), or set contamination to their share.",
+                ConvergenceWarning,
+            )
+        return self._line[0]
+
+    def _own_scores(self, fitted: Fitted, x: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return fitted.own_scores(x, seed=seed_of(self._learned_with, "threshold"))
+
+    def _draw_line(self, rows: torch.Tensor) -> None:
+        """Set the threshold by the scores of rows learned from, where ``contamination`` tells their share."""
+        self._line, self._usual = [], None
+        fitted = self._fitted(np.float64)
+        if self.contamination != "auto":
+            scores = fitted.log_prob(rows, 0.0)
+            self._line.append(float(np.quantile(scores.numpy(), self.contamination)))
+        elif fitted.frame.censoring is UNCENSORED:  # whose rows are scored at once
+            self._usual = float(fitted.log_prob(rows[spread(len(rows), MANY)], 0.0).median())
+
+    # The machine.
 
     def to_model(self, dtype: Any = np.float32) -> GRBM:
         """The fitted `grbm.GRBM`, a copy, on the CPU, of rows as `to_coordinates` gives them."""

@@ -6,6 +6,7 @@ import math
 import torch
 from torch import Tensor
 
+from grbm.core.errors import UserError
 from grbm.core.randomness import Blocks, normal, seed_of, uniform
 from grbm.data.transforms import Transform
 from grbm.evaluate.censored import Estimate
@@ -32,13 +33,15 @@ def observed_log_prob(
 
     Raises
     ------
-    ValueError
+    UserError
         For a model of which some units alone have contrasts.
     """
     model = copy.deepcopy(model).cpu().double()
     energy, contrasts, A = model.freeze(), model.contrasts.to(model.mu), transform.loadings
     if contrasts.units is not None:
-        raise ValueError("Rows with gaps have no densities where some units alone have contrasts.")
+        raise UserError(
+            "Rows with gaps have no densities where some units alone have contrasts; fill the gaps first (impute)."
+        )
     q, scales = reference.to(energy.mu), contrasts.log_scales.exp()
     y = (x.double() - transform.mean) / transform.scale
     known = (~y.isnan() & transform.kept).double()

@@ -21,7 +21,7 @@ AIS_STEPS, AIS_CHAINS = 2000, 1000
 
 
 class Scored(NamedTuple):
-    """Scores of rows, (n,) each, float64; NaN for rows with gaps."""
+    """Scores of rows, (n,) each, float64: of the known values where some are missing, NaN where all are."""
 
     log_density: Tensor  # nats, in the units of the data
     p_value: Tensor  # `grbm.fitting.density.Fitted.p_values`
@@ -34,30 +34,36 @@ def score(run: Run, rows: Tensor, own: Dataset | None = None, *, seed: int = 1) 
     here, complete = on_device(run), ~rows.isnan().any(1)
     known = log_z(run, own or Dataset(rows[complete], rows[:0]), n_steps=AIS_STEPS, n_chains=AIS_CHAINS, seed=seed)
     found, n_unsure = torch.full((2, len(rows)), torch.nan, dtype=torch.float64), 0
-    if complete.any():
-        estimate = here.estimate(rows[complete], known.value)
-        found[0, complete], n_unsure = estimate.log_p, int((estimate.n_effective < FEWEST).sum())
-        found[1, complete] = here.p_values(rows[complete], seed=seed)
+    some = ~rows.isnan().all(1)
+    if some.any():
+        estimate = here.estimate(rows[some], known.value)
+        found[0, some], n_unsure = estimate.log_p, int((estimate.n_effective < FEWEST).sum())
+        found[1, some] = here.p_values(rows[some], seed=seed)
     return Scored(found[0], found[1], known, n_unsure)
 
 
 def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> Iterator[str]:
     """Sentences for a person: how many rows are rare, and the ``n`` least likely ones with their oddest numbers."""
-    whole = (~scored.p_value.isnan()).nonzero()[:, 0]
-    p = scored.p_value[whole]
+    known = (~scored.p_value.isnan()).nonzero()[:, 0]
+    p, complete = scored.p_value[known], ~rows.isnan().any(1)
     if not scored.log_z.converged:
         yield f"log Z has NOT converged, and log-densities are not to be used; p-values are. {scored.log_z.verdict}"
     if scored.n_unsure:
         yield f"{scored.n_unsure:,} rows rest on few annealed chains: they may score some nats too low, and seem odder."
-    if gaps := len(rows) - len(whole):
-        yield f"{gaps:,} of {len(rows):,} rows have gaps, and no score: fill them first (grbm impute)."
-    if not len(whole):
+    if gaps := len(rows) - int(complete.sum()):
+        yield f"{gaps:,} of {len(rows):,} rows have gaps: their scores are of the values that are known."
+    if empty := len(rows) - len(known):
+        yield f"Rows without values, which have no scores: {empty:,}."
+    if not len(known):
         return
     yield (
         f"{int((p <= RARE).sum()):,} of {len(p):,} rows have a p-value of {RARE:g} or less, where {RARE * len(p):.2g} "
-        f"are expected; mean log-density {float(scored.log_density[whole].mean()):.4g} nats."
+        f"are expected."
     )
-    some = whole[torch.argsort(scored.log_density[whole], stable=True)[:n]]
+    if complete.any():
+        yield f"Mean log-density of rows without gaps: {float(scored.log_density[complete].mean()):.4g} nats."
+    by_density = known[torch.argsort(scored.log_density[known], stable=True)]
+    some = by_density[torch.argsort(scored.p_value[by_density], stable=True)[:n]]
     if not len(some):
         return
     found = on_device(run).surprises(rows[some])

@@ -57,7 +57,7 @@ def test_files_are_encoded_and_wrong_ones_refused(digits, tmp_path, capsys):
         expected = run.model(run.transform(torch.from_numpy(rows))).numpy()
     np.testing.assert_allclose(np.load(digits / "codes" / "new.npy"), expected, atol=1e-6)
     np.save(tmp_path / "narrow.npy", rows[:, :10])
-    rows[7, 3] = np.nan
+    rows[7, 3] = np.inf
     np.save(tmp_path / "hole.npy", rows)
     for what, sentence in (
         ("new.npy", "already exists"),
@@ -68,6 +68,10 @@ def test_files_are_encoded_and_wrong_ones_refused(digits, tmp_path, capsys):
         assert cli.main(["encode", str(digits), str(tmp_path / what)]) == 2
         assert sentence in capsys.readouterr().err
     assert not (digits / "codes" / "hole.npy").exists()
+    rows[7, 3] = np.nan
+    np.save(tmp_path / "gap.npy", rows)
+    assert cli.main(["encode", str(digits), str(tmp_path / "gap.npy")]) == 0
+    assert "1 of the rows have gaps" in capsys.readouterr().out
 
 
 def test_pictures_are_made_like_those_that_were_learned(digits, tmp_path, capsys):

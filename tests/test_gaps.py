@@ -2,18 +2,25 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.datasets import make_moons
 
-from grbm import GaussianBernoulliRBM
+from grbm import GaussianBernoulliRBM, cli
+from grbm.core.errors import UserError
 from grbm.core.randomness import generator
 from grbm.fitting.callbacks import Progress
 from grbm.fitting.density import Fitted
-from grbm.fitting.gaps import Refill, fit_gaussian, gaussian_draws
+from grbm.fitting.gaps import Gaps, Refill, fit_gaussian, gaussian_draws
 from grbm.fitting.start import held_out
+from grbm.runs import read
+from grbm.runs.presets import PRESETS
+from grbm.runs.training import train
+from grbm.samplers.conditional import Filling
 from tests.helpers import assert_standard
 
 NAN = math.nan
@@ -96,13 +103,14 @@ def skewed():
 
 
 def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
-    """Complete rows alone have one cluster six times as often as it is; rows with gaps tell."""
+    """Complete rows alone, five sixths of them in one cluster, would be off by 2.7 in the second column; five seeds are
+    off by 0.15 to 0.47 after so short a training."""
     x, gappy = skewed
     settings = {"n_components": 24, "n_iter": 30, "random_state": 0}
     fitted = GaussianBernoulliRBM(**settings).fit(gappy)
     drawn = fitted.sample(4000)
     assert abs(drawn[:, 0].mean() - x[:, 0].mean()) < 0.3
-    assert abs(drawn[:, 1].mean() - x[:, 1].mean()) < 0.4
+    assert abs(drawn[:, 1].mean() - x[:, 1].mean()) < 0.6
     complete = GaussianBernoulliRBM(**settings).fit(gappy[~np.isnan(gappy).any(1)]).sample(4000)
     assert complete[:, 0].mean() < x[:, 0].mean() - 1
     filled, std = fitted.impute(gappy, return_std=True)
@@ -243,7 +251,7 @@ def test_batches_of_partial_fit_may_lack_a_column(skewed):
     row = np.array([[4.0, NAN]])
     drawn = []
     for _ in range(3):
-        drawn.append(fitted._drawn(row)[0, 1])
+        drawn.append(float(fitted._redrawn(Gaps(torch.from_numpy(row), 0))[0, 1]))
         fitted.partial_fit(row)
     assert len(set(drawn)) == 3
 
@@ -255,12 +263,14 @@ def test_wide_tables_with_gaps_are_refused():
         GaussianBernoulliRBM(4, n_iter=1).fit(x)
 
 
-def test_rows_with_gaps_have_no_p_values_and_no_whitened_intervals(skewed):
+def test_rows_with_gaps_have_no_whitened_intervals(skewed):
     fitted = GaussianBernoulliRBM(6, n_iter=5, random_state=0).fit(skewed[1])._fitted()
-    gappy = torch.from_numpy(skewed[1])
-    for ask in (fitted.p_values, fitted.latent, lambda x: fitted.log_likelihood(x, 0.0)):
-        with pytest.raises(ValueError, match="gaps"):
-            ask(gappy)
+    rows = torch.from_numpy(skewed[1])
+    with pytest.raises(ValueError, match="gaps"):
+        fitted.latent(rows)
+    score = fitted.log_likelihood(rows, 3.0)
+    assert score.mean == float(fitted.estimate(rows, 3.0).log_p.mean())
+    assert score.n_rows == len(rows)
 
 
 def test_rows_and_columns_without_values_are_said(skewed):
@@ -273,3 +283,87 @@ def test_rows_and_columns_without_values_are_said(skewed):
         GaussianBernoulliRBM(4, n_iter=1).fit(gappy)
     with pytest.raises(ValueError, match="first rows of partial_fit"):
         GaussianBernoulliRBM(4).partial_fit(skewed[1])
+
+
+# Runs.
+
+
+def configured(path, **changed):
+    usual = PRESETS["array"].config
+    trained = replace(usual.train, n_updates=66, rounds=6)
+    parts = {"train": trained, "model": replace(usual.model, n_hidden=8)}
+    return replace(usual, data=path, checkpoint=replace(usual.checkpoint, updates=23), **parts | changed)
+
+
+def write_table(path, x):
+    pandas.DataFrame(x, columns=["a", "b"]).to_csv(path, index=False)
+    return path
+
+
+def test_a_run_with_gaps_resumes_to_the_same_bytes(skewed, tmp_path, capsys):
+    """Left before the rounds, and among them, which begin with the rows that were drawn last."""
+    config = configured(write_table(tmp_path / "x.csv", skewed[1][:400]))
+
+    class Left(Exception):
+        pass
+
+    def leave(at: int, update: int) -> None:
+        if update == at:
+            raise Left
+
+    said = []
+    train(config, tmp_path / "whole", warn=said.append)
+    n = int(np.isnan(skewed[1][:400]).any(1).sum())
+    assert said[0] == f"{config.where}: {n} of 400 rows have gaps. Training fills gaps by draws from the model."
+    for at in (40, 63):
+        with pytest.raises(Left):
+            train(config, tmp_path / "parts", on_update=lambda u, _, at=at: leave(at, u), resume=at == 63)
+    begun = []
+    train(config, tmp_path / "parts", resume=True, on_start=lambda data, model, update, n_updates: begun.append(update))
+    assert begun == [46]
+    whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert whole == parts
+    fitted = read(tmp_path / "whole").fitted
+    write_table(tmp_path / "other.csv", [[4.0, NAN], [0.0, -2.0]])
+    run, other = str(tmp_path / "whole"), str(tmp_path / "other.csv")
+    assert cli.main(["encode", run, other, "--out", str(tmp_path / "codes.npy")]) == 0
+    codes = np.load(tmp_path / "codes.npy")
+    np.testing.assert_allclose(codes, fitted.encode(torch.tensor([[4.0, NAN], [0.0, -2.0]])), rtol=1e-5)
+    capsys.readouterr()
+    assert cli.main(["evaluate", run, "--data", other]) == 0
+    assert "1 of them have gaps: their log-likelihood is of the values" in capsys.readouterr().out
+    drawn = fitted.sample_given(torch.tensor([[4.0, NAN]]), Filling(100, 0, 200))[0, :, 1]
+    assert abs(float(drawn.mean()) - 6) < 1
+
+
+def test_another_gap_is_another_table(skewed, tmp_path):
+    """What was known of a row with gaps, and which of its numbers are missing, are of the data that a run resumes."""
+    x = skewed[1][:200].copy()
+    config = configured(write_table(tmp_path / "x.csv", x))
+    row = int(np.isnan(x).any(1).argmax())
+
+    def leave(update: int, record: object) -> None:
+        if update == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", on_update=leave)
+    x[row, 0] += 0.5
+    write_table(tmp_path / "x.csv", x)
+    with pytest.raises(UserError, match="data are not those"):
+        train(config, tmp_path / "run", resume=True)
+
+
+def test_rows_with_gaps_are_left_out_where_they_cannot_be_learned(skewed, tmp_path):
+    """Of a subset of rows; and too few complete ones say nothing about what was learned."""
+    x = skewed[1][:400]
+    config = configured(write_table(tmp_path / "x.csv", x))
+    said = []
+    subset = replace(config, dataset=replace(config.dataset, subset=100))
+    train(subset, tmp_path / "run", warn=said.append)
+    assert "left out of learning" in said[0]
+    few = skewed[0][:400].copy()
+    few[19:, 1] = NAN
+    write_table(tmp_path / "x.csv", few)
+    with pytest.raises(UserError, match=r"Only 19 of 400 rows have no gaps. Values are missing in: b 381\."):
+        train(config, tmp_path / "other")

@@ -17,7 +17,7 @@ from grbm.data.mixtures import MIXTURES, Mixture
 from grbm.data.named import NamedTable, open_table
 from grbm.data.pictures import ImageShape, Look, Pictures, open_pictures
 from grbm.data.splitting import copies, split
-from grbm.data.tables import ColumnStatistics, Table, measure, nothing_varies, refuse_not_finite
+from grbm.data.tables import ColumnStatistics, StoredTable, Table, measure, nothing_varies, refuse_not_finite
 from grbm.data.transforms import Transform
 from grbm.model.censoring import UNCENSORED, Censoring
 
@@ -35,6 +35,7 @@ class Dataset(NamedTuple):
     same: Tensor | None = None  # (n,), equal for rows of train that are copies of one another
     pictures: Pictures | None = None  # that the rows are, where they were decoded
     opened: NamedTable | None = None  # that the rows are of, where they were read from a file
+    gappy: tuple[Tensor, Tensor] | None = None  # rows with gaps to train on beside those, and their numbers in the file
 
     @property
     def limits(self) -> Censoring:
@@ -53,6 +54,7 @@ class Dataset(NamedTuple):
 
 IMAGE_SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
 LEVELS = {"digits": 17, "mnist": 256, "fashion-mnist": 256, "celeba": 256, "images": 256}
+FEWEST_COMPLETE = 20  # Minimum number of rows without gaps, by which what is learned can be judged.
 LARGEST = 1e15  # in the model's units: squares of such numbers are far from the end of float32
 CELEBA_CROP = 140 / 178  # of the width of aligned pictures, whatever their size
 
@@ -71,9 +73,16 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
     if name == "array":
         assert source.path is not None
         opened = open_table(source.path, reading_of(config))
-        complete = opened.complete()
-        found = _split(complete.rows, config, source, seed)
-        return found._replace(columns=complete.columns, opened=opened)
+        complete, gappy = opened.parted()
+        learns = len(gappy) > 0 and config.subset is None and _fits(opened.rows, len(opened.rows), source)
+        if len(gappy) and len(complete) < (FEWEST_COMPLETE if learns else 0.5 * (len(complete) + len(gappy))):
+            opened.refuse_few(len(complete))
+        found = _split(complete, config, source, seed)
+        gaps = None
+        if learns:
+            gaps = gappy[:], gappy.index
+            refuse_not_finite(gaps[0].nan_to_num(0.0, torch.inf, -torch.inf).numpy(), gappy.index, str(source.path))
+        return found._replace(columns=opened.columns, opened=opened, gappy=gaps)
     if name in ("images", "celeba"):
         path = source.path or _find_celeba(source.folder)
         pictures = open_pictures(path, look_of(config), config.key if name == "images" else None)
@@ -139,6 +148,8 @@ def statistics(dataset: Dataset, where: str) -> Measured:
     if not (train.high > train.low).any():
         raise nothing_varies(len(dataset.train))
     test = measure(dataset.test, where, digest.update) if len(dataset.test) else None
+    if dataset.gappy is not None:
+        digest.update(dataset.gappy[0].numpy().tobytes())
     n, n_columns = dataset.train.shape
     return Measured(train, test, f"{n} + {len(dataset.test)} x {n_columns}, {digest.hexdigest()[:32]}")
 
@@ -157,9 +168,14 @@ def _split(rows: Table, config: DatasetConfig, source: Source, seed: int) -> Dat
     parts = split(order, n_test, same)
     same = None if same is None else same[parts[0]]
     of_file = parts if isinstance(rows, Tensor) else (rows.index[parts[0]], rows.index[parts[1]])
-    if not isinstance(rows, Tensor) and len(order) * rows.n_columns * 4 > source.memory << 20:
+    if not isinstance(rows, Tensor) and not _fits(rows, len(order), source):
         return Dataset(rows.take(parts[0]), rows.take(parts[1]), numbers=of_file, same=same)
     held = [rows[part] for part in parts]
     for part, numbers in zip(held, of_file, strict=True):
         refuse_not_finite(part.numpy(), numbers, str(source.path))
     return Dataset(held[0], held[1], numbers=of_file, same=same)
+
+
+def _fits(rows: StoredTable, n: int, source: Source) -> bool:
+    """Whether ``n`` of the rows are read into memory."""
+    return n * rows.n_columns * 4 <= source.memory << 20

@@ -32,23 +32,29 @@ class NamedTable(NamedTuple):
     places: tuple[int, ...] = ()  # numbers of the columns in a text file
     remarks: tuple[str, ...] = ()  # what a person should know of how the file was read
 
-    def complete(self) -> "NamedTable":
-        """The same table without rows that have gaps. Raises UserError where fewer than half of the rows remain."""
+    def parted(self) -> tuple[StoredTable, StoredTable]:
+        """Rows without gaps, and rows of which some values are missing; rows without any are in neither."""
         if not self.gaps:
-            return self
-        is_missing = np.concatenate([np.isnan(x) for _, x in chunks(self.rows)])
-        keep = np.logical_not(is_missing.any(1, keepdims=False))
-        if 2 * keep.sum() < len(keep):
-            worst = np.argsort(-is_missing.sum(0), kind="stable")[:SHOWN]
-            counts = ", ".join(f"{self.name(k)} {is_missing[:, k].sum():,}" for k in worst if is_missing[:, k].any())
-            raise UserError(
-                f"Only {keep.sum():,} of {len(keep):,} rows have no gaps. Values are missing in: {counts}. Leave out "
-                f"columns with many gaps (grbm train --drop NAME), or fill gaps first."
-            )
-        return self._replace(rows=self.rows.take(torch.from_numpy(keep.nonzero()[0])))
+            return self.rows, self.rows.take(torch.empty(0, dtype=torch.int64))
+        found = [(np.isnan(x).any(1), np.isnan(x).all(1)) for _, x in chunks(self.rows)]
+        some, every = (torch.from_numpy(np.concatenate(part)) for part in zip(*found, strict=True))
+        return self.rows.take((~some).nonzero()[:, 0]), self.rows.take((some & ~every).nonzero()[:, 0])
 
-    def describe(self, where: str) -> Iterator[str]:
-        """Sentences on what is taken of the file ``where``: columns that were left out, and rows with gaps."""
+    def refuse_few(self, n_complete: int) -> None:
+        """Raise UserError, which counts the gaps, where so few rows without gaps are not enough to learn from."""
+        is_missing = np.concatenate([np.isnan(x) for _, x in chunks(self.rows)])
+        worst = np.argsort(-is_missing.sum(0), kind="stable")[:SHOWN]
+        counts = ", ".join(f"{self.name(k)} {is_missing[:, k].sum():,}" for k in worst if is_missing[:, k].any())
+        raise UserError(
+            f"Only {n_complete:,} of {len(self.rows):,} rows have no gaps. Values are missing in: {counts}. Leave out "
+            f"columns with many gaps (grbm train --drop NAME), or fill gaps first."
+        )
+
+    def describe(self, where: str, *, fills: bool = True) -> Iterator[str]:
+        """Sentences on what is taken of the file ``where``: columns that were left out, and rows with gaps.
+
+        Training ``fills`` gaps, or leaves out rows that have some.
+        """
         if self.left_out:
             named = [f"{name} ({why})" for name, why in self.left_out]
             taken = [self.name(k) for k in range(self.rows.n_columns)]
@@ -59,8 +65,13 @@ class NamedTable(NamedTuple):
             for k in end.isfinite().nonzero()[:, 0].tolist():
                 n = int((sign * self.rows[:][:, k] <= sign * end[k]).sum())
                 yield f"{where}, {self.name(k)}: {n:,} values lie {side} a limit, and all count as {side} {end[k]:g}."
-        if n := len(self.rows) - (left := len(self.complete().rows)):
-            yield f"{where}: {n:,} of {len(self.rows):,} rows have gaps and are left out of learning; {left:,} remain."
+        n, complete, gappy = len(self.rows), *(len(part) for part in self.parted())
+        if gappy and fills:
+            yield f"{where}: {gappy:,} of {n:,} rows have gaps. Training fills gaps by draws from the model."
+        elif gappy:
+            yield f"{where}: {gappy:,} of {n:,} rows have gaps and are left out of learning; {complete:,} remain."
+        if empty := n - complete - gappy:
+            yield f"{where}: {empty:,} of {n:,} rows have no values and are left out."
 
     def name(self, column: int) -> str:
         """The name of a column, or its number."""

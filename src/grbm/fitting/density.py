@@ -175,7 +175,7 @@ class Fitted:
         Parameters
         ----------
         rows : Tensor or StoredTable
-            In their own units; tables may be larger than memory.
+            In their own units; tables may be larger than memory. Of rows with gaps (NaN) the known values count.
         log_z, log_z_error : float
             As `log_partition` gives them.
         levels : int, optional
@@ -196,7 +196,10 @@ class Fitted:
             x = x[~transform.breaks(x).any(1)]
             if levels is not None and not is_censored:
                 x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
-            found.append(self._log_prob(self.frame.intervals(x, width if is_censored else 0.0), log_z, seed))
+            if x.isnan().any():
+                found.append(self.estimate(x, log_z))
+            else:
+                found.append(self._log_prob(self.frame.intervals(x, width if is_censored else 0.0), log_z, seed))
         log_p, n_effective = (torch.cat([getattr(part, name) for part in found]) for name in ("log_p", "n_effective"))
         log_p, n = log_p - unit, len(log_p)
         if n == 0:

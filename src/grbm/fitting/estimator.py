@@ -6,7 +6,6 @@ them.
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from sklearn.base import (
     OutlierMixin,
     TransformerMixin,
     _fit_context,
-    clone,
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -42,7 +40,7 @@ from grbm.fitting import checks
 from grbm.fitting.callbacks import Call, Callback, EarlyStopping, KeepBest, Progress
 from grbm.fitting.checks import Array
 from grbm.fitting.density import Fitted, LogPartition
-from grbm.fitting.gaps import Refill, gaussian_draws
+from grbm.fitting.gaps import Gaps
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
@@ -57,8 +55,6 @@ from grbm.samplers.conditional import Filling
 FLOATS = (np.float64, np.float32)
 POSITIVE = Interval(Integral, 1, None, closed="left")
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
-COMPLETION_UPDATES = 300  # Updates of the model that fills gaps before whitening.
-GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
 FALSE_ALARMS = 0.01  # Share of the model's own draws that are called anomalies by default.
 MANY = 1000  # Maximum number of rows learned from whose scores are compared with it.
 SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
@@ -294,8 +290,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         """
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0
-        gappy = self._to_learn(X, reset=not go_on)
-        X = self._completed(gappy) if (gaps := np.isnan(gappy)).any() else gappy
+        X = self._to_learn(X, reset=not go_on)
         if not (X[:1] != X).any():
             raise nothing_varies(len(X))
         checks.warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
@@ -303,9 +298,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             for name in (*PARAMETERS, "n_iter_"):  # what was learned before is of other data
                 self.__dict__.pop(name, None)
             self._learned_with = self._seed(None)
-        table, seed = torch.tensor(X), self._learned_with
-        same = copies(torch.from_numpy(np.where(gaps, np.finfo(X.dtype).max, X)))
-        self._facts = list(facts_of(table, same))
+        seed, table = self._learned_with, torch.tensor(X)
+        gaps = Gaps(table, seed) if table.isnan().any() else None
+        same = copies(table) if gaps is None else gaps.same
+        self._facts = list(facts_of(table if gaps is None else gaps.drawn, same))
         recipe = self._recipe()
         rounds = usually = recipe.train.rounds
         if self.n_iter is not None and self.n_rounds is None:
@@ -313,16 +309,19 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if self.verbose and rounds < usually:
             text = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
             print(f"[GaussianBernoulliRBM] {text}", flush=True)
-        is_complete = torch.from_numpy(~gaps.any(1))
-        among = is_complete if 2 * is_complete.sum() >= len(table) else torch.ones_like(is_complete)
+        among = None if gaps is None else gaps.to_hold_out
         learned_from, held = held_out(len(table), recipe.train.validation, seed, same, among)
+        per_pass = max(1, len(learned_from) // min(self.batch_size, len(learned_from)))
+        n_updates = recipe.train.n_updates - usually if self.n_iter is None else self.n_iter * per_pass
+        if gaps is not None:
+            table = self._completed(gaps, recipe, n_updates) if not go_on else self._redrawn(gaps)
+        complete = table if among is None else table[among]
         seen = table[learned_from]  # of the others nothing is known before they are scored
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from)
         frame = self._frame()
         goal = recipe.build(frame)
         rows, scored = (frame.transform(x).to(state.model.W.device) for x in (seen, table[held]))
-        first, per_pass = state.update, max(1, len(rows) // min(self.batch_size, len(rows)))
-        n_updates = recipe.train.n_updates - usually if self.n_iter is None else self.n_iter * per_pass
+        first = state.update
         options = replace(recipe.train, n_updates=first + n_updates + rounds, rounds=rounds)
         watch = watch_of(frame, goal.sampler, scored, seed)
         keep = None if watch is None else KeepBest(watch, options, state)
@@ -341,16 +340,14 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         stops = (self.n_iter_no_change, self.tol) if self.early_stopping else of_rounds
         early = EarlyStopping(options, *stops)
         callbacks: list[Callback] = [Call(after), early]
-        if len(numbers := torch.from_numpy(gaps)[learned_from].any(1).nonzero()[:, 0]):
-            refilled = torch.from_numpy(gappy)[learned_from][numbers]
-            callbacks.append(Refill(Fitted(frame, state.model), refilled, numbers, rows, first, n_updates, seed))
+        if gaps is not None:
+            callbacks.append(gaps.refill(Fitted(frame, state.model), learned_from, rows, first, n_updates))
         with self._threads(), _explained(scaled=recipe.standardise != "none"):
             learn(state, rows, goal, options, keep=keep, callbacks=callbacks)
             gaussian = None
             if self.n_iter is None:
-                if gaps.any():  # The model's own draws would favour it.
-                    draws = gaussian_draws(gappy.astype(np.float64), seed, times=GAUSSIAN_DRAWS)
-                    table = torch.from_numpy(draws).to(table)
+                if gaps is not None:  # The model's own draws would favour it.
+                    table = gaps.by_gaussian()
                 gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed)
         updates, model = state.update, state.average or state.model if keep is None else keep.model()
         if gaussian is not None:  # learning can go on from the start in its frame
@@ -363,7 +360,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         best = None if keep is None else keep.best
         self.best_validation_score_ = None if best is None else best.mean + log_det
         self._keep(state, X.dtype, model)
-        self._draw_line(torch.tensor(X)[among])
+        self._draw_line(complete)
         self.n_iter_ = min(math.ceil(n_updates / per_pass), math.ceil((updates - first) / per_pass)) + before
         return self
 
@@ -378,7 +375,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if first:
             checks.refuse_gaps(X, "The first rows of partial_fit must be complete: call fit first.")
         elif np.isnan(X).any():
-            X = self._drawn(X)
+            X = self._redrawn(Gaps(torch.tensor(X), self._learned_with)).numpy()
         if first and self.whiten is True:
             raise ValueError("whiten=True needs all rows at once: call fit first, then partial_fit.")
         before = {"_seen": getattr(self, "_seen", []), "_frame_": getattr(self, "_frame_", {})}
@@ -846,29 +843,16 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         refuse_magnitudes(np.nanmin(some, 0), np.nanmax(some, 0), "X", X.dtype)
         return np.ascontiguousarray(X)
 
-    def _completed(self, X: Array) -> Array:
-        """Fill gaps by draws from this model where training goes on, else from one trained for a while on a Gaussian's
-        draws.
-        """
-        if self.warm_start and self.__sklearn_is_fitted__():
-            return self._drawn(X)
-        seed = self._seed(None)
-        filled = gaussian_draws(X.astype(np.float64), seed).astype(X.dtype)
-        if self.censor != "none":  # The Gaussian knows no limits.
-            filled = np.clip(filled, np.nanmin(X, 0), np.nanmax(X, 0))
-        n_passes = math.ceil(COMPLETION_UPDATES * self.batch_size / len(X))
-        n_iter = n_passes if self.n_iter is None else min(n_passes, self.n_iter)
-        machine = clone(self).set_params(n_iter=n_iter, n_rounds=0, random_state=seed, warm_start=False, verbose=0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are given for all rows
-            return machine.fit(filled)._drawn(X)
+    def _completed(self, gaps: Gaps, recipe: Recipe, n_updates: int) -> torch.Tensor:
+        """Fill gaps by draws from a model trained for a while."""
+        n_units = Facts(*self._facts).n_units
+        with threads(recipe.n_threads(n_units)), _explained(scaled=recipe.standardise != "none"):
+            return gaps.by_model(recipe, n_updates, pick_device(self.device, recipe.work(n_units)))
 
-    def _drawn(self, X: Array) -> Array:
-        """Fill each gap by a draw from the fitted model given its row."""
-        filling = Filling(n_chains=1, seed=seed_of(self._learned_with, "gaps", self.n_updates_))
+    def _redrawn(self, gaps: Gaps) -> torch.Tensor:
+        """Fill gaps by draws from the fitted model."""
         with self._threads():
-            drawn = self._to_fill().sample_given(torch.tensor(X), filling)
-        return np.where(np.isnan(X), drawn[:, 0].numpy(), X).astype(X.dtype)
+            return gaps.by(self._to_fill(), seed_of(self._learned_with, "gaps", self.n_updates_))
 
     def _validated(self, X: Any, *, gaps: bool = False) -> Array:
         """Rows for a fitted machine, checked; they may have ``gaps`` (NaN)."""

@@ -4,21 +4,30 @@ Missing values are drawn given the known ones: first from a Gaussian fitted by E
 repeatedly from the model in training.
 """
 
-from typing import NamedTuple
+import functools
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grbm.core.randomness import generator, seed_of
+from grbm.data.splitting import copies
+from grbm.data.tables import measure
 from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, independent
-from grbm.fitting.callbacks import Callback, Progress
+from grbm.fitting.callbacks import Callback, KeepBest, Progress
 from grbm.fitting.density import Fitted
 from grbm.fitting.impute import NUMBERS, condition
+from grbm.fitting.learn import learn
+from grbm.fitting.recipe import Recipe
+from grbm.fitting.start import begin, frame_of, held_out, watch_of
 from grbm.samplers.conditional import Filling
 
 ITERATIONS, SETTLED = 200, 1e-4  # Maximum of EM, and the largest change of a standardised covariance that ends it.
 HARDLY = 1e-4  # Weight of the identity where rows are many: nearly collinear columns stay so.
+COMPLETION = 300  # Updates of the model that fills gaps before coordinates are found.
+GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
 REFILLS = 50  # Number of refills before the rounds.
 STEPS = 12  # Gibbs steps of a refill, whose chains begin at draws of the reference given the known values.
 RELATED = 1e-6  # Smallest coefficient of a linear relation between standardised columns.
@@ -126,6 +135,74 @@ def _refuse_relations(standard: np.ndarray) -> None:
             )
 
 
+class Gaps:
+    """Rows with gaps (n, N), NaN where a value is missing, in the units of the data.
+
+    Parameters
+    ----------
+    rows : Tensor
+    seed : int
+        Of all that is drawn.
+    """
+
+    def __init__(self, rows: Tensor, seed: int) -> None:
+        self.rows, self.seed = rows, seed
+        self.missing = rows.isnan()
+
+    @functools.cached_property
+    def same(self) -> Tensor | None:
+        """Equal for copies of a row (`grbm.data.splitting.copies`), which lack the same values."""
+        return copies(self.rows.masked_fill(self.missing, torch.finfo(self.rows.dtype).max))
+
+    @property
+    def to_hold_out(self) -> Tensor:
+        """(n,) bool: rows that may be held out, complete ones where half of the rows are, else all."""
+        is_complete = ~self.missing.any(1)
+        return is_complete if 2 * is_complete.sum() >= len(self.rows) else torch.ones_like(is_complete)
+
+    @functools.cached_property
+    def drawn(self) -> Tensor:
+        """The rows filled by draws from one Gaussian (`gaussian_draws`)."""
+        return self.by_gaussian(1)
+
+    def by_gaussian(self, times: int = GAUSSIAN_DRAWS) -> Tensor:
+        """The rows filled so several ``times``, one after another: (times n, N)."""
+        return torch.from_numpy(gaussian_draws(self.rows.double().numpy(), self.seed, times=times)).to(self.rows)
+
+    def by_model(self, recipe: Recipe, n_updates: int, device: torch.device | str = "cpu", **of_frame: Any) -> Tensor:
+        """The rows filled by draws from a model that learns a Gaussian's draws by ``recipe``, 300 updates at most.
+
+        ``of_frame`` are the options of `grbm.fitting.start.frame_of` beside the seed.
+        """
+        seed, filled = self.seed, self.drawn
+        if recipe.censor != "none":  # The Gaussian knows no limits.
+            low, high = (self.rows.masked_fill(self.missing, end) for end in (torch.inf, -torch.inf))
+            filled = filled.clamp(low.amin(0), high.amax(0))
+        options = replace(recipe.train, n_updates=min(COMPLETION, n_updates), rounds=0)
+        learned_from, held = held_out(len(filled), options.validation, seed, self.same, self.to_hold_out)
+        frame = frame_of(recipe, filled, measure(filled), learned_from, seed=seed, **of_frame)
+        rows, scored = (frame.transform(filled[part]).to(device) for part in (learned_from, held))
+        state, goal = begin(recipe, frame, rows, seed, device), recipe.build(frame)
+        watch = watch_of(frame, goal.sampler, scored, seed)
+        keep = None if watch is None else KeepBest(watch, options, state)
+        learn(state, rows, goal, options, keep=keep)
+        model = (state.average or state.model) if keep is None else keep.model()
+        return self.by(Fitted(frame, model), seed_of(seed, "gaps", state.update))
+
+    def by(self, fitted: Fitted, seed: int) -> Tensor:
+        """The rows with each gap filled by a draw from a fitted model given its row."""
+        gappy, filled = self.missing.any(1), self.rows.clone()
+        drawn = fitted.sample_given(self.rows[gappy], Filling(n_chains=1, seed=seed))[:, 0]
+        filled[gappy] = torch.where(self.missing[gappy], drawn.to(filled), filled[gappy])
+        return filled
+
+    def refill(self, fitted: Fitted, learned_from: Tensor, rows: Tensor, first: int, n_updates: int) -> "Refill":
+        """Callback that redraws the gaps of training ``rows`` (n', K), which have the numbers ``learned_from``."""
+        numbers = self.missing[learned_from].any(1).nonzero()[:, 0]
+        gappy = self.rows[learned_from][numbers]
+        return Refill(fitted, gappy, numbers, rows, first, n_updates, self.seed)
+
+
 class Refill(Callback):
     """Redraw missing values from the current model, about 50 times before the rounds.
 
@@ -157,3 +234,12 @@ class Refill(Callback):
         filling = Filling(STEPS, STEPS - 1, 1, seed=seed_of(self.seed, "refill", progress.update))
         model = Fitted(self.fitted.frame, state.average or state.model)
         self.rows[self.numbers] = model.units(model.sample_given(self.gappy, filling)[:, 0]).to(self.rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows[self.numbers]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        rows: Tensor = state["rows"]
+        if rows.shape != (len(self.numbers), self.rows.shape[1]) or not rows.isfinite().all():
+            raise ValueError("the rows with gaps are damaged")
+        self.rows[self.numbers] = rows.to(self.rows)

@@ -108,13 +108,16 @@ def score_rows(
     """The mean log-likelihood of other ``rows`` (n, N) than the run's own, with its error, as one number of ``where``.
 
     They are neither rows that the run learned from nor such as it held out, and nothing of it is kept. log Z that is
-    annealed begins at the run's ``own`` data, where they are there. Raises UserError for a number that is not finite.
+    annealed begins at the run's ``own`` data, where they are there. Of a row with gaps (NaN) the known values count.
+    Raises UserError for infinite numbers.
     """
-    for _ in finite_parts(run, rows):
-        pass
-    known = log_z(run, own or Dataset(rows, rows[:0]), n_steps=ais_steps, n_chains=ais_chains, seed=seed)
+    gappy = torch.cat([x.isnan().any(1) for x in finite_parts(run, rows, gaps=True)])
+    if own is None:
+        complete = (~gappy).nonzero()[:, 0]
+        own = Dataset(rows[complete], rows[:0])
+    known = log_z(run, own, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
     score = on_device(run).log_likelihood(rows, known.value, known.error)
-    found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without}
+    found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without, "gaps": int(gappy.sum())}
     if run.model.censoring.n:
         found |= {"censored": run.model.censoring.n, "unsure": score.n_unsure}
         some, limits = rows[spread(len(rows), 10_000)].double(), run.frame.censoring

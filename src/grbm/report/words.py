@@ -123,6 +123,8 @@ def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     shown = "none" if number is None else with_error(number, scores["log_likelihood_error"])
     yield f"Log-likelihood of the {scores['rows']:,} rows of {scores['rows_of']}: {shown} nats per sample"
     yield f"  (log Z {scores['log_z']:.3f} ± {scores['log_z_error']:.2g}, {scores['log_z_method']})."
+    if n := scores["gaps"]:
+        yield f"  {n:,} of them have gaps: their log-likelihood is of the values that are known."
     yield from without_density(scores)
     yield from at_limits(scores)
     yield "These rows are not the data of the run. Nothing was written to the run."

@@ -100,17 +100,20 @@ def strangeness(run: Run, rows: Table) -> float:
     return float(z.square().nanmean().sqrt())
 
 
-def finite_parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
-    """The rows, some thousands at a time; raises UserError for what is not finite, also as the model sees it."""
+def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch.Tensor]:
+    """The rows, some thousands at a time; raises UserError for what is not finite, also as the model sees it.
+
+    NaN stands for ``gaps`` where these are allowed.
+    """
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
-        z = run.transform(x)
+        z = run.transform(torch.where(x.isnan(), run.transform.mean, x.double()) if gaps else x)
         if not z.isfinite().all():
             row = int((~z.isfinite()).any(1).nonzero()[0])
-            place, wrong = f"row {first + row}", (~x[row].isfinite()).nonzero()
-            if len(wrong) == 0:
+            place, wrong = f"row {first + row}", x[row].isinf() if gaps else ~x[row].isfinite()
+            if not wrong.any():
                 raise UserError(f"The numbers in {place} are too large for the model; remove the row.")
-            column = int(wrong[0])
+            column = int(wrong.nonzero()[0])
             name = f"column {column}" + (f" ({run.columns[column]!r})" if run.columns else "")
             if x[row, column].isnan():
                 raise UserError(f"The number in {place}, {name}, is NaN; fill gaps with: grbm impute {run.folder} FILE")
@@ -119,26 +122,26 @@ def finite_parts(run: Run, rows: Table) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
-    """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
+def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> int:
+    """Write hidden probabilities p(h = 1 | v) of ``rows`` to a .npy file, float32 (n, M), whole or not at all.
 
-    Raises UserError where a row holds numbers that are not finite.
+    Or ``bits`` drawn from them, uint8; ``packed`` puts eight into a byte, as numpy.packbits. Of a row with gaps (NaN)
+    they are means over the missing values; returns the number of such rows. Raises UserError for infinite numbers.
     """
-    here, rng = on_device(run), generator(seed, "codes")
-    for x in finite_parts(run, rows):
-        probabilities = here.encode(x)
-        if bits:
-            yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
-        else:
-            yield probabilities.numpy()
+    here, rng, n_gappy = on_device(run), generator(seed, "codes"), 0
 
+    def parts() -> Iterator[np.ndarray]:
+        nonlocal n_gappy
+        for x in finite_parts(run, rows, gaps=True):
+            n_gappy += int(x.isnan().any(1).sum())
+            found = here.encode(x)
+            if bits or packed:
+                found = (torch.rand(found.shape, generator=rng) < found).to(torch.uint8)
+            yield np.packbits(found.numpy(), axis=1) if packed else found.numpy()
 
-def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> None:
-    """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
     width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
-    parts = codes(run, rows, bits=bits or packed, seed=seed)
-    parts = (np.packbits(part, axis=1) for part in parts) if packed else parts
-    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width), parts)
+    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width), parts())
+    return n_gappy
 
 
 @torch.no_grad()

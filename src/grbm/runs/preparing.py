@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.core.devices import pick_device, require_memory
+from grbm.core.devices import pick_device, require_memory, threads
 from grbm.core.distributed import ProcessGroup
 from grbm.core.errors import UserError
 from grbm.data.frame import Frame
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
-from grbm.data.tables import StoredTable
+from grbm.data.tables import StoredTable, measure
+from grbm.fitting.density import Fitted
+from grbm.fitting.gaps import Gaps, Refill
 from grbm.fitting.start import begin, facts_of, frame_of, held_out
 from grbm.learning.objectives import Objective
 from grbm.learning.quasi_newton import REMEMBERED
@@ -35,6 +37,7 @@ class Opened(NamedTuple):
     config: RunConfig
     dataset: Dataset
     measured: Measured
+    gaps: Gaps | None  # of the rows to train on, which the data set has filled
 
 
 class Prepared(NamedTuple):
@@ -48,6 +51,8 @@ class Prepared(NamedTuple):
     data: Tensor | Standardised  # the training rows as the model sees them
     state: TrainState
     objective: Objective
+    gaps: Gaps | None
+    refill: Refill | None  # of the gaps among ``data``
 
 
 def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] | None = None) -> Opened:
@@ -65,16 +70,42 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if asked is not None and "dataset.censor" not in asked and dataset.limits is not UNCENSORED:
         config = replace(config, dataset=replace(config.dataset, censor="marks"))
         asked = {**asked, "dataset.censor": "marks"}
+    gaps, fingerprint = _gaps(dataset, config), measured.fingerprint
+    same = dataset.same if gaps is None else gaps.same
     if asked is not None:
-        config = for_table(config, facts_of(dataset.train, dataset.same), asked)
-    return Opened(config, dataset, measured)
+        config = for_table(config, facts_of(dataset.train if gaps is None else gaps.drawn, same), asked)
+    if gaps is not None:
+        filled = group.broadcast(group.on_leader(lambda: _filled(gaps, config, dataset)))
+        dataset = dataset._replace(train=filled, same=same)
+        measured = Measured(measure(filled), measured.test, fingerprint)
+    return Opened(config, dataset, measured, gaps)
+
+
+def _gaps(dataset: Dataset, config: RunConfig) -> Gaps | None:
+    """Rows to train on, in the order of their file, where some have gaps."""
+    if dataset.gappy is None or dataset.numbers is None:
+        return None
+    assert isinstance(dataset.train, Tensor)
+    rows, numbers = dataset.gappy
+    order = torch.cat([dataset.numbers[0], numbers]).argsort()
+    return Gaps(torch.cat([dataset.train, rows])[order], config.seed)
+
+
+def _filled(gaps: Gaps, config: RunConfig, dataset: Dataset) -> Tensor:
+    """The rows with their gaps filled by a model that trains for a while."""
+    recipe, train, n_units = config.recipe, config.train, gaps.rows.shape[1]
+    with threads(recipe.n_threads(n_units)):
+        where = pick_device(config.device, recipe.work(n_units))
+        how: dict[str, Any] = {"marked": dataset.limits, "where": config.where}
+        return gaps.by_model(recipe, train.n_updates - train.rounds, where, **how)
 
 
 def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | None, *, resume: bool) -> Prepared:
     """Frame, machine and objective of a run; raises UserError for what cannot be built or shared."""
-    config, dataset, measured = opened
+    config, dataset, measured, gaps = opened
     group.on_leader(lambda: _check(config))
-    learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same)
+    among = None if gaps is None else gaps.to_hold_out
+    learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same, among)
     found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, resume=resume))
     frame: Frame = group.broadcast(found)
     transform, rows = frame.transform, dataset.train
@@ -89,7 +120,10 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
     state = begin(config.recipe, frame, data, config.seed, where)
     if group.broadcast(measured.fingerprint) != measured.fingerprint:
         raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
-    return Prepared(config, dataset, measured, frame, validation, data, state, objective)
+    refill, train = None, config.train
+    if gaps is not None and isinstance(data, Tensor):
+        refill = gaps.refill(Fitted(frame, state.model), learned_from, data, 0, train.n_updates - train.rounds)
+    return Prepared(config, dataset, measured, frame, validation, data, state, objective, gaps, refill)
 
 
 def _check(config: RunConfig) -> None:

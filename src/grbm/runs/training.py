@@ -19,8 +19,8 @@ from grbm.data.frame import Frame
 from grbm.data.limits import limits_of, sentences
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
-from grbm.data.tables import spread
-from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest
+from grbm.data.tables import measure, spread
+from grbm.fitting.callbacks import Call, Callback, EarlyStopping, KeepBest
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.start import watch_of
 from grbm.model import GRBM
@@ -129,7 +129,7 @@ def _describe_data(run: Prepared, warn: Callable[[str], None]) -> None:
     """Say what was made of a file or of pictures where the user may have meant something else."""
     pictures, opened = run.dataset.pictures, run.dataset.opened
     if opened is not None:
-        for text in opened.describe(run.config.where):
+        for text in opened.describe(run.config.where, fills=run.gaps is not None):
             warn(text)
     if pictures is not None:
         pictures.describe(run.config.data or run.config.data_dir, warn, "; --dataset.white chooses another number")
@@ -174,7 +174,9 @@ def _learn(
     state, options = run.state, run.config.train
     engine = engine_name(state.model.W.device)  # native code is compiled before the clock runs
     keep, log, early = _keeping(session), MetricsLog(session), EarlyStopping(options, options.patience, options.tol)
-    checkpoints = Checkpoints(session, engine, log, {"early": early} | ({} if keep is None else {"best": keep}))
+    optional = {"best": keep, "gaps": run.refill}
+    others = {"early": early} | {name: callback for name, callback in optional.items() if callback is not None}
+    checkpoints = Checkpoints(session, engine, log, others)
     if saved is not None:
         try:
             for name, callback in checkpoints.remembering.items():
@@ -183,7 +185,9 @@ def _learn(
             raise UserError(f"{saved.folder} is damaged ({error}); remove it, then resume the run.") from error
     told = Call(lambda progress: on_update(progress.update, log.record))
     interrupt = Call(lambda progress: "stop" in group.agreed and progress.update < progress.n_updates)
-    callbacks = [Trajectory(session), early, log, checkpoints, told, interrupt]
+    callbacks: list[Callback] = [Trajectory(session), early, log, checkpoints, told, interrupt]
+    if run.refill is not None:  # before a checkpoint holds the rows
+        callbacks.insert(0, run.refill)
     machine = machine_of(state.model, group, engine)
     if group.is_leader:
         on_start(run.data, state.model, state.update, options.n_updates)
@@ -265,7 +269,11 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
     """The best model, or a Gaussian of all rows that scores as well, whose frame is then saved."""
     run, config = session.run, session.config
     how: dict[str, Any] = {"seed": config.seed, "where": config.where}
-    found = one_gaussian(keep, config.recipe, run.frame, run.data, run.dataset.train, run.measured.train, **how)
+    table, stats = run.dataset.train, run.measured.train
+    if run.gaps is not None:  # The model's own draws would favour it.
+        table = run.gaps.by_gaussian()
+        stats = measure(table)
+    found = one_gaussian(keep, config.recipe, run.frame, run.data, table, stats, **how)
     if found is None:
         return keep.model()
     session.require(run.state.update)

@@ -32,7 +32,7 @@ def test_tutorials_run(path, tmp_path):
 
 def test_there_is_a_tutorial_for_each_subject():
     found = " ".join(path.stem for path in TUTORIALS)
-    for subject in ("mixtures", "digits", "own_array", "likelihoods", "binary_codes", "inpainting", "sampler"):
+    for subject in ("mixtures", "digits", "own_array", "likelihoods", "binary_codes", "inpainting", "sampler", "gaps"):
         assert subject in found
 
 

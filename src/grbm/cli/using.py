@@ -113,14 +113,13 @@ def encode(options: EncodeOptions) -> None:
     written += [shares] if run.model.contrasts.n > 1 else []
     refuse_out(options.overwrite, *written)
     note_units(strangeness(run, rows))
-    if run.model.contrasts.n > 1:  # first, since it refuses gaps
-        write_contrasts(run, rows, shares)
     n_gappy = write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
     if n_gappy:
         print(f"  {n_gappy:,} of the rows have gaps: their codes are means over the missing values")
     if run.model.contrasts.n > 1:
+        write_contrasts(run, rows, shares)
         scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())
         print(f"  how likely each row has which contrast, of {scales}: {shares}")
     runs.note_written(options.run, *(path for path in written if path != beside or numbers is not None))

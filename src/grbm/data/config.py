@@ -26,6 +26,9 @@ class DatasetConfig:
     """Limits at which values stop, as pixels at black: such a value says that the latent one lies at it or beyond. auto
     finds them; LOW,HIGH sets them for all columns, as 0, or 0,1; marks are those of a table in text, such as <0.5, and
     the default where there are some. Not with whiten."""
+    coarse: Literal["none", "auto"] = "none"
+    """Tables: auto learns columns of few different numbers, such as counts and grades, as cells between them; draws are
+    then such numbers. Not with limits."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1

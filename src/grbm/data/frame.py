@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grbm.data.grid import CONTINUOUS, Grid
 from grbm.data.transforms import Elementwise, Transform, Whitening
 from grbm.model import Base, censoring, contrasts
 from grbm.model.censoring import UNCENSORED, Censoring, Interval
@@ -30,6 +31,7 @@ class Frame:
     reference: Reference | None = None
     contrasts: Contrasts = UNIT  # scales at which a machine begins
     censoring: Censoring = UNCENSORED  # limits of the columns (N,), which then have units of their own
+    grid: Grid = CONTINUOUS  # steps of coarse columns, of which learning sees cells
 
     @property
     def limits(self) -> Censoring:
@@ -59,11 +61,11 @@ class Frame:
         return -((~within.is_open).double() @ scale.log())
 
     def columns(self, z: Tensor) -> Tensor:
-        """Transform rows z (n, K) of units to rows (n, N) of the data, float64, cut at the limits.
+        """Transform rows z (n, K) of units to rows (n, N) of the data, float64, cut at the limits, in their steps.
 
         A unit that is at its limit in float32 gives exactly the limit.
         """
-        x = self.transform.inverse(z)
+        x = self.grid.rounded(self.transform.inverse(z))
         if self.censoring is UNCENSORED:
             return x
         at = self.limits.to(torch.zeros(1)).interval(z.float())
@@ -94,7 +96,7 @@ class Frame:
         found = self.transform.tensors() | {"base_mean": self.base.mean, "base_var": self.base.var}
         if self.reference is not None:
             found |= {f"reference_{name}": getattr(self.reference, name) for name in REFERENCE}
-        return found | self.contrasts.tensors() | self.censoring.tensors()
+        return found | self.contrasts.tensors() | self.censoring.tensors() | self.grid.tensors()
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Frame":
@@ -137,7 +139,8 @@ class Frame:
             _require(bool((factors.diagonal(dim1=1, dim2=2) > 0).all()), "reference")
             _require(torch.equal(factors, factors.tril()), "reference")
         base = Base(known["base_mean"], known["base_var"])
-        return cls(transform, base, reference, contrasts.from_tensors(dict(known), K, "the frame"), limits)
+        scales = contrasts.from_tensors(dict(known), K, "the frame")
+        return cls(transform, base, reference, scales, limits, Grid.from_tensors(dict(tensors), N))
 
 
 WHITE, MIXTURE = {"to_z", "to_x", "digits"}, {f"reference_{name}" for name in REFERENCE}

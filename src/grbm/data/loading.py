@@ -75,8 +75,9 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         opened = open_table(source.path, reading_of(config))
         complete, gappy = opened.parted()
         learns = len(gappy) > 0 and config.subset is None and _fits(opened.rows, len(opened.rows), source)
-        if len(gappy) and len(complete) < (FEWEST_COMPLETE if learns else 0.5 * (len(complete) + len(gappy))):
-            opened.refuse_few(len(complete))
+        learns = learns and len(complete) >= FEWEST_COMPLETE
+        if not learns and len(complete) < len(gappy):
+            opened.refuse_few(len(complete), FEWEST_COMPLETE)
         found = _split(complete, config, source, seed)
         gaps = None
         if learns:

@@ -27,7 +27,7 @@ class NamedTable(NamedTuple):
     rows: StoredTable  # NaN where a value is missing
     columns: tuple[str, ...] = ()  # empty where the file has no names
     left_out: tuple[tuple[str, str], ...] = ()  # names of columns, and why
-    gaps: bool = False  # whether values may be missing, and rows with gaps are left out of learning
+    gaps: bool = False  # whether values may be missing
     limits: Censoring = UNCENSORED  # of columns with marks such as <0.5; values beyond lie at them
     places: tuple[int, ...] = ()  # numbers of the columns in a text file
     remarks: tuple[str, ...] = ()  # what a person should know of how the file was read
@@ -40,20 +40,21 @@ class NamedTable(NamedTuple):
         some, every = (torch.from_numpy(np.concatenate(part)) for part in zip(*found, strict=True))
         return self.rows.take((~some).nonzero()[:, 0]), self.rows.take((some & ~every).nonzero()[:, 0])
 
-    def refuse_few(self, n_complete: int) -> None:
-        """Raise UserError, which counts the gaps, where so few rows without gaps are not enough to learn from."""
+    def refuse_few(self, n_complete: int, fewest: int) -> None:
+        """Raise UserError, which counts the gaps, where so few rows have none, and at least ``fewest`` must."""
         is_missing = np.concatenate([np.isnan(x) for _, x in chunks(self.rows)])
         worst = np.argsort(-is_missing.sum(0), kind="stable")[:SHOWN]
         counts = ", ".join(f"{self.name(k)} {is_missing[:, k].sum():,}" for k in worst if is_missing[:, k].any())
         raise UserError(
-            f"Only {n_complete:,} of {len(self.rows):,} rows have no gaps. Values are missing in: {counts}. Leave out "
-            f"columns with many gaps (grbm train --drop NAME), or fill gaps first."
+            f"Only {n_complete:,} of {len(self.rows):,} rows have no gaps, and training needs {fewest}, or half of the "
+            f"rows where rows with gaps are left out. Values are missing in: {counts}. Leave out columns with many "
+            f"gaps (grbm train --drop NAME), or fill gaps first."
         )
 
     def describe(self, where: str, *, fills: bool = True) -> Iterator[str]:
         """Sentences on what is taken of the file ``where``: columns that were left out, and rows with gaps.
 
-        Training ``fills`` gaps, or leaves out rows that have some.
+        These are learned from where training ``fills`` gaps, else left out.
         """
         if self.left_out:
             named = [f"{name} ({why})" for name, why in self.left_out]

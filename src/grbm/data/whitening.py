@@ -11,7 +11,7 @@ one.
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
 WIDEST = 40  # units that are whitened by default whatever they are
 WIDEST_TABLE = 500  # columns that are whitened by default: more take too long
+RELATED = 1e-6  # Smallest coefficient of a linear relation between standardised columns.
 COARSE = 0.25  # share of rows with one value, from which a column is coarse
 MANY = 0.25  # share of more columns than `WIDEST`, from which coarse ones decide
 CORRELATED = 0.6  # nats that correlation is worth to each of them, above which they are whitened all the same
@@ -198,6 +199,18 @@ def independent(x: Array) -> Array:
     many fit whatever they are.
     """
     return set_apart(x.astype(np.float64))[0]
+
+
+def relations(x: Array) -> Iterator[tuple[int, list[int]]]:
+    """Columns of x (n, N) that are linear functions of others in all rows without NaN, each with these others."""
+    complete = x[~np.isnan(x).any(1)]
+    if len(complete) <= x.shape[1] + 1:
+        return
+    _, varies, _, standard = _standard(complete)
+    kept = independent(complete)
+    for column in np.flatnonzero(~kept & varies):
+        weights = np.linalg.lstsq(standard[:, kept], standard[:, column], rcond=None)[0]
+        yield int(column), np.flatnonzero(kept)[np.abs(weights) > RELATED].tolist()
 
 
 def set_apart(x: Array) -> tuple[Array, Array]:

@@ -49,6 +49,16 @@ class Estimate(NamedTuple):
         return cls(log_p, torch.zeros_like(log_p), torch.full_like(log_p, torch.inf))
 
 
+def averaged(estimates: list[Estimate]) -> Estimate:
+    """The mean density of several estimates of the same rows, with the error of so few; of one that estimate itself."""
+    if len(estimates) == 1:
+        return estimates[0]
+    log_p, error, n_effective = (torch.stack(part) for part in zip(*estimates, strict=True))
+    shares, n = log_p.softmax(0).nan_to_num(0.0), len(estimates)  # NaN: all densities are 0
+    error = ((shares * error).square().sum(0) + n * shares.var(0)).sqrt()
+    return Estimate(log_p.logsumexp(0) - math.log(n), error, 1 / (shares.square() / n_effective).sum(0))
+
+
 @dataclass(frozen=True, eq=False)
 class IntervalRows:
     """Rows (n, N) of which v lies in intervals, and how they are annealed where values are not known.
@@ -84,7 +94,8 @@ class IntervalRows:
             exactly = model if model.W.dtype == torch.float64 else copy.deepcopy(model).double()
             return Estimate.exact(exactly.log_prob(within.low.to(exactly.W), log_z).cpu())
         if model.n_hidden <= self.n_enumerated:
-            return Estimate.exact(exact.log_prob_within(model, within).cpu())
+            own = exact.log_z(model)  # by which these rows are normalised
+            return Estimate.exact(exact.log_prob_within(model, within).cpu() + (own - log_z))
         found = list(self._annealed())
         parts = [(start + log_w.logsumexp(1) - math.log(self.n_chains), log_w) for start, log_w, _ in found]
         log_p, log_weight = (torch.cat(x).cpu() for x in zip(*parts, strict=True))

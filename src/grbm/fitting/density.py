@@ -30,6 +30,7 @@ CHUNK = 8192  # Rows scored at a time.
 LARGEST_SUM = 50_000_000  # Numbers that a mean over enumerated rows takes, beyond the fewest rows.
 MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a mean is taken of.
 MOST_GAPPY = 500  # Maximum number of draws that rows with the same gaps are compared with.
+OBSERVED_DRAWS = 512  # Draws for the log-density of the known values of a row with gaps.
 CODE_DRAWS = 32  # Draws of a whitened row with gaps for its codes.
 DRAWN_AT_ONCE = 256  # Draws of a row with gaps at a time.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
@@ -134,20 +135,30 @@ class Fitted:
         """`log_prob` of rows x (n, N), with standard errors and effective numbers of chains where it is estimated.
 
         For rows with gaps (NaN) it is the log-density of the known values, by importance sampling or annealed chains.
+        Of coarse columns it is that of a mean over cells (`grbm.data.grid`).
         """
         x = x.cpu()
-        broken, gappy = self.frame.transform.breaks(x).any(1), x.isnan().any(1)
+        broken = self.frame.transform.breaks(x).any(1)
+        places = list(self.frame.grid.points(x))
+        n_draws = max(1, OBSERVED_DRAWS // len(places))  # which are averaged too
+        found = censored.averaged([self._estimate(place, log_z, n_draws, seed) for seed, place in enumerate(places)])
+        return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
+
+    def _estimate(self, x: Tensor, log_z: float, n_draws: int, seed: int) -> censored.Estimate:
+        """The same, at rows x (n, N) themselves, of which those with gaps have so many draws by ``seed``."""
+        gappy = x.isnan().any(1)
         found = censored.Estimate(*torch.zeros(3, len(x), dtype=torch.float64))
         for here in (~gappy, gappy):
             if not here.any():
                 continue
             if self.is_mixed and here is gappy:
-                part = observed_log_prob(self.model, self.frame.transform, self._reference, x[here], log_z)
+                how = self.model, self.frame.transform, self._reference
+                part = observed_log_prob(*how, x[here], log_z, n_draws=n_draws, seed=seed)
             else:
                 part = self._log_prob(self.frame.intervals(x[here]), log_z)
             for whole, some in zip(found, part, strict=True):
                 whole[here] = some
-        return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
+        return found
 
     @property
     def is_mixed(self) -> bool:
@@ -196,7 +207,7 @@ class Fitted:
             x = x[~transform.breaks(x).any(1)]
             if levels is not None and not is_censored:
                 x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
-            if x.isnan().any():
+            if self.frame.grid.n or x.isnan().any():
                 found.append(self.estimate(x, log_z))
             else:
                 found.append(self._log_prob(self.frame.intervals(x, width if is_censored else 0.0), log_z, seed))
@@ -226,7 +237,7 @@ class Fitted:
     def own_scores(self, x: Tensor, *, n_draws: int = 2000, seed: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """For rows of x (n, N) with the same gaps: their numbers, and log p + log Z of the known values of own draws.
 
-        These are in rising order: ``n_draws``, or fewer where each must be annealed or has gaps.
+        These are in rising order: ``n_draws``, or fewer where scores take long, of annealed rows or rows with gaps.
         """
         if self.frame.censoring is not UNCENSORED and self.model.n_hidden > censored.ENUMERATED:
             n_draws = min(n_draws, MOST_ANNEALED)
@@ -355,7 +366,8 @@ class Fitted:
     def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
         transform, x = self.frame.transform, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
-        base = self.frame.base
+        base, grid, given = self.frame.base, self.frame.grid, x
+        x = grid.spread(x, seed_of(filling.seed, "cells"))
         if self.frame.censoring is not UNCENSORED:
             if (noise_var > 0).any():
                 raise ValueError("noise goes with columns that are not censored.")
@@ -365,14 +377,15 @@ class Fitted:
             found = fill(self.model, self.units(x), noise, filling, base)
             std = transform.columns_of(found.std.cpu()) * transform.scale
             draws = self.columns(found.draws.flatten(0, 1)).view(*found.draws.shape[:2], x.shape[1])
-            found = Filled(self.columns(found.mean), std, draws)
+            found = Filled(transform.inverse(found.mean.cpu()), std, draws)
         elif filling.n_replicas:
             raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
         else:
             found = impute_columns(self.model, transform, self._reference, x, noise_var, filling)
         known = ~x.isnan() & (noise_var == 0)
-        draws = torch.where(known[:, None], x[:, None], found.draws)
-        return Filled(torch.where(known, x, found.mean), torch.where(known, 0.0, found.std), draws)
+        draws = torch.where(known[:, None], given[:, None], grid.rounded(found.draws))
+        mean = torch.where(known, given, grid.rounded(found.mean))
+        return Filled(mean, torch.where(known, 0.0, found.std), draws)
 
 
 def bits_per_dimension(score: Score, n_visible: int) -> Score:

@@ -31,16 +31,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from grbm.core.devices import pick_device, threads
 from grbm.core.errors import DivergenceError
 from grbm.core.randomness import generator, seed_of
+from grbm.data.coarse import grid_of
 from grbm.data.frame import Frame
-from grbm.data.splitting import copies
+from grbm.data.grid import CONTINUOUS, Grid
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes, spread
 from grbm.evaluate.censored import FEWEST
 from grbm.evaluate.watching import Nats
 from grbm.fitting import checks
 from grbm.fitting.callbacks import Call, Callback, EarlyStopping, KeepBest, Progress
 from grbm.fitting.checks import Array
-from grbm.fitting.density import Fitted, LogPartition
-from grbm.fitting.gaps import Gaps
+from grbm.fitting.density import MOST_GAPPY, Fitted, LogPartition
+from grbm.fitting.gaps import Gaps, copies_of
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
@@ -113,8 +114,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         Limits at which features stop, such as zeros of rainfall or a detection limit (`grbm.model.censoring`). "auto"
         finds features of which many values equal the lowest or highest; ``(low, high)``, either of which may be None,
         are limits of all. Not with whitening.
+    coarse : {"none", "auto"}, default="none"
+        "auto" learns features of few different numbers, such as counts and grades, as cells between them
+        (`grbm.data.grid`): samples and filled gaps are then such numbers, and densities of a row are means over its
+        cell. Not with ``censor``.
     contamination : float or "auto", default="auto"
-        Share of the rows learned from that `predict` calls anomalies. "auto" calls those anomalies that are less likely
+        Share of the rows without gaps that `predict` calls anomalies, of those that `fit` or the last `partial_fit`
+        learned from. "auto" calls those anomalies that are less likely
         than 99 of 100 of the model's own draws.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
@@ -198,6 +204,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         **{name: ["boolean"] for name in ("early_stopping", "warm_start")},
         "whiten": ["boolean", StrOptions({"auto"})],
         "censor": [StrOptions({"none", "auto"}), tuple],
+        "coarse": [StrOptions({"none", "auto"})],
         "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
         "restart": [Interval(Real, 0, 1, closed="both")],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
@@ -217,8 +224,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     _learned_with: int
     _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
     _log_z_settings: list[int]
-    _line: list[float]  # `offset_` and log Z, once they are known
-    _usual: float | None  # the median of scores of rows learned from, and log Z
+    _line: list[float]  # once known: `offset_` + log Z, and the share of draws below
+    _usual: float | None  # the median of scores of rows learned from, + log Z
 
     def __init__(
         self,
@@ -234,6 +241,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         whiten: bool | Literal["auto"] = "auto",
         n_contrasts: int | Literal["auto"] = "auto",
         censor: str | tuple[float | None, float | None] = "none",
+        coarse: Literal["none", "auto"] = "none",
         contamination: float | Literal["auto"] = "auto",
         restart: float = 0.0,
         min_variance: float | None = None,
@@ -258,6 +266,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         self.whiten = whiten
         self.n_contrasts = n_contrasts
         self.censor = censor
+        self.coarse = coarse
         self.contamination = contamination
         self.restart = restart
         self.min_variance = min_variance
@@ -299,8 +308,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
                 self.__dict__.pop(name, None)
             self._learned_with = self._seed(None)
         seed, table = self._learned_with, torch.tensor(X)
-        gaps = Gaps(table, seed) if table.isnan().any() else None
-        same = copies(table) if gaps is None else gaps.same
+        censor = "none" if self.censor == "none" else "auto"
+        grid, same = self._frame().grid if go_on else grid_of(table, self.coarse, censor), copies_of(table)
+        table = grid.spread(table, seed_of(seed, "cells"))
+        gaps = Gaps(table, seed, same) if table.isnan().any() else None
         self._facts = list(facts_of(table if gaps is None else gaps.drawn, same))
         recipe = self._recipe()
         rounds = usually = recipe.train.rounds
@@ -315,9 +326,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         n_updates = recipe.train.n_updates - usually if self.n_iter is None else self.n_iter * per_pass
         if gaps is not None:
             table = self._completed(gaps, recipe, n_updates) if not go_on else self._redrawn(gaps)
-        complete = table if among is None else table[among]
         seen = table[learned_from]  # of the others nothing is known before they are scored
-        state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from)
+        state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, grid=grid)
         frame = self._frame()
         goal = recipe.build(frame)
         rows, scored = (frame.transform(x).to(state.model.W.device) for x in (seen, table[held]))
@@ -360,7 +370,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         best = None if keep is None else keep.best
         self.best_validation_score_ = None if best is None else best.mean + log_det
         self._keep(state, X.dtype, model)
-        self._draw_line(complete)
+        self._draw_line(torch.tensor(X[~np.isnan(X).any(1)]))
         self.n_iter_ = min(math.ceil(n_updates / per_pass), math.ceil((updates - first) / per_pass)) + before
         return self
 
@@ -374,12 +384,16 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         X = self._to_learn(X, reset=first)
         if first:
             checks.refuse_gaps(X, "The first rows of partial_fit must be complete: call fit first.")
-        elif np.isnan(X).any():
-            X = self._redrawn(Gaps(torch.tensor(X), self._learned_with)).numpy()
-        if first and self.whiten is True:
-            raise ValueError("whiten=True needs all rows at once: call fit first, then partial_fit.")
+        asked = {"whiten=True": self.whiten is True, "coarse='auto'": self.coarse == "auto"}
+        for name in (name for name, is_asked in asked.items() if first and is_asked):
+            raise ValueError(f"{name} needs all rows at once: call fit first, then partial_fit.")
         before = {"_seen": getattr(self, "_seen", []), "_frame_": getattr(self, "_frame_", {})}
-        table = torch.tensor(X)
+        complete, table = torch.tensor(X[~np.isnan(X).any(1)]), torch.tensor(X)
+        if not first:
+            table = self._frame().grid.spread(table, seed_of(self._learned_with, "cells", self.n_updates_))
+        if table.isnan().any():
+            table = self._redrawn(Gaps(table, self._learned_with))
+        X = table.numpy()
         if first:
             self._learned_with = self._seed(None)
             self._facts = list(Facts(len(X), X.shape[1], suits_whitening=False))  # the first rows may not vary
@@ -397,7 +411,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             self.__dict__.update(before)
             raise
         self._keep(state, X.dtype if first else self.components_.dtype, state.average or state.model)
-        self._draw_line(table)
+        self._draw_line(complete)
         self.is_gaussian_ = False
         self.validation_scores_, self.best_validation_score_ = [], None
         self.n_iter_ = 1 if first else self.n_iter_ + 1
@@ -425,7 +439,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         with torch.no_grad():
             visible = fitted.model.visible_mean(torch.tensor(H).double())
             visible = fitted.frame.limits.mean(visible, fitted.model.var.sqrt())
-        return self._array(fitted.columns(visible), H.dtype)
+        frame = replace(fitted.frame, grid=CONTINUOUS)  # means need not be numbers that occur
+        return self._array(frame.columns(visible), H.dtype)
 
     def contrast_proba(self, X: Any) -> Array:
         """p(k | v), which of the scales in ``contrasts_`` each row of X has: (n_samples, n_contrasts)."""
@@ -595,19 +610,18 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     def decision_function(self, X: Any) -> Array:
         """`score_samples` less ``offset_``, in nats: negative for anomalies, (n_samples,).
 
-        log Z cancels. From the known values of a row with gaps (NaN) their own threshold is taken, below which as large
-        a share of the model's draws lies.
+        log Z cancels. A row with gaps (NaN) has a threshold of its own in place of ``offset_``: as large a share of the
+        model's draws, without the same values, lies below it.
         """
         X = self._validated(X, gaps=True)
-        x, fitted, line = torch.tensor(X), self._fitted(np.float64), self._threshold()
-        found, gappy = fitted.log_prob(x, line), x.isnan().any(1).nonzero()[:, 0]
+        x, fitted, (line, share) = torch.tensor(X), self._fitted(np.float64), self._threshold()
+        log_p, gappy = fitted.log_prob(x, 0.0), x.isnan().any(1).nonzero()[:, 0]
+        lines = torch.full_like(log_p, line)
         if len(gappy):
             with self._threads():
-                ((_, drawn),) = self._own_scores(fitted, torch.zeros_like(x[:1]))
-                share = float((drawn < line).double().mean())
-                for rows, drawn in self._own_scores(fitted, x[gappy]):
-                    found[gappy[rows]] += line - float(drawn.quantile(share))
-        scores: Array = found.numpy()
+                for rows, drawn in self._own_scores(fitted, x[gappy], MOST_GAPPY):
+                    lines[gappy[rows]] = drawn.quantile(share)
+        scores: Array = (log_p - lines).numpy()
         return scores
 
     def predict(self, X: Any) -> Array:
@@ -616,36 +630,49 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
 
     @property
     def offset_(self) -> float:
-        """Log-likelihood, in nats, below which a row is called an anomaly."""
-        return self._threshold() - self.log_partition().value
+        """Log-likelihood, in nats, below which a row without gaps is called an anomaly."""
+        return self._threshold()[0] - self.log_partition().value
 
-    def _threshold(self) -> float:
-        """``offset_`` with log Z added, which needs no log Z."""
+    def _threshold(self) -> tuple[float, float]:
+        """``offset_`` with log Z added, which needs no log Z, and the share of the model's draws below it."""
         check_is_fitted(self)
-        if not self._line:
+        if len(self._line) < 2:
             with self._threads():
-                ((_, drawn),) = self._own_scores(self._fitted(np.float64), torch.zeros(1, self.n_features_in_))
-            self._line.append(float(drawn.quantile(FALSE_ALARMS)))
-        if self._usual is not None and self._usual < self._line[0]:
+                whole = torch.zeros(1, self.n_features_in_, dtype=torch.float64)
+                ((_, drawn),) = self._own_scores(self._fitted(np.float64), whole)
+            if not self._line:
+                share = FALSE_ALARMS if self.contamination == "auto" else self.contamination
+                self._line.append(float(drawn.quantile(share)))
+            self._line.append(float((drawn < self._line[0]).double().mean()))
+        line, share = self._line
+        if self._usual is not None and self._usual < line:
             checks.warn_user(
                 "Half of the rows learned from, or more, count as anomalies: the model does not describe them yet. "
                 "Train longer (n_iter=None), or set contamination to their share.",
                 ConvergenceWarning,
             )
-        return self._line[0]
+        return line, share
 
-    def _own_scores(self, fitted: Fitted, x: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return fitted.own_scores(x, seed=seed_of(self._learned_with, "threshold"))
+    def _own_scores(
+        self, fitted: Fitted, x: torch.Tensor, n_draws: int = 2000
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return fitted.own_scores(x, n_draws=n_draws, seed=seed_of(self._learned_with, "threshold"))
 
     def _draw_line(self, rows: torch.Tensor) -> None:
-        """Set the threshold by the scores of rows learned from, where ``contamination`` tells their share."""
+        """Set the threshold by the scores of complete rows learned from, where ``contamination`` tells their share."""
         self._line, self._usual = [], None
         fitted = self._fitted(np.float64)
-        if self.contamination != "auto":
-            scores = fitted.log_prob(rows, 0.0)
+        is_censored = fitted.frame.censoring is not UNCENSORED
+        if is_censored and self.contamination == "auto":
+            return
+        some = rows[spread(len(rows), MANY)] if is_censored or self.contamination == "auto" else rows
+        with self._threads():
+            scores = fitted.log_prob(some, 0.0)
+        scores = scores[scores.isfinite()]
+        if self.contamination == "auto":
+            self._usual = float(scores.median()) if len(scores) else None
+        elif len(scores):
             self._line.append(float(np.quantile(scores.numpy(), self.contamination)))
-        elif fitted.frame.censoring is UNCENSORED:  # whose rows are scored at once
-            self._usual = float(fitted.log_prob(rows[spread(len(rows), MANY)], 0.0).median())
 
     # The machine.
 
@@ -725,7 +752,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     # What was learned, as arrays.
 
     def _begin(
-        self, table: torch.Tensor, recipe: Recipe, learned_from: torch.Tensor | None = None, *, whole: bool = True
+        self,
+        table: torch.Tensor,
+        recipe: Recipe,
+        learned_from: torch.Tensor | None = None,
+        *,
+        grid: Grid = CONTINUOUS,
+        whole: bool = True,
     ) -> TrainState:
         """Find and store the frame of a table; return the state of training before the first update."""
         if recipe.standardise != "whiten" and self.n_contrasts not in ("auto", 1):
@@ -735,7 +768,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         seen = table if learned_from is None else table[learned_from]
         if recipe.standardise == "none":
             checks.check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
-        self._frame_is(frame_of(recipe, table, measure(table), learned_from, seed=self._learned_with))
+        found = frame_of(recipe, table, measure(table), learned_from, seed=self._learned_with)
+        self._frame_is(replace(found, grid=grid))
         self._seen = [0, 0.0, 0.0]
         self._see(seen.numpy())
         frame = self._frame()
@@ -780,6 +814,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         is_censored = self._frame().censoring is not UNCENSORED
         if (self.censor == "none") is is_censored and self.censor != "auto":
             raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
+        if self.coarse == "none" and self._frame().grid.n:
+            raise ValueError("coarse is 'none' now, but was not in learning; set it back, or fit anew.")
         self._warn_beyond(X)
         self._see(X)
         recipe = self._recipe()

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grbm.core.errors import UserError
 from grbm.core.randomness import generator, seed_of
+from grbm.data.grid import CONTINUOUS
 from grbm.data.splitting import copies
 from grbm.data.tables import measure
-from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, independent
+from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, relations
 from grbm.fitting.callbacks import Callback, KeepBest, Progress
 from grbm.fitting.density import Fitted
 from grbm.fitting.impute import NUMBERS, condition
@@ -30,7 +32,6 @@ COMPLETION = 300  # Updates of the model that fills gaps before coordinates are 
 GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
 REFILLS = 50  # Number of refills before the rounds.
 STEPS = 12  # Gibbs steps of a refill, whose chains begin at draws of the reference given the known values.
-RELATED = 1e-6  # Smallest coefficient of a linear relation between standardised columns.
 
 
 class Gaussian(NamedTuple):
@@ -86,13 +87,13 @@ def gaussian_draws(x: np.ndarray, seed: int = 0, *, times: int = 1) -> np.ndarra
 
     Raises
     ------
-    ValueError
+    UserError
         For more columns than covariances are computed of, and for columns with gaps that have a linear relation.
     """
     if x.shape[1] > WIDEST_TABLE:
-        raise ValueError(
-            f"X has gaps and {x.shape[1]} features; gaps are learned in up to {WIDEST_TABLE}. Fill X first "
-            f"(sklearn.impute.SimpleImputer)."
+        raise UserError(
+            f"There are gaps and {x.shape[1]} columns; gaps are learned in up to {WIDEST_TABLE}. Leave out rows or "
+            f"columns with gaps, or fill them first (sklearn.impute.SimpleImputer)."
         )
     low, high = np.nanmin(x, 0), np.nanmax(x, 0)
     varies = low < high
@@ -114,25 +115,22 @@ def gaussian_draws(x: np.ndarray, seed: int = 0, *, times: int = 1) -> np.ndarra
 
 
 def _refuse_relations(standard: np.ndarray) -> None:
-    """Raise ValueError for a column that is a linear function of others in all complete rows, where any has gaps.
+    """Raise UserError for a column that is a linear function of others in all complete rows, where any has gaps.
 
     Draws would break the relation, and whitening would take what is left for structure.
     """
-    gaps = np.isnan(standard)
-    complete = standard[~gaps.any(1)]
-    if len(complete) <= standard.shape[1] + 1:
-        return
-    kept = independent(complete)
-    for column in np.flatnonzero(~kept & (complete.min(0) < complete.max(0))):
-        with_constant = np.c_[complete[:, kept], np.ones(len(complete))]
-        weights = np.linalg.lstsq(with_constant, complete[:, column], rcond=None)[0][:-1]
-        related = np.append(np.flatnonzero(kept)[np.abs(weights) > RELATED], column)
-        if gaps[:, related].any():
-            others = ", ".join(str(k) for k in related[:-1])
-            raise ValueError(
-                f"Feature {column} of X is a linear function of features {others} in all complete rows, and some of "
-                f"them have gaps; leave feature {column} out."
+    for column, others in relations(standard):
+        if np.isnan(standard[:, [*others, column]]).any():
+            listed = ", ".join(str(k) for k in others)
+            raise UserError(
+                f"Column {column} is a linear function of columns {listed} in all complete rows, and some of them have "
+                f"gaps; leave column {column} out (grbm train --drop)."
             )
+
+
+def copies_of(rows: Tensor) -> Tensor | None:
+    """`grbm.data.splitting.copies` of rows with gaps: copies lack the same values."""
+    return copies(rows.masked_fill(rows.isnan(), torch.finfo(rows.dtype).max))
 
 
 class Gaps:
@@ -141,18 +139,16 @@ class Gaps:
     Parameters
     ----------
     rows : Tensor
+        Coarse columns lie in their cells (`grbm.data.grid`).
     seed : int
         Of all that is drawn.
+    same : Tensor, optional
+        (n,), equal for copies of a row (`copies_of`).
     """
 
-    def __init__(self, rows: Tensor, seed: int) -> None:
-        self.rows, self.seed = rows, seed
+    def __init__(self, rows: Tensor, seed: int, same: Tensor | None = None) -> None:
+        self.rows, self.seed, self.same = rows, seed, same
         self.missing = rows.isnan()
-
-    @functools.cached_property
-    def same(self) -> Tensor | None:
-        """Equal for copies of a row (`grbm.data.splitting.copies`), which lack the same values."""
-        return copies(self.rows.masked_fill(self.missing, torch.finfo(self.rows.dtype).max))
 
     @property
     def to_hold_out(self) -> Tensor:
@@ -192,7 +188,7 @@ class Gaps:
     def by(self, fitted: Fitted, seed: int) -> Tensor:
         """The rows with each gap filled by a draw from a fitted model given its row."""
         gappy, filled = self.missing.any(1), self.rows.clone()
-        drawn = fitted.sample_given(self.rows[gappy], Filling(n_chains=1, seed=seed))[:, 0]
+        drawn = _in_cells(fitted).sample_given(self.rows[gappy], Filling(n_chains=1, seed=seed))[:, 0]
         filled[gappy] = torch.where(self.missing[gappy], drawn.to(filled), filled[gappy])
         return filled
 
@@ -200,7 +196,12 @@ class Gaps:
         """Callback that redraws the gaps of training ``rows`` (n', K), which have the numbers ``learned_from``."""
         numbers = self.missing[learned_from].any(1).nonzero()[:, 0]
         gappy = self.rows[learned_from][numbers]
-        return Refill(fitted, gappy, numbers, rows, first, n_updates, self.seed)
+        return Refill(_in_cells(fitted), gappy, numbers, rows, first, n_updates, self.seed)
+
+
+def _in_cells(fitted: Fitted) -> Fitted:
+    """The density of rows as learning sees them."""
+    return replace(fitted, frame=replace(fitted.frame, grid=CONTINUOUS))
 
 
 class Refill(Callback):

@@ -1,6 +1,7 @@
 """Train until done: updates, validation and callbacks, for the estimator and for runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor
@@ -89,7 +90,7 @@ def one_gaussian(
         return None
     if not is_gaussian_enough(frame, keep.model(), keep.best, keep.watch.rows, rows[spread(len(rows), SEEN)]):
         return None
-    whole = frame_of(recipe, table, stats, seed=seed, where=where)
+    whole = replace(frame_of(recipe, table, stats, seed=seed, where=where), grid=frame.grid)
     model = gaussian_(GRBM(whole.transform.n_units, recipe.model.n_hidden), *whole.base)
     model.contrasts = whole.contrasts
     return Fitted(whole, model)

@@ -311,7 +311,9 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
         text += f": hardly more than one Gaussian, though the data have more to learn. Instead, {remedy}."
         yield Finding("wrong", "likelihood", text)
     elif best is not None and best.verdict == "worse":
-        text += ": the mixture describes them better. Where columns repeat values, narrow peaks on these favour it."
+        text += ": the mixture describes them better."
+        if run.config.dataset.name == "array" and not run.frame.grid.n:
+            text += " Where columns repeat values, narrow peaks on these favour it: try --dataset.coarse auto."
         yield Finding("note", "likelihood", text)
     else:
         yield Finding("fine", "likelihood", f"{text}.")

@@ -26,7 +26,7 @@ class Scored(NamedTuple):
     log_density: Tensor  # nats, in the units of the data
     p_value: Tensor  # `grbm.fitting.density.Fitted.p_values`
     log_z: LogPartition
-    n_unsure: int  # rows whose estimate rests on few annealed chains
+    n_unsure: int  # rows whose estimate rests on few annealed chains or draws
 
 
 def score(run: Run, rows: Tensor, own: Dataset | None = None, *, seed: int = 1) -> Scored:
@@ -49,7 +49,7 @@ def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> I
     if not scored.log_z.converged:
         yield f"log Z has NOT converged, and log-densities are not to be used; p-values are. {scored.log_z.verdict}"
     if scored.n_unsure:
-        yield f"{scored.n_unsure:,} rows rest on few annealed chains: they may score some nats too low, and seem odder."
+        yield f"{scored.n_unsure:,} rows have uncertain estimates: they may score some nats too low, and seem odder."
     if gaps := len(rows) - int(complete.sum()):
         yield f"{gaps:,} of {len(rows):,} rows have gaps: their scores are of the values that are known."
     if empty := len(rows) - len(known):

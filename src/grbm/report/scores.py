@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 
+from grbm.core.randomness import seed_of
 from grbm.core.streams import plain
 from grbm.core.typed import is_kind
+from grbm.data.grid import CONTINUOUS
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table, spread
 from grbm.data.whitening import WIDEST_TABLE, independent
@@ -78,15 +80,21 @@ def evaluate(
                 scores[f"scored_{name}"], scores[f"unsure_{name}"] = score.n_rows, score.n_unsure
             else:
                 scores[f"free_energy_{name}"] = -score.mean - known.value + scale.log_det
+            if run.frame.grid.n:  # at one place of the cells each, as learning saw them
+                z = scale(run.frame.grid.spread(some[~scale.breaks(some).any(1)], seed))
+                scores[f"free_energy_{name}"] = float(model.free_energy(z).double().mean())
             scores[f"reconstruction_{name}"] = float((z - model.reconstruction(z)).square().mean())
             if whole and (levels := dataset.levels) is not None:
                 dequantised = here.log_likelihood(rows, known.value, known.error, levels=levels, seed=seed)
                 scores |= _with_error(f"dequantised_{name}", dequantised)
                 scores |= _with_error(f"bits_per_dimension_{name}", bits_per_dimension(dequantised, model.n_visible))
+        if run.frame.grid.n:
+            scores["coarse"] = run.frame.grid.n
         if model.censoring.n:
             scores["censored"] = model.censoring.n
         else:
-            scores["free_energy_samples"] = float(model.free_energy(scale(generated)).double().mean())
+            z = scale(run.frame.grid.spread(generated, seed))
+            scores["free_energy_samples"] = float(model.free_energy(z).double().mean())
     if dataset.mixture is not None and grid is not None and run.config.dataset.standardise == "none":
         density = density_score(model, dataset.mixture, grid)
         drawn = sample_score(generated, dataset.mixture)
@@ -118,6 +126,10 @@ def score_rows(
     known = log_z(run, own, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
     score = on_device(run).log_likelihood(rows, known.value, known.error)
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without, "gaps": int(gappy.sum())}
+    if gappy.any():
+        found["unsure"] = score.n_unsure
+    if run.frame.grid.n:
+        found["coarse"] = run.frame.grid.n
     if run.model.censoring.n:
         found |= {"censored": run.model.censoring.n, "unsure": score.n_unsure}
         some, limits = rows[spread(len(rows), 10_000)].double(), run.frame.censoring
@@ -153,7 +165,8 @@ def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int 
     grid = exact.plane(model, spacing(dataset.mixture))
     if grid is not None:
         return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
-    seen = run.transform(dataset.train[spread(len(dataset.train), 10_000)])
+    rows = dataset.train[spread(len(dataset.train), 10_000)]
+    seen = run.transform(rows) if len(rows) else None
     sizes = {} if run.frame.reference is not None else {"n_steps": n_steps, "n_chains": n_chains}
     return on_device(run).log_partition(seen=seen, seed=seed, **sizes)
 
@@ -172,8 +185,13 @@ def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 
     test = test[~run.transform.breaks(test).any(1)]
     if len(test) < FEWEST:
         return []
-    train = dataset.train[spread(len(dataset.train), 10_000)]
-    ours = run.fitted.log_prob(test, known.value)
+    train, grid = dataset.train[spread(len(dataset.train), 10_000)], run.frame.grid
+    fitted = replace(run.fitted, frame=replace(run.frame, grid=CONTINUOUS))
+    train, test = (
+        grid.spread(train, seed),
+        grid.spread(test, seed_of(seed, "test")),
+    )  # cells, of which all have densities
+    ours = fitted.log_prob(test, known.value)
     if not bool(ours.isfinite().all()):
         return []
     rows, kept = train.double().cpu().numpy(), run.transform.kept.numpy()

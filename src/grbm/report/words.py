@@ -83,9 +83,16 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
     if "log_z_verdict" in scores:
         yield textwrap.fill(scores["log_z_verdict"], 100, initial_indent="  ", subsequent_indent="  ")
     yield from without_density(scores)
+    yield from of_cells(scores)
     yield from at_limits(scores)
     yield from beside(scores)
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
+
+
+def of_cells(scores: dict[str, Any]) -> Iterator[str]:
+    """Explain log-likelihoods of coarse columns."""
+    if n := scores.get("coarse"):
+        yield f"{n:,} columns are coarse: the density of a row is the mean over their cells (--dataset.coarse)."
 
 
 def at_limits(scores: dict[str, Any]) -> Iterator[str]:
@@ -125,7 +132,10 @@ def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     yield f"  (log Z {scores['log_z']:.3f} ± {scores['log_z_error']:.2g}, {scores['log_z_method']})."
     if n := scores["gaps"]:
         yield f"  {n:,} of them have gaps: their log-likelihood is of the values that are known."
+        if scores["unsure"] and "censored" not in scores:
+            yield f"  {scores['unsure']:,} of these are uncertain: their estimates may be nats too low."
     yield from without_density(scores)
+    yield from of_cells(scores)
     yield from at_limits(scores)
     yield "These rows are not the data of the run. Nothing was written to the run."
 
@@ -135,7 +145,8 @@ def beside(scores: dict[str, Any]) -> Iterator[str]:
     rows = scores.get("baselines") or []
     if not rows:
         return
-    yield "Simpler models on the same held-out rows, nats per sample:"
+    places = ", each at one place of its cells" if scores.get("coarse") else ""
+    yield f"Simpler models on the same held-out rows{places}, nats per sample:"
     for row in rows:
         detail = f" ({row['detail']})" if row.get("detail") else ""
         yield (

@@ -146,9 +146,9 @@ def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed
 
 @torch.no_grad()
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
-    """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several."""
+    """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several. NaN with gaps."""
     here = on_device(run)
-    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in finite_parts(run, rows))
+    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in finite_parts(run, rows, gaps=True))
     _write(path, np.float32, (len(rows), here.model.contrasts.n), parts)
 
 

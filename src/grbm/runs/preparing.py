@@ -11,12 +11,15 @@ from torch import Tensor
 from grbm.core.devices import pick_device, require_memory, threads
 from grbm.core.distributed import ProcessGroup
 from grbm.core.errors import UserError
+from grbm.core.randomness import seed_of
+from grbm.data.coarse import grid_of
 from grbm.data.frame import Frame
+from grbm.data.grid import CONTINUOUS, Grid
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
-from grbm.data.tables import StoredTable, measure
+from grbm.data.tables import StoredTable, Table, measure, refuse_magnitudes
 from grbm.fitting.density import Fitted
-from grbm.fitting.gaps import Gaps, Refill
+from grbm.fitting.gaps import Gaps, Refill, copies_of
 from grbm.fitting.start import begin, facts_of, frame_of, held_out
 from grbm.learning.objectives import Objective
 from grbm.learning.quasi_newton import REMEMBERED
@@ -38,6 +41,7 @@ class Opened(NamedTuple):
     dataset: Dataset
     measured: Measured
     gaps: Gaps | None  # of the rows to train on, which the data set has filled
+    grid: Grid  # of the rows to train on, which the data set has in their cells
 
 
 class Prepared(NamedTuple):
@@ -70,25 +74,35 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if asked is not None and "dataset.censor" not in asked and dataset.limits is not UNCENSORED:
         config = replace(config, dataset=replace(config.dataset, censor="marks"))
         asked = {**asked, "dataset.censor": "marks"}
-    gaps, fingerprint = _gaps(dataset, config), measured.fingerprint
-    same = dataset.same if gaps is None else gaps.same
+    grid, gaps = CONTINUOUS, None
+    if config.dataset.coarse != "none" or dataset.gappy is not None:
+        rows = _all_rows(dataset)
+        if dataset.gappy is not None:
+            some = dataset.gappy[0]
+            low, high = (torch.where(some.isnan(), end, some) for end in (measured.train.low, measured.train.high))
+            refuse_magnitudes(low.amin(0).numpy(), high.amax(0).numpy(), config.where)
+        grid = grid_of(rows, config.dataset.coarse, config.dataset.censor)
+        if isinstance(rows, Tensor):
+            dataset = dataset._replace(train=grid.spread(rows, seed_of(config.seed, "cells")), same=copies_of(rows))
+    if dataset.gappy is not None:
+        assert isinstance(dataset.train, Tensor)
+        gaps = Gaps(dataset.train, config.seed, dataset.same)
     if asked is not None:
-        config = for_table(config, facts_of(dataset.train if gaps is None else gaps.drawn, same), asked)
+        config = for_table(config, facts_of(dataset.train if gaps is None else gaps.drawn, dataset.same), asked)
     if gaps is not None:
         filled = group.broadcast(group.on_leader(lambda: _filled(gaps, config, dataset)))
-        dataset = dataset._replace(train=filled, same=same)
-        measured = Measured(measure(filled), measured.test, fingerprint)
-    return Opened(config, dataset, measured, gaps)
+        dataset = dataset._replace(train=filled)
+    if gaps is not None or grid.n:
+        measured = measured._replace(train=measure(dataset.train))
+    return Opened(config, dataset, measured, gaps, grid)
 
 
-def _gaps(dataset: Dataset, config: RunConfig) -> Gaps | None:
-    """Rows to train on, in the order of their file, where some have gaps."""
-    if dataset.gappy is None or dataset.numbers is None:
-        return None
-    assert isinstance(dataset.train, Tensor)
+def _all_rows(dataset: Dataset) -> Table:
+    """Rows to train on, with gaps or without, in the order of their file."""
+    if dataset.gappy is None or dataset.numbers is None or not isinstance(dataset.train, Tensor):
+        return dataset.train
     rows, numbers = dataset.gappy
-    order = torch.cat([dataset.numbers[0], numbers]).argsort()
-    return Gaps(torch.cat([dataset.train, rows])[order], config.seed)
+    return torch.cat([dataset.train, rows])[torch.cat([dataset.numbers[0], numbers]).argsort()]
 
 
 def _filled(gaps: Gaps, config: RunConfig, dataset: Dataset) -> Tensor:
@@ -102,12 +116,12 @@ def _filled(gaps: Gaps, config: RunConfig, dataset: Dataset) -> Tensor:
 
 def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | None, *, resume: bool) -> Prepared:
     """Frame, machine and objective of a run; raises UserError for what cannot be built or shared."""
-    config, dataset, measured, gaps = opened
+    config, dataset, measured, gaps, grid = opened
     group.on_leader(lambda: _check(config))
     among = None if gaps is None else gaps.to_hold_out
     learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same, among)
     found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, resume=resume))
-    frame: Frame = group.broadcast(found)
+    frame: Frame = replace(group.broadcast(found), grid=grid)
     transform, rows = frame.transform, dataset.train
     where = pick_device(device or config.device, config.recipe.work(transform.n_units))
     validation = transform(rows[held[:SCORED]]).to(where)
@@ -130,6 +144,8 @@ def _check(config: RunConfig) -> None:
     """Raise UserError for what no run can mean, or of limits or contrasts that do not go with the rest."""
     config.check()
     n_contrasts = config.model.contrasts
+    if config.dataset.coarse != "none" and config.dataset.name != "array":
+        raise UserError("--dataset.coarse goes with tables.")
     if config.dataset.censor != "none":
         if config.dataset.standardise == "whiten":
             raise UserError("--dataset.censor goes with columns that are units: --dataset.standardise pixel.")

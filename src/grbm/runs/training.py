@@ -15,6 +15,7 @@ from grbm.core.devices import threads
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import DivergenceError, StoppedError, UserError
 from grbm.core.streams import plain
+from grbm.data.coarse import SHARE, grid_of, sentence
 from grbm.data.frame import Frame
 from grbm.data.limits import limits_of, sentences
 from grbm.data.sentinels import sentinels
@@ -109,13 +110,15 @@ def train(
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
             if group.is_leader:
                 _describe_data(run, warn)
-                if run.config.dataset.name == "array":
-                    rows = run.dataset.train
-                    some, names = rows[spread(len(rows), LOOKED_AT // rows.shape[1] + 1)], run.dataset.columns
+                if (table := run.dataset.opened) is not None:
+                    rows, names = table.parted()[0], run.dataset.columns  # as they are in the file
+                    some = rows[spread(len(rows), LOOKED_AT // rows.n_columns + 1)]
                     said = [found.sentence(names) for found in sentinels(some.numpy())]
                     if run.config.dataset.censor == "none":
-                        ends = limits_of(some, run.measured.train, "auto", same_unit=False)
+                        ends = limits_of(some, measure(some), "auto", same_unit=False)
                         said += sentences(ends, some, names)
+                    if run.config.dataset.coarse == "none" and (grid := grid_of(some, "auto", share=SHARE)).n:
+                        said.append(sentence(grid, names or [f"column {k}" for k in range(rows.n_columns)]))
                     for text in said:
                         warn(text)
         log = group.on_leader(lambda: _open(run, folder, warn))

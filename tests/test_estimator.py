@@ -387,7 +387,7 @@ def test_unscaled_features_are_named():
         make_pipeline(rbm, LogisticRegression()).fit(X + 50, X[:, 0] > 0)
     assert told[0].filename == __file__
     with pytest.raises(ValueError, match=r"impute\(X\)"):
-        rbm.p_values(np.where(X > 2, np.nan, X))
+        rbm.gibbs(np.where(X > 2, np.nan, X))
     with pytest.raises(ValueError, match="device gpu is not usable"):
         clone(rbm).set_params(device="gpu").fit(X)
     for column in (1e-3 * X[:, 1], 10 * X[:, 1], X[:, 1] + 50, np.full(300, 100.0)):

@@ -100,7 +100,7 @@ def encode(options: EncodeOptions) -> None:
 
     from grbm import runs
     from grbm.core import files
-    from grbm.runs.encoding import rows_to_encode, strangeness, write_codes, write_contrasts
+    from grbm.runs.encoding import n_gappy, rows_to_encode, strangeness, write_codes, write_contrasts
 
     run = read_run(options.run, options.weights, options.moved)
     rows, numbers = rows_to_encode(run, options.what, note=note)
@@ -113,11 +113,11 @@ def encode(options: EncodeOptions) -> None:
     written += [shares] if run.model.contrasts.n > 1 else []
     refuse_out(options.overwrite, *written)
     note_units(strangeness(run, rows))
-    n_gappy = write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
+    write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
-    if n_gappy:
-        print(f"  {n_gappy:,} of the rows have gaps: their codes are means over the missing values")
+    if n := n_gappy(rows):
+        print(f"  {n:,} of the rows have gaps: their codes are means over the missing values")
     if run.model.contrasts.n > 1:
         write_contrasts(run, rows, shares)
         scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())

@@ -122,26 +122,31 @@ def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch
 
 
 @torch.no_grad()
-def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> int:
-    """Write hidden probabilities p(h = 1 | v) of ``rows`` to a .npy file, float32 (n, M), whole or not at all.
+def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
+    """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
 
-    Or ``bits`` drawn from them, uint8; ``packed`` puts eight into a byte, as numpy.packbits. Of a row with gaps (NaN)
-    they are means over the missing values; returns the number of such rows. Raises UserError for infinite numbers.
+    Of a row with gaps (NaN) they are means over the missing values. Raises UserError for infinite numbers.
     """
-    here, rng, n_gappy = on_device(run), generator(seed, "codes"), 0
+    here, rng = on_device(run), generator(seed, "codes")
+    for x in finite_parts(run, rows, gaps=True):
+        probabilities = here.encode(x)
+        if bits:
+            yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
+        else:
+            yield probabilities.numpy()
 
-    def parts() -> Iterator[np.ndarray]:
-        nonlocal n_gappy
-        for x in finite_parts(run, rows, gaps=True):
-            n_gappy += int(x.isnan().any(1).sum())
-            found = here.encode(x)
-            if bits or packed:
-                found = (torch.rand(found.shape, generator=rng) < found).to(torch.uint8)
-            yield np.packbits(found.numpy(), axis=1) if packed else found.numpy()
 
+def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> None:
+    """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
     width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
-    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width), parts())
-    return n_gappy
+    parts = codes(run, rows, bits=bits or packed, seed=seed)
+    parts = (np.packbits(part, axis=1) for part in parts) if packed else parts
+    _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width), parts)
+
+
+def n_gappy(rows: Table) -> int:
+    """Number of rows with gaps (NaN)."""
+    return sum(int(rows[first : first + CHUNK].isnan().any(1).sum()) for first in range(0, len(rows), CHUNK))
 
 
 @torch.no_grad()

@@ -16,7 +16,9 @@ from grbm.data.grid import CONTINUOUS, Grid
 from grbm.data.tables import StoredTable
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
+from grbm.fitting.callbacks import Progress
 from grbm.fitting.density import Fitted
+from grbm.fitting.gaps import Refill
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 from tests.helpers import TINY, random_model, refused
@@ -63,8 +65,8 @@ def test_coarse_columns_are_found():
 
 def test_steps_are_the_greatest_common_divisor():
     """Not the smallest difference that occurs."""
-    x = torch.tensor(np.r_[np.repeat(6.0 * np.arange(20), 5), np.repeat(15.0 * np.arange(20), 5)])[:, None]
-    assert float(grid_of(x, "auto").step) == pytest.approx(3.0)
+    x = torch.tensor(np.repeat(np.cumsum([6.0, 10.0] * 15), 5))[:, None]
+    assert float(grid_of(x, "auto").step) == pytest.approx(2.0)
 
 
 def test_the_lowest_number_drawn_occurs():
@@ -203,6 +205,22 @@ def test_the_estimator_learns_cells_and_draws_numbers_that_occur(survey):
     gappy[::4, 0] = np.nan
     learned = GaussianBernoulliRBM(16, coarse="auto", n_iter=2, random_state=0).fit(gappy).partial_fit(survey[:100])
     assert (learned.sample(100, n_steps=10)[:, 0] % 1 == 0).all()
+
+
+def test_gaps_of_coarse_columns_are_drawn_in_cells(survey, monkeypatch):
+    """As learning sees the others: not as numbers that occur."""
+    real, seen = Refill.after, []
+
+    def after(refill: Refill, progress: Progress) -> None:
+        real(refill, progress)
+        seen.append(refill.fitted.frame.transform.inverse(refill.rows[refill.numbers])[:, 1])
+
+    monkeypatch.setattr(Refill, "after", after)
+    gappy = survey.copy()
+    gappy[::5, 1] = np.nan
+    GaussianBernoulliRBM(8, coarse="auto", n_iter=3, random_state=0).fit(gappy)
+    away = (seen[-1] - seen[-1].round()).abs()
+    assert abs(float(away.mean()) - 0.25) < 0.05
 
 
 def test_the_command_line_learns_the_same_and_writes_numbers_that_occur(survey, tmp_path, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""Which columns of a table are coarse, found from their numbers (`grbm.data.grid`)."""
+"""Finding coarse columns of a table (`grbm.data.grid`) from their numbers."""
 
 import math
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ ANY = Occurring(0.0, 0.0, -math.inf, np.empty(0))
 
 
 def _occurring(x: np.ndarray, share: float) -> Occurring:
-    """Those of a column (n,), of which at most this ``share`` differ."""
+    """Find the numbers that occur in a column x (n,), of which at most this ``share`` differ."""
     x = x[~np.isnan(x)]
     values = np.unique(x)
     if len(x) < FEWEST_ROWS or not 2 <= len(values) <= share * len(x):

@@ -103,15 +103,15 @@ def skewed():
 
 
 def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
-    """Complete rows alone, five sixths of them in one cluster, would be off by 2.7 in the second column; five seeds are
-    off by 0.15 to 0.47 after so short a training."""
+    """Complete rows alone, five sixths of them in one cluster, would be off by 2.7 in the second column; three seeds are
+    off by 0.30 to 0.34."""
     x, gappy = skewed
-    settings = {"n_components": 24, "n_iter": 30, "random_state": 0}
+    settings = {"n_components": 24, "n_iter": 100, "random_state": 0}
     fitted = GaussianBernoulliRBM(**settings).fit(gappy)
     drawn = fitted.sample(4000)
     assert abs(drawn[:, 0].mean() - x[:, 0].mean()) < 0.3
-    assert abs(drawn[:, 1].mean() - x[:, 1].mean()) < 0.6
-    complete = GaussianBernoulliRBM(**settings).fit(gappy[~np.isnan(gappy).any(1)]).sample(4000)
+    assert abs(drawn[:, 1].mean() - x[:, 1].mean()) < 0.4
+    complete = GaussianBernoulliRBM(**settings | {"n_iter": 30}).fit(gappy[~np.isnan(gappy).any(1)]).sample(4000)
     assert complete[:, 0].mean() < x[:, 0].mean() - 1
     filled, std = fitted.impute(gappy, return_std=True)
     gaps = np.isnan(gappy)

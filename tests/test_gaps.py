@@ -103,8 +103,8 @@ def skewed():
 
 
 def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
-    """Complete rows alone, five sixths of them in one cluster, would be off by 2.7 in the second column; three seeds are
-    off by 0.30 to 0.34."""
+    """Complete rows alone, five sixths of them in one cluster, would be off by 2.7 in the second column; three seeds
+    are off by 0.30 to 0.34."""
     x, gappy = skewed
     settings = {"n_components": 24, "n_iter": 100, "random_state": 0}
     fitted = GaussianBernoulliRBM(**settings).fit(gappy)

@@ -120,8 +120,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         cell. Not with ``censor``.
     contamination : float or "auto", default="auto"
         Share of the rows without gaps that `predict` calls anomalies, of those that `fit` or the last `partial_fit`
-        learned from. "auto" calls those anomalies that are less likely
-        than 99 of 100 of the model's own draws.
+        learned from. "auto" calls those anomalies that are less likely than 99 of 100 of the model's own draws.
     restart : float, default=0
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.

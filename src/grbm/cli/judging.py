@@ -40,7 +40,7 @@ def evaluate(options: EvaluateOptions) -> None:
     from grbm.evaluate.exact import is_enumerable
     from grbm.report import words
     from grbm.report.scores import dearer, evaluate, score_rows
-    from grbm.runs.encoding import rows_to_encode, strangeness
+    from grbm.runs.encoding import rows_to_encode, strangeness, weights_in
 
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
     sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
@@ -54,11 +54,12 @@ def evaluate(options: EvaluateOptions) -> None:
         if moved.data is None or options.fid:
             raise
         rows, _ = rows_to_encode(run, str(moved.data), note=note)
+        weights = weights_in(run, moved.data, len(rows), note)
         note_units(strangeness(run, rows))
         with suppress(UserError):
             its = replace(moved, data=None, key=None)
             own = read_run(options.run, options.weights, its, quiet=True).load_data()
-        found = score_rows(run, rows, str(moved.data), own, **sizes)
+        found = score_rows(run, rows, str(moved.data), own, weights=weights, **sizes)
         print(json.dumps(found, indent=2) if options.json else "\n".join(words.of_rows(found)))
         return
     if options.fid:
@@ -109,7 +110,6 @@ def mixing(options: MixingOptions) -> None:
     counts = {"n_chains": options.chains, "n_draws": options.draws, "every": options.every, "burn_in": options.burn_in}
     from grbm import runs
     from grbm.core import files
-    from grbm.data.tables import spread
     from grbm.evaluate import mixing
     from grbm.fitting.recipe import SamplerConfig
     from grbm.report import plots
@@ -124,7 +124,7 @@ def mixing(options: MixingOptions) -> None:
     model = on_device(run).model
     sampler = tuned_sampler(run, named, model)
     dataset = run.load_data()
-    rows = run.transform(dataset.train[spread(len(dataset.train), 1000)])
+    rows = run.transform(dataset.some("train", 1000))
     try:
         trace = mixing.record(model, sampler, rows, **counts, seed=options.seed)
     except ValueError as error:

@@ -23,7 +23,9 @@ SHORT = {  # what everyone sets
     "--batch-size": "--train.batch-size",
     "--sampler": "--sampler.name",
 }
-OF_DATA = {f"--{name}": f"--dataset.{name}" for name in ("key", "columns", "drop", "na", "decimal", "header")}
+OF_DATA = {
+    f"--{name}": f"--dataset.{name}" for name in ("key", "columns", "drop", "weights", "na", "decimal", "header")
+}
 ALIASES = SHORT | OF_DATA
 USAGE = """\
 usage: grbm train PRESET [options]

@@ -47,6 +47,8 @@ class DatasetConfig:
     """Tables in text: the decimal mark; by default as the file shows."""
     header: bool | None = None
     """Tables in text: whether the first line names the columns; by default as the file shows."""
+    weights: str | None = None
+    """Tables: column of weights of the rows, by name or number; 2 is a row twice, and 0 none. It is not learned."""
     crop: int | None = None
     """Pictures: side of the square to cut from their centre."""
     size: int | None = None

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +14,12 @@ from grbm.data.config import DatasetConfig, Source
 from grbm.data.delimited import Reading
 from grbm.data.images import load_digits, load_idx
 from grbm.data.mixtures import MIXTURES, Mixture
-from grbm.data.named import NamedTable, open_table
+from grbm.data.named import NamedTable, open_weighted
 from grbm.data.pictures import ImageShape, Look, Pictures, open_pictures
 from grbm.data.splitting import copies, split
 from grbm.data.tables import ColumnStatistics, StoredTable, Table, measure, nothing_varies, refuse_not_finite
 from grbm.data.transforms import Transform
+from grbm.data.weighting import some_of
 from grbm.model.censoring import UNCENSORED, Censoring
 
 
@@ -36,11 +37,22 @@ class Dataset(NamedTuple):
     pictures: Pictures | None = None  # that the rows are, where they were decoded
     opened: NamedTable | None = None  # that the rows are of, where they were read from a file
     gappy: tuple[Tensor, Tensor] | None = None  # rows with gaps to train on beside those, and their numbers in the file
+    weights: Tensor | None = None  # of all rows in the file, float64
 
     @property
     def limits(self) -> Censoring:
         """Limits of columns that marks in a file tell."""
         return UNCENSORED if self.opened is None else self.opened.limits
+
+    def weights_of(self, part: Literal["train", "test"]) -> Tensor | None:
+        """Weights of the rows to train on, or held out, (n,) float64; None where all count alike."""
+        if self.weights is None or self.numbers is None:
+            return None
+        return self.weights[self.numbers[part == "test"]]
+
+    def some(self, part: Literal["train", "test"], n: int) -> Tensor:
+        """At most ``n`` rows of a part that count alike (`grbm.data.weighting.some_of`)."""
+        return some_of(self.train if part == "train" else self.test, n, self.weights_of(part))
 
     @property
     def is_grey(self) -> bool:
@@ -72,7 +84,7 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         return Dataset(train.float(), mixture.sample(10_000, seed=seed + 1).float(), mixture=mixture)
     if name == "array":
         assert source.path is not None
-        opened = open_table(source.path, reading_of(config))
+        opened, weights = open_weighted(source.path, reading_of(config), config.weights)
         complete, gappy = opened.parted()
         learns = len(gappy) > 0 and config.subset is None and _fits(opened.rows, len(opened.rows), source)
         learns = learns and len(complete) >= FEWEST_COMPLETE
@@ -83,7 +95,7 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         if learns:
             gaps = gappy[:], gappy.index
             refuse_not_finite(gaps[0].nan_to_num(0.0, torch.inf, -torch.inf).numpy(), gappy.index, str(source.path))
-        return found._replace(columns=opened.columns, opened=opened, gappy=gaps)
+        return found._replace(columns=opened.columns, opened=opened, gappy=gaps, weights=weights)
     if name in ("images", "celeba"):
         path = source.path or _find_celeba(source.folder)
         pictures = open_pictures(path, look_of(config), config.key if name == "images" else None)
@@ -151,6 +163,8 @@ def statistics(dataset: Dataset, where: str) -> Measured:
     test = measure(dataset.test, where, digest.update) if len(dataset.test) else None
     if dataset.gappy is not None:
         digest.update(dataset.gappy[0].numpy().tobytes())
+    if dataset.weights is not None:
+        digest.update(dataset.weights.numpy().tobytes())
     n, n_columns = dataset.train.shape
     return Measured(train, test, f"{n} + {len(dataset.test)} x {n_columns}, {digest.hexdigest()[:32]}")
 

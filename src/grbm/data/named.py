@@ -15,6 +15,7 @@ from grbm.data.delimited import Reading, distinct, read_text, shown
 from grbm.data.kinds import TABLES, is_arrow, table_kind
 from grbm.data.pictures import open_arrow
 from grbm.data.tables import StoredTable, chunks
+from grbm.data.weighting import checked
 from grbm.model.censoring import UNCENSORED, Censoring
 
 SHOWN = 12  # Columns in a sentence on gaps.
@@ -130,6 +131,33 @@ def open_table(path: Path, how: Reading = Reading()) -> NamedTable:
         return table
     table = table._replace(columns=names or tuple(str(k) for k in range(rows.n_columns)))
     return table.picked([table.columns[k] for k in how.chosen(table.columns, path)], str(path))
+
+
+def open_weighted(path: Path, how: Reading, weights: str | None) -> tuple[NamedTable, torch.Tensor | None]:
+    """The table of numbers in a file, less its column of ``weights``, and these (n,), float64; rows of weight 0 go.
+
+    The weights are of all rows in the file. Raises UserError as `open_table`, and for weights that are none.
+    """
+    if weights is None:
+        return open_table(path, how), None
+    if weights in how.drop:
+        raise UserError(f"Column {weights!r} of {path} cannot be left out and hold the weights.")
+    columns = (*how.columns, weights) if how.columns and weights not in how.columns else how.columns
+    table = open_table(path, how._replace(columns=columns))
+    names = table.columns or tuple(str(k) for k in range(table.rows.n_columns))
+    if weights not in names:
+        why = dict(table.left_out).get(weights)
+        raise UserError(
+            f"{path} has no column {weights!r} of numbers{f' ({why})' if why else ''} for weights; it has "
+            f"{shown(names)}."
+        )
+    table = table._replace(columns=names)
+    of_rows = table.picked((weights,), str(path)).rows[:][:, 0]
+    found = checked(of_rows.numpy(), len(of_rows), f"Weights (column {weights!r} of {path})")
+    if not (rest := [name for name in names if name != weights]):
+        raise UserError(f"{path} has no column but that of weights, {weights!r}.")
+    table = table.picked(rest, str(path))
+    return table._replace(rows=table.rows.take((found > 0).nonzero()[:, 0])), found
 
 
 def _text(path: Path, how: Reading) -> NamedTable:

@@ -47,18 +47,22 @@ FEWEST, SMALLEST = 30, 0.03  # rows, and share of them, of a cluster whose width
 Array = np.ndarray[Any, Any]
 
 
-def whiten(x: Array, *, fine: bool = True, n_contrasts: int | None = None, seed: int = 0) -> Frame:
+def whiten(
+    x: Array, *, fine: bool = True, n_contrasts: int | None = None, n_different: int | None = None, seed: int = 0
+) -> Frame:
     """Find coordinates for rows x (n, N), float64; columns of any units. ``fine`` ones have clusters for their unit.
 
-    There are ``n_contrasts``, by default as many as describe the rows best. Raises UserError where nothing varies.
+    There are ``n_contrasts``, by default as many as describe the rows best. If only ``n_different`` rows differ, as of
+    repeated ones, as many are looked at, evenly spaced, where the number of rows counts: for clusters, and for
+    everything if they are few. Raises UserError where nothing varies.
     """
     import sklearn.mixture  # noqa: F401, so that its threads are limited too
 
     with threads(1):  # Products are small: beside a busy processor two threads take twenty times as long.
-        return _whitened(x, fine, n_contrasts, seed)
+        return _whitened(x, fine, n_contrasts, min(len(x), n_different or len(x)), seed)
 
 
-def _whitened(x: Array, fine: bool, n_contrasts: int | None, seed: int) -> Frame:
+def _whitened(x: Array, fine: bool, n_contrasts: int | None, n: int, seed: int) -> Frame:
     """As `whiten`."""
     mean, varies, scale, standard = _standard(x)
     kept, to_inside = set_apart(x)
@@ -66,11 +70,13 @@ def _whitened(x: Array, fine: bool, n_contrasts: int | None, seed: int) -> Frame
         raise nothing_varies(len(x))
     inside = standard[:, kept] @ to_inside
     is_wide = inside.shape[1] > WIDEST
-    is_short = len(x) < (ROWS_A_UNIT if is_wide else ROWS_A_COLUMN) * inside.shape[1]
+    is_short = n < (ROWS_A_UNIT if is_wide else ROWS_A_COLUMN) * inside.shape[1]
+    if is_short:
+        inside, standard = (rows[_spread(len(x), n)] for rows in (inside, standard))
     coordinates = _root(cross_validated(inside) if is_short and is_wide else _shrunk(inside))
-    some = np.linspace(0, len(inside) - 1, min(FIT_ROWS, len(inside))).astype(int)
+    some = _spread(len(inside), min(FIT_ROWS, n))
     white = inside @ coordinates
-    least = 1 / len(x) if is_short else 1e-6  # of few rows, two alone would be a cluster of no width
+    least = 1 / n if is_short else 1e-6  # of few rows, two alone would be a cluster of no width
     mixture_of = partial(best_mixture, seed=seed, least=least)
     seen = inside[some] if is_wide else None
     contrasts, change, white, tied = _contrasts(white, some, mixture_of, seen, n_contrasts, seed)
@@ -121,6 +127,11 @@ def _whitened(x: Array, fine: bool, n_contrasts: int | None, seed: int) -> Frame
         reference,
         contrasts,
     )
+
+
+def _spread(n: int, k: int) -> Array:
+    """Numbers of ``k`` of n rows, evenly spaced."""
+    return np.linspace(0, n - 1, k).astype(int)
 
 
 def _contrasts(

@@ -5,7 +5,10 @@ import warnings
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from grbm.data.weighting import mean_and_error
 from grbm.data.whitening import best_mixture, independent, set_apart
 
 FIT_ROWS = 10_000
@@ -79,13 +82,11 @@ def _normal(y: Array, covariance: Array) -> Array:
     return -0.5 * (z**2).sum(0) - constant
 
 
-def compare(ours: Array, log_z_error: float, baseline: Baseline) -> Comparison:
-    """Better or worse beyond two standard errors of the paired difference, or level."""
-    n = len(ours)
+def compare(ours: Array, log_z_error: float, baseline: Baseline, weights: Tensor | None = None) -> Comparison:
+    """Better or worse beyond two standard errors of the paired difference, or level; rows count by ``weights`` (n,)."""
     theirs = np.maximum(baseline.log_p, -1e6)  # a kernel density may be 0 at a row
-    apart = ours - theirs
-    difference, spread = float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+    difference, spread = mean_and_error(torch.from_numpy(ours - theirs), weights)
     error = math.hypot(spread, log_z_error)
     verdict: Verdict = "level" if abs(difference) <= max(2 * error, SAME) else "better" if difference > 0 else "worse"
-    own = float(theirs.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
-    return Comparison(baseline.name, float(theirs.mean()), own, difference, error, verdict, baseline.detail)
+    mean, own = mean_and_error(torch.from_numpy(theirs), weights)
+    return Comparison(baseline.name, mean, own, difference, error, verdict, baseline.detail)

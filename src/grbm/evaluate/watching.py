@@ -8,6 +8,7 @@ from torch import Tensor
 
 from grbm.core.randomness import Blocks, seed_of
 from grbm.data.frame import Frame
+from grbm.data.weighting import mean_and_error
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.learning.quasi_newton import LEAST
@@ -37,13 +38,14 @@ class Watch:
 
     A look is a function of the state of training alone, so a resumed run sees what one never interrupted saw. The
     ``sampler``, `GlobalMoves` or `ParallelTempering`, moves the chains and says where log Z is known; ``rows`` (n, N)
-    are in the model's units, and where they are not learned from, the likelihood is a held-out one.
+    are in the model's units, and where they are not learned from, the likelihood is a held-out one. They count by
+    their ``weights`` (n,), all alike by default.
     """
 
-    def __init__(self, sampler: Sampler, rows: Tensor, *, seed: int = 0) -> None:
+    def __init__(self, sampler: Sampler, rows: Tensor, weights: Tensor | None = None, *, seed: int = 0) -> None:
         if sampler.bridge() is None:
             raise ValueError(f"{type(sampler).__name__} has neither a reference nor a ladder that would give log Z.")
-        self.sampler, self.rows, self.seed = sampler, rows, seed
+        self.sampler, self.rows, self.weights, self.seed = sampler, rows, weights, seed
 
     def look(self, state: TrainState) -> Nats:
         """Score the model as it is now: by what a round has drawn, where this tells, or by chains."""
@@ -51,7 +53,7 @@ class Watch:
         if log_z is None:
             seed = seed_of(self.seed, "watch", state.update)
             log_z = log_z_of(model, self.sampler, state.persistent, seed=seed)
-        return score(model, log_z, self.rows)._replace(update=state.update)
+        return score(model, log_z, self.rows, self.weights)._replace(update=state.update)
 
     @torch.no_grad()
     def _from_round(self, state: TrainState) -> LogZ | None:
@@ -111,11 +113,10 @@ def log_z_of(
 
 
 @torch.no_grad()
-def score(model: GRBM, log_z: LogZ, rows: Tensor) -> Nats:
-    """The mean log-likelihood of ``rows`` (n, N)."""
-    log_p = -model.free_energy(rows).double() - log_z.log_z
-    error = float(log_p.std()) / len(log_p) ** 0.5 if len(log_p) > 1 else 0.0
-    return Nats(0, float(log_p.mean()), math.hypot(error, log_z.error), log_z)
+def score(model: GRBM, log_z: LogZ, rows: Tensor, weights: Tensor | None = None) -> Nats:
+    """The mean log-likelihood of ``rows`` (n, N), which count by their ``weights`` (n,)."""
+    mean, error = mean_and_error(-model.free_energy(rows).double() - log_z.log_z, weights)
+    return Nats(0, mean, math.hypot(error, log_z.error), log_z)
 
 
 @torch.no_grad()
@@ -127,8 +128,12 @@ def gaussian_log_prob(frame: Frame, rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def is_gaussian_enough(frame: Frame, model: GRBM, best: Nats, held_out: Tensor, seen: Tensor) -> bool:
+def is_gaussian_enough(
+    frame: Frame, model: GRBM, best: Nats, held_out: Tensor, seen: Tensor, weights: Tensor | None = None
+) -> bool:
     """Whether one Gaussian describes rows held out (n, K) as well as the model, which has ``best`` nats there.
+
+    Rows held out count by their ``weights`` (n,).
 
     That is, better, there or on all rows, ``seen`` ones among them: the few may lack what is rare in the many. Or,
     where the reference has found no clusters, no worse by more than two standard errors of the difference, or 0.01
@@ -136,9 +141,9 @@ def is_gaussian_enough(frame: Frame, model: GRBM, best: Nats, held_out: Tensor, 
     """
     both = torch.cat([seen, held_out])
     apart = -model.free_energy(both).double().cpu() - best.log_z.log_z - gaussian_log_prob(frame, both)
-    if float(apart.mean()) < 0:
+    n = torch.ones(len(held_out), dtype=torch.float64) if weights is None else weights
+    if float(apart[: len(seen)].sum() + n @ apart[len(seen) :]) < 0:
         return True
-    apart = apart[len(seen) :]
+    mean, error = mean_and_error(apart[len(seen) :], weights)
     found_nothing = frame.reference is not None and len(frame.reference.weights) == 1 and len(held_out) > 1
-    doubt = max(LITTLE, 2 * float(apart.std()) / len(apart) ** 0.5) if found_nothing else 0.0
-    return float(apart.mean()) < doubt
+    return mean < (max(LITTLE, 2 * error) if found_nothing else 0.0)

@@ -5,9 +5,12 @@ import warnings
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
 
 from grbm.core.errors import ScaleWarning
 from grbm.data.sentinels import sentinels
+from grbm.data.weighting import checked
 
 Array = np.ndarray[Any, Any]
 
@@ -75,6 +78,12 @@ def warn_of_sentinels(X: Array, names: Array | None) -> None:
     """Say so where a number may stand for missing (`grbm.data.sentinels`)."""
     for found in sentinels(X):
         warn_user(found.sentence([] if names is None else list(names)), UserWarning)
+
+
+def weights_of(sample_weight: Any, X: Array) -> Tensor:
+    """Weights (n,) float64 of the rows X. Raises ValueError for what are none."""
+    found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    return checked(found, len(X), "sample_weight")
 
 
 def refuse_gaps(X: Array, advice: str) -> None:

@@ -14,6 +14,7 @@ from grbm.core.randomness import Blocks, generator, seed_of
 from grbm.data.frame import Frame
 from grbm.data.tables import Table, spread
 from grbm.data.transforms import Elementwise
+from grbm.data.weighting import mean_and_error
 from grbm.evaluate import ais, censored, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.fitting.impute import impute_censored, impute_columns
@@ -179,7 +180,14 @@ class Fitted:
         return found._replace(log_p=found.log_p + self.frame.log_det(within))
 
     def log_likelihood(
-        self, rows: Table, log_z: float, log_z_error: float = 0.0, *, levels: int | None = None, seed: int = 0
+        self,
+        rows: Table,
+        log_z: float,
+        log_z_error: float = 0.0,
+        *,
+        weights: Tensor | None = None,
+        levels: int | None = None,
+        seed: int = 0,
     ) -> Score:
         """Mean log-density of ``rows`` (n, N), in nats per sample; of those that have one.
 
@@ -189,6 +197,8 @@ class Fitted:
             In their own units; tables may be larger than memory. Of rows with gaps (NaN) the known values count.
         log_z, log_z_error : float
             As `log_partition` gives them.
+        weights : Tensor, optional
+            (n,) float64, by which rows count; all alike by default.
         levels : int, optional
             For numbers k/(levels − 1), k = 0..levels − 1, such as pixels: dequantise. A density can be arbitrarily high
             at single points, so each k becomes k + u, u uniform in [0, 1), and what is returned is the density of k +
@@ -201,10 +211,12 @@ class Fitted:
         width = 0.0 if levels is None else 1 / (levels - 1)
         unit = 0.0 if levels is None or is_censored else int(transform.kept.sum()) * math.log(levels - 1)
         numbers = spread(len(rows), self._most_scored if is_censored else len(rows))
-        rng, found = generator(seed, "dequantisation"), []
+        rng, found, scored = generator(seed, "dequantisation"), [], []
         for some in torch.split(numbers, CHUNK):
             x = rows[some].double()
-            x = x[~transform.breaks(x).any(1)]
+            is_whole = ~transform.breaks(x).any(1)
+            x = x[is_whole]
+            scored.append(some[is_whole])
             if levels is not None and not is_censored:
                 x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
             if self.frame.grid.n or x.isnan().any():
@@ -215,9 +227,9 @@ class Fitted:
         log_p, n = log_p - unit, len(log_p)
         if n == 0:
             return Score(-math.inf, 0.0, 0, len(numbers))
-        error = float(log_p.std()) / math.sqrt(n) if n > 1 else 0.0
+        mean, error = mean_and_error(log_p, None if weights is None else weights[torch.cat(scored)])
         n_unsure = int((n_effective < censored.FEWEST).sum())
-        return Score(float(log_p.mean()), math.hypot(error, log_z_error), n, len(numbers) - n, n_unsure)
+        return Score(mean, math.hypot(error, log_z_error), n, len(numbers) - n, n_unsure)
 
     @torch.no_grad()
     def p_values(self, x: Tensor, *, n_draws: int = 2000, seed: int = 1) -> Tensor:

@@ -35,6 +35,7 @@ from grbm.data.coarse import grid_of
 from grbm.data.frame import Frame
 from grbm.data.grid import CONTINUOUS, Grid
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes, spread
+from grbm.data.weighting import mean_and_error, repeated, rounded
 from grbm.evaluate.censored import FEWEST
 from grbm.evaluate.watching import Nats
 from grbm.fitting import checks
@@ -282,8 +283,18 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     # Learning.
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
-    def fit(self, X: Any, y: Any = None, *, callback: Callable[[Progress], object] | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        callback: Callable[[Progress], object] | None = None,
+    ) -> Self:
         """Learn the density of X (n_samples, n_features).
+
+        Rows count by ``sample_weight`` (n_samples,), numbers of 0 or more: 2 is a row twice, and 0 none. Weights that
+        are neither whole numbers nor multiples of a unit are rounded at random (`grbm.data.weighting.repeated`).
 
         Missing values are NaN; they are redrawn from the model during training. Validation rows are complete ones where
         half of the rows are, and filled ones else.
@@ -298,7 +309,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         """
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0
-        X = self._to_learn(X, reset=not go_on)
+        X, weights = self._to_learn(X, sample_weight, reset=not go_on)
         if not (X[:1] != X).any():
             raise nothing_varies(len(X))
         checks.warn_of_sentinels(X, getattr(self, "feature_names_in_", None))
@@ -308,7 +319,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             self._learned_with = self._seed(None)
         seed, table = self._learned_with, torch.tensor(X)
         censor = "none" if self.censor == "none" else "auto"
-        grid, same = self._frame().grid if go_on else grid_of(table, self.coarse, censor), copies_of(table)
+        same, n_pass = copies_of(table), len(X)
+        if weights is not None:
+            rows, n_pass = repeated(weights, seed)
+            X, table, same = X[rows], table[rows], rows if same is None else same[rows]
+        grid = self._frame().grid if go_on else grid_of(table, self.coarse, censor)
         table = grid.spread(table, seed_of(seed, "cells"))
         gaps = Gaps(table, seed, same) if table.isnan().any() else None
         self._facts = list(facts_of(table if gaps is None else gaps.drawn, same))
@@ -320,19 +335,20 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             text = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
             print(f"[GaussianBernoulliRBM] {text}", flush=True)
         among = None if gaps is None else gaps.to_hold_out
-        learned_from, held = held_out(len(table), recipe.train.validation, seed, same, among)
-        per_pass = max(1, len(learned_from) // min(self.batch_size, len(learned_from)))
+        learned_from, held, counts = held_out(len(table), recipe.train.validation, seed, same, among)
+        n_pass = len(learned_from) * n_pass // len(table)
+        per_pass = max(1, n_pass // min(self.batch_size, len(learned_from)))
         n_updates = recipe.train.n_updates - usually if self.n_iter is None else self.n_iter * per_pass
         if gaps is not None:
             table = self._completed(gaps, recipe, n_updates) if not go_on else self._redrawn(gaps)
         seen = table[learned_from]  # of the others nothing is known before they are scored
-        state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, grid=grid)
+        state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, grid=grid, same=same)
         frame = self._frame()
         goal = recipe.build(frame)
         rows, scored = (frame.transform(x).to(state.model.W.device) for x in (seen, table[held]))
         first = state.update
         options = replace(recipe.train, n_updates=first + n_updates + rounds, rounds=rounds)
-        watch = watch_of(frame, goal.sampler, scored, seed)
+        watch = watch_of(frame, goal.sampler, scored, seed, counts)
         keep = None if watch is None else KeepBest(watch, options, state)
         looks: list[Nats] = []
         tell = _teller(first, rows, frame.transform.log_det) if self.verbose else lambda progress: None
@@ -356,8 +372,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             gaussian = None
             if self.n_iter is None:
                 if gaps is not None:  # The model's own draws would favour it.
-                    table = gaps.by_gaussian()
-                gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), seed=seed)
+                    table, same = gaps.by_gaussian(), None
+                gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), same=same, seed=seed)
         updates, model = state.update, state.average or state.model if keep is None else keep.model()
         if gaussian is not None:  # learning can go on from the start in its frame
             self._frame_is(gaussian.frame)
@@ -374,13 +390,22 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Go on learning from the rows of X, each once and in their order, at a constant learning rate.
+
+        A row occurs as often as its ``sample_weight`` (n_samples,) says, rounded at random to a whole number.
 
         Without an earlier `fit` nothing is whitened, since the first rows do not tell what all look like.
         """
         first = not self.__sklearn_is_fitted__()
-        X = self._to_learn(X, reset=first)
+        X, weights = self._to_learn(X, sample_weight, reset=first)
+        seed = self._seed(None) if first else self._learned_with
+        if weights is not None:
+            X = X[rounded(weights, seed if first else seed_of(seed, "weights", self.n_updates_))]
+            if not len(X) and not first:
+                return self
+            if not len(X):
+                raise ValueError("sample_weight is below 1 in all, which is no row; give larger weights.")
         if first:
             checks.refuse_gaps(X, "The first rows of partial_fit must be complete: call fit first.")
         asked = {"whiten=True": self.whiten is True, "coarse='auto'": self.coarse == "auto"}
@@ -389,12 +414,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         before = {"_seen": getattr(self, "_seen", []), "_frame_": getattr(self, "_frame_", {})}
         complete, table = torch.tensor(X[~np.isnan(X).any(1)]), torch.tensor(X)
         if not first:
-            table = self._frame().grid.spread(table, seed_of(self._learned_with, "cells", self.n_updates_))
+            table = self._frame().grid.spread(table, seed_of(seed, "cells", self.n_updates_))
         if table.isnan().any():
-            table = self._redrawn(Gaps(table, self._learned_with))
+            table = self._redrawn(Gaps(table, seed))
         X = table.numpy()
         if first:
-            self._learned_with = self._seed(None)
+            self._learned_with = seed
             self._facts = list(Facts(len(X), X.shape[1], suits_whitening=False))  # the first rows may not vary
         recipe = self._recipe("none" if first else None)
         state = self._begin(table, recipe, whole=False) if first else self._resume(X)
@@ -564,9 +589,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             )
         return log_p
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean of `score_samples`."""
-        return float(self.score_samples(X).mean())
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Mean of `score_samples`, with weights (n_samples,) of the rows where they are given."""
+        log_p = self.score_samples(X)
+        if sample_weight is None:
+            return float(log_p.mean())
+        weights = checks.weights_of(sample_weight, log_p)
+        return mean_and_error(torch.from_numpy(log_p)[weights > 0], weights[weights > 0])[0]
 
     def log_partition(self, *, n_steps: int = 1000, n_chains: int = 500) -> LogPartition:
         """log Z of the machine (`grbm.fitting.density.Fitted.log_partition`).
@@ -757,6 +786,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         learned_from: torch.Tensor | None = None,
         *,
         grid: Grid = CONTINUOUS,
+        same: torch.Tensor | None = None,
         whole: bool = True,
     ) -> TrainState:
         """Find and store the frame of a table; return the state of training before the first update."""
@@ -767,7 +797,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         seen = table if learned_from is None else table[learned_from]
         if recipe.standardise == "none":
             checks.check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
-        found = frame_of(recipe, table, measure(table), learned_from, seed=self._learned_with)
+        found = frame_of(recipe, table, measure(table), learned_from, same=same, seed=self._learned_with)
         self._frame_is(replace(found, grid=grid))
         self._seen = [0, 0.0, 0.0]
         self._see(seen.numpy())
@@ -861,22 +891,30 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
 
     # Rows in, rows out.
 
-    def _to_learn(self, X: Any, *, reset: bool = True) -> Array:
-        """Check training rows. They may have gaps (NaN); empty rows are left out, and empty features refused."""
+    def _to_learn(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[Array, torch.Tensor | None]:
+        """Check training rows and their weights, if there are any; leave out rows of weight 0.
+
+        Rows may have gaps (NaN); empty rows are left out, and empty features refused.
+        """
         checks.refuse_datasets(X)
         X = validate_data(self, checks.as_numbers(X), dtype=FLOATS, reset=reset, ensure_all_finite="allow-nan")
+        weights = None
+        if sample_weight is not None:
+            weights = checks.weights_of(sample_weight, X)
+            X, weights = X[weights.numpy() > 0], weights[weights > 0]
         gaps = np.isnan(X)
         if n_empty := int(gaps.all(1).sum()):
             if n_empty == len(X):
                 raise ValueError("X has no values: all are NaN.")
             checks.warn_user(f"Rows of X without any value: {n_empty}, which are left out.", UserWarning)
+            weights = None if weights is None else weights[~gaps.all(1)]
             X, gaps = X[~gaps.all(1)], gaps[~gaps.all(1)]
         empty = gaps.all(0)
         if reset and empty.any():
             raise ValueError(f"Feature {int(empty.argmax())} of X has no values; leave it out.")
         some = X[:, ~empty]
         refuse_magnitudes(np.nanmin(some, 0), np.nanmax(some, 0), "X", X.dtype)
-        return np.ascontiguousarray(X)
+        return np.ascontiguousarray(X), weights
 
     def _completed(self, gaps: Gaps, recipe: Recipe, n_updates: int) -> torch.Tensor:
         """Fill gaps by draws from a model trained for a while."""

@@ -79,18 +79,21 @@ def one_gaussian(
     table: Table,
     stats: ColumnStatistics,
     *,
+    same: Tensor | None = None,
     seed: int,
     where: str = "X",
 ) -> Fitted | None:
     """Fit one Gaussian to all rows, in a frame of its own, where it is as good as the best model; None elsewhere.
 
-    ``rows`` (n, K) were learned from. ``table`` (n', N) has the held-out ones too, which can improve a Gaussian.
+    ``rows`` (n, K) were learned from. ``table`` (n', N) has the held-out ones too, which can improve a Gaussian; its
+    copies of a row are equal in ``same`` (n',).
     """
     if keep is None or keep.best is None:
         return None
-    if not is_gaussian_enough(frame, keep.model(), keep.best, keep.watch.rows, rows[spread(len(rows), SEEN)]):
+    seen, watch = rows[spread(len(rows), SEEN)], keep.watch
+    if not is_gaussian_enough(frame, keep.model(), keep.best, watch.rows, seen, watch.weights):
         return None
-    whole = replace(frame_of(recipe, table, stats, seed=seed, where=where), grid=frame.grid)
+    whole = replace(frame_of(recipe, table, stats, same=same, seed=seed, where=where), grid=frame.grid)
     model = gaussian_(GRBM(whole.transform.n_units, recipe.model.n_hidden), *whole.base)
     model.contrasts = whole.contrasts
     return Fitted(whole, model)

@@ -1,6 +1,7 @@
 """Prepare training: facts of a table, its frame, the initial state; for the estimator and for runs."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from grbm.samplers import GlobalMoves, Sampler
 
 FEWEST_HELD_OUT = 10
 FEWEST_ROWS = 20  # Fewest rows that are whitened by default.
+MANY_COPIES = 1.5  # Rows for each different one, above which copies would pass for more rows than there are.
 MANY = 20_000  # Maximum number of rows for facts, and for whitening a table on a disk.
 ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # Maximum number of rows for an initial model.
 NUMBERS = 4_000_000  # Maximum numbers in these rows, but for 1,000 rows: wide tables on a disk stay there.
@@ -56,22 +58,31 @@ def facts_of(table: Table, same: Tensor | None = None) -> Facts:
     return Facts(n_rows, n_units, n >= FEWEST_ROWS and suits_whitening(some))
 
 
-def held_out(
-    n_rows: int, share: float, seed: int, same: Tensor | None = None, among: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to learn from, and of those to score: at least ten, but none of fewer than forty.
+class Parts(NamedTuple):
+    """Numbers of rows by what they are for."""
+
+    learned_from: Tensor
+    scored: Tensor  # one of each group of copies
+    counts: Tensor | None  # of copies that each scored row stands for, float64; None: 1 each
+
+
+def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None, among: Tensor | None = None) -> Parts:
+    """Choose rows to learn from, and rows to score: at least ten, but none of fewer than forty.
 
     Rows to score are ``among`` (n_rows,) bool those that are true; all by default.
 
-    Copies, equal in ``same`` (`grbm.data.splitting`), stay together, and one of them is scored for all: as many rows
-    would seem to say more than they do.
+    Copies, equal in ``same`` (`grbm.data.splitting`), stay together, and one of them is scored for all, by their
+    number: as many rows would seem to say more than they do.
     """
     order = torch.randperm(n_rows, generator=generator(seed, "validation"))
     if among is not None:
         order = torch.cat([order[among[order]], order[~among[order]]])
     n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_rows >= 4 * FEWEST_HELD_OUT else 0
     learned_from, held = split(order, n, same)
-    return learned_from, held if same is None else held[first_of_each(same[held])]
+    if same is None:
+        return Parts(learned_from, held, None)
+    first = first_of_each(same[held])
+    return Parts(learned_from, held[first], same[held].bincount()[same[held][first]].double())
 
 
 def frame_of(
@@ -83,6 +94,7 @@ def frame_of(
     n_channels: int = 1,
     floor: float = 0.0,
     marked: Censoring = UNCENSORED,
+    same: Tensor | None = None,
     seed: int = 0,
     where: str = "X",
 ) -> Frame:
@@ -101,6 +113,8 @@ def frame_of(
         As in `grbm.data.standardise.standardise`.
     marked : Censoring
         Limits of columns that marks in a file tell.
+    same : Tensor, optional
+        (n,), equal for copies of a row (`grbm.data.splitting`). Where they are many, whitening counts each row once.
     seed : int
         Of what is drawn on the way.
     where : str
@@ -115,8 +129,11 @@ def frame_of(
     if recipe.standardise == "whiten":
         numbers = torch.arange(len(table)) if learned_from is None else learned_from
         some = numbers if isinstance(table, Tensor) else numbers[spread(len(numbers), MANY)]
-        rows = table[some].double().numpy()
-        frame = whiten(rows, fine=sees_clusters(how.n_hidden), n_contrasts=how.contrasts, seed=seed)
+        rows, n_different = table[some].double().numpy(), len(some)
+        if same is not None and MANY_COPIES * len(first_of_each(same[some])) < n_different:
+            n_different = len(first_of_each(same[some]))
+        fine = sees_clusters(how.n_hidden)
+        frame = whiten(rows, fine=fine, n_contrasts=how.contrasts, n_different=n_different, seed=seed)
         if len(some) < len(numbers) and not frame.transform.kept.all():
             _refuse_exceptions(frame.transform, table, numbers, len(some), where)
         return frame
@@ -168,14 +185,15 @@ def _with_contrast(how: ModelConfig, kept: Tensor) -> Tensor | None:
     return units
 
 
-def watch_of(frame: Frame, sampler: Sampler, rows: Tensor, seed: int) -> Watch | None:
+def watch_of(frame: Frame, sampler: Sampler, rows: Tensor, seed: int, weights: Tensor | None = None) -> Watch | None:
     """Make a `Watch` of validation rows (n, K): with jumps if the frame has a reference, else with ``sampler``.
 
-    Return None if there are no rows, or log Z cannot be estimated from such chains.
+    ``weights`` (n,) are those of the rows. Return None if there are no rows, or log Z cannot be estimated from such
+    chains.
     """
     if not isinstance(sampler, GlobalMoves):
         sampler = frame.jumps() or sampler
-    return Watch(sampler, rows, seed=seed) if len(rows) and sampler.bridge() is not None else None
+    return Watch(sampler, rows, weights, seed=seed) if len(rows) and sampler.bridge() is not None else None
 
 
 def begin(

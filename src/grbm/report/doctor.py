@@ -45,7 +45,7 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
     if dataset is None:
         absent = Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data.")
         return [*findings, *_variances(run, None), absent]
-    rows = run.transform(dataset.train[spread(len(dataset.train), 2000)])
+    rows = run.transform(dataset.some("train", 2000))
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
     findings += [*_chains(run, rows, n_chains, seed), *_mixing(run)]
     return [*findings, *_samples(run, dataset, seed), *_likelihood(run, dataset, seed)]
@@ -197,7 +197,8 @@ def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
 def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
     if len(dataset.test) < 20:
         return
-    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.transform(dataset.test[:2000])))
+    held = dataset.test[:2000] if dataset.weights is None else dataset.some("test", 2000)
+    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.transform(held)))
     gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
     error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())
     if not gap <= max(0.5 * spread, 3 * error):  # also where it is NaN
@@ -259,9 +260,9 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
 
 def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     """Samples against rows that were held out, by energy distance in deviations of the data: of pixels a common one."""
-    rows = dataset.test if len(dataset.test) >= FEWEST_ROWS else dataset.train
+    part: Literal["train", "test"] = "test" if len(dataset.test) >= FEWEST_ROWS else "train"
     kept = run.transform.kept  # constant and dependent columns are not modelled
-    real = rows[spread(len(rows), COMPARED)][:, kept]
+    real = dataset.some(part, COMPARED)[:, kept]
     drawn = generate(run, COMPARED, seed=seed, sampling=replace(run.config.sampling, mean=False))[:, kept]
     if not drawn.isfinite().all():
         return  # said of the chains
@@ -270,7 +271,7 @@ def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
         width = width.square().mean().sqrt()  # pixels that are nearly always black do not weigh as others do
     width = torch.where(width > 0, width, 1.0)
     distance, p = _differ(drawn / width, real / width, seed)
-    what = "held-out data" if rows is dataset.test else "the data"
+    what = "held-out data" if part == "test" else "the data"
     text = f"{len(drawn):,} samples and {len(real):,} rows of {what}"
     if p > 0.01:
         yield Finding("fine", "samples", f"{text} cannot be told apart by energy distance (p = {p:.2f}).")

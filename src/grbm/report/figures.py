@@ -81,7 +81,7 @@ def table_samples(
     run: runs.Run, dataset: Dataset, sampler: Sampler, seed: int
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Rows of a table (n, N), as many samples, and the names of its columns."""
-    real = dataset.train[spread(len(dataset.train), 2000)]
+    real = dataset.some("train", 2000)
     drawn = generate(run, 2000, sampler=sampler, seed=seed)
     names = dataset.columns or (f"column {k}" for k in range(real.shape[1]))
     return real, drawn, tuple(plain(name) for name in names)
@@ -91,7 +91,7 @@ def table_samples(
 def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, seed: int = 1) -> Figure:
     """Data, learned density and samples of a model of the plane."""
     figure, (left, middle, right) = plots.panels(1, 3, 10.5, 3.5)
-    rows = dataset.train[:1000]
+    rows = dataset.train[:1000] if dataset.weights is None else dataset.some("train", 1000)
     limits = None if dataset.mixture else plots.limits_of(rows)
     plots.sample_panel(left, rows, dataset.mixture, f"data: {len(rows):,} rows", limits, ticks=True)
     title = "model: log-density (quadrature)"

@@ -151,7 +151,7 @@ def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) 
                 sheet, text = nearest_sheet(drawn, dataset, shape)
                 yield html.figure(html.picture(sheet), text, "samples beside the nearest training images", "pixels")
     else:
-        data = None if dataset is None else dataset.train[spread(len(dataset.train), 1000)]
+        data = None if dataset is None else dataset.some("train", 1000)
         seen = states[-1] if data is None else torch.cat([states[-1], data.to(states)])
         limits = plots.limits_of(seen, 0.1)
         frames = [html.pixels(drawn) for drawn in plots.clouds(states, data, limits)]

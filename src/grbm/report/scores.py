@@ -1,9 +1,10 @@
 """`grbm evaluate`: the numbers that a run's data allow, and its likelihood beside those of simpler models."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from grbm.core.randomness import seed_of
 from grbm.core.streams import plain
@@ -11,6 +12,7 @@ from grbm.core.typed import is_kind
 from grbm.data.grid import CONTINUOUS
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table, spread
+from grbm.data.weighting import mean_and_error
 from grbm.data.whitening import WIDEST_TABLE, independent
 from grbm.evaluate import exact
 from grbm.evaluate.baselines import Comparison, baselines, compare
@@ -24,6 +26,7 @@ from grbm.runs.sampling import generate, on_device
 WIDEST = 1024  # columns, above which one Gaussian's covariance takes too long
 FEWEST = 10  # held-out rows that a comparison needs
 MOST = 5000
+PARTS: tuple[Literal["train", "test"], ...] = "train", "test"
 METHODS = {  # of finding log Z, in words
     "exact": "enumeration",
     "quadrature": "quadrature",
@@ -66,28 +69,34 @@ def evaluate(
         scores |= {"log_z_converged": known.found.converged, "log_z_verdict": known.found.verdict}
     scores["baselines"] = [found._asdict() for found in comparisons(run, dataset, known, seed=seed)]
     with torch.no_grad():
-        for name, rows in (("train", dataset.train), ("test", dataset.test)):
+        for name in PARTS:
+            rows, weights = getattr(dataset, name), dataset.weights_of(name)
             if len(rows) == 0:
                 continue
-            some = rows[:10_000]
-            score = here.log_likelihood(rows if whole else some, known.value, known.error)
+            some, of_some = rows[:10_000], None if weights is None else weights[:10_000]
+            scored = (rows, weights) if whole else (some, of_some)
+            score = here.log_likelihood(scored[0], known.value, known.error, weights=scored[1])
             scores[f"without_density_{name}"] = score.n_without
             if score.n_rows == 0:
                 continue
-            z = scale(some[~scale.breaks(some).any(1)])
+            is_whole = ~scale.breaks(some).any(1)
+            z, of_some = scale(some[is_whole]), None if of_some is None else of_some[is_whole]
             scores |= _with_error(f"log_likelihood_{name}", score) | ({f"rows_{name}": score.n_rows} if whole else {})
             if model.censoring.n:
                 scores[f"scored_{name}"], scores[f"unsure_{name}"] = score.n_rows, score.n_unsure
             else:
                 scores[f"free_energy_{name}"] = -score.mean - known.value + scale.log_det
             if run.frame.grid.n:  # at one place of the cells each, as learning saw them
-                z = scale(run.frame.grid.spread(some[~scale.breaks(some).any(1)], seed))
-                scores[f"free_energy_{name}"] = float(model.free_energy(z).double().mean())
-            scores[f"reconstruction_{name}"] = float((z - model.reconstruction(z)).square().mean())
+                z = scale(run.frame.grid.spread(some[is_whole], seed))
+                scores[f"free_energy_{name}"] = mean_and_error(model.free_energy(z).double(), of_some)[0]
+            errors = (z - model.reconstruction(z)).square().mean(1).double()
+            scores[f"reconstruction_{name}"] = mean_and_error(errors, of_some)[0]
             if whole and (levels := dataset.levels) is not None:
                 dequantised = here.log_likelihood(rows, known.value, known.error, levels=levels, seed=seed)
                 scores |= _with_error(f"dequantised_{name}", dequantised)
                 scores |= _with_error(f"bits_per_dimension_{name}", bits_per_dimension(dequantised, model.n_visible))
+        if dataset.weights is not None:
+            scores["weights"] = run.config.dataset.weights
         if run.frame.grid.n:
             scores["coarse"] = run.frame.grid.n
         if model.censoring.n:
@@ -112,8 +121,11 @@ def score_rows(
     ais_steps: int = 2000,
     ais_chains: int = 1000,
     seed: int = 1,
+    weights: Tensor | None = None,
 ) -> dict[str, Any]:
     """The mean log-likelihood of other ``rows`` (n, N) than the run's own, with its error, as one number of ``where``.
+
+    Rows count by their ``weights`` (n,).
 
     They are neither rows that the run learned from nor such as it held out, and nothing of it is kept. log Z that is
     annealed begins at the run's ``own`` data, where they are there. Of a row with gaps (NaN) the known values count.
@@ -124,10 +136,12 @@ def score_rows(
         complete = (~gappy).nonzero()[:, 0]
         own = Dataset(rows[complete], rows[:0])
     known = log_z(run, own, n_steps=ais_steps, n_chains=ais_chains, seed=seed)
-    score = on_device(run).log_likelihood(rows, known.value, known.error)
+    score = on_device(run).log_likelihood(rows, known.value, known.error, weights=weights)
     found = {"rows_of": where, "rows": score.n_rows, "without_density": score.n_without, "gaps": int(gappy.sum())}
     if gappy.any():
         found["unsure"] = score.n_unsure
+    if weights is not None:
+        found["weights"] = run.config.dataset.weights
     if run.frame.grid.n:
         found["coarse"] = run.frame.grid.n
     if run.model.censoring.n:
@@ -165,7 +179,7 @@ def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int 
     grid = exact.plane(model, spacing(dataset.mixture))
     if grid is not None:
         return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
-    rows = dataset.train[spread(len(dataset.train), 10_000)]
+    rows = dataset.some("train", 10_000)
     seen = run.transform(rows) if len(rows) else None
     sizes = {} if run.frame.reference is not None else {"n_steps": n_steps, "n_chains": n_chains}
     return on_device(run).log_partition(seen=seen, seed=seed, **sizes)
@@ -181,11 +195,12 @@ def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 
     n, width = len(dataset.test), run.transform.n_columns
     if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST or run.model.censoring.n:
         return []
-    test = dataset.test[spread(n, MOST)]
-    test = test[~run.transform.breaks(test).any(1)]
+    numbers = spread(n, MOST)
+    numbers = numbers[~run.transform.breaks(dataset.test[numbers]).any(1)]
+    test, weights = dataset.test[numbers], dataset.weights_of("test")
     if len(test) < FEWEST:
         return []
-    train, grid = dataset.train[spread(len(dataset.train), 10_000)], run.frame.grid
+    train, grid = dataset.some("train", 10_000), run.frame.grid
     fitted = replace(run.fitted, frame=replace(run.frame, grid=CONTINUOUS))
     train, test = (
         grid.spread(train, seed),
@@ -198,4 +213,5 @@ def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 
     if not run.frame.is_whitened and not (width <= WIDEST_TABLE and independent(rows[:, kept]).all()):
         return []  # the model's density is one of columns that simpler models must do without
     found = baselines(rows, test.double().cpu().numpy(), kept=kept, seed=seed)
-    return [compare(ours.cpu().numpy(), known.error, baseline) for baseline in found]
+    count = None if weights is None else weights[numbers]
+    return [compare(ours.cpu().numpy(), known.error, baseline, count) for baseline in found]

@@ -85,6 +85,7 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
     yield from without_density(scores)
     yield from of_cells(scores)
     yield from at_limits(scores)
+    yield from weighted(scores)
     yield from beside(scores)
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
 
@@ -93,6 +94,12 @@ def of_cells(scores: dict[str, Any]) -> Iterator[str]:
     """Explain log-likelihoods of coarse columns."""
     if n := scores.get("coarse"):
         yield f"{n:,} columns are coarse: the density of a row is the mean over their cells (--dataset.coarse)."
+
+
+def weighted(scores: dict[str, Any]) -> Iterator[str]:
+    """Say that means over rows are weighted."""
+    if scores.get("weights") is not None:
+        yield f"Means over rows are weighted by {scores['weights']}."
 
 
 def at_limits(scores: dict[str, Any]) -> Iterator[str]:
@@ -137,6 +144,7 @@ def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     yield from without_density(scores)
     yield from of_cells(scores)
     yield from at_limits(scores)
+    yield from weighted(scores)
     yield "These rows are not the data of the run. Nothing was written to the run."
 
 

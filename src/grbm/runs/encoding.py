@@ -16,6 +16,7 @@ from grbm.data.loading import look_of, reading_of
 from grbm.data.named import NamedTable, open_table
 from grbm.data.pictures import open_pictures
 from grbm.data.tables import Table, spread
+from grbm.data.weighting import checked
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
@@ -74,6 +75,19 @@ def table_of(run: Run, path: Path, key: str | None = None, *, may_lack: bool = F
     table = open_table(path, how).picked(run.columns, str(path), may_lack=may_lack)
     _refuse_other_limits(run, table, path)
     return table
+
+
+def weights_in(run: Run, path: Path, n_rows: int, note: Callable[[str], None]) -> torch.Tensor | None:
+    """Weights (n_rows,) of the rows of a file, by the column that the run's weights were in; None without one."""
+    name = run.config.dataset.weights
+    if name is None:
+        return None
+    found = open_table(path, reading_of(run.config.dataset)._replace(columns=(), drop=()))
+    if name not in found.columns:
+        note(f"{path} has no column {name!r} of weights: its rows count alike.")
+        return None
+    weights = found.picked((name,), str(path)).rows[:][:, 0].numpy()
+    return checked(weights, n_rows, f"Weights (column {name!r} of {path})")
 
 
 def _refuse_other_limits(run: Run, table: NamedTable, path: Path) -> None:

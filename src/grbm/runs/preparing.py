@@ -18,6 +18,7 @@ from grbm.data.grid import CONTINUOUS, Grid
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
 from grbm.data.tables import StoredTable, Table, measure, refuse_magnitudes
+from grbm.data.weighting import repeated
 from grbm.fitting.density import Fitted
 from grbm.fitting.gaps import Gaps, Refill, copies_of
 from grbm.fitting.start import begin, facts_of, frame_of, held_out
@@ -52,6 +53,7 @@ class Prepared(NamedTuple):
     measured: Measured
     frame: Frame
     validation: Tensor  # rows of the training data that are not learned from, as the model sees them; may be empty
+    counts: Tensor | None  # of copies that each of them stands for; None: 1 each
     data: Tensor | Standardised  # the training rows as the model sees them
     state: TrainState
     objective: Objective
@@ -75,15 +77,21 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
         config = replace(config, dataset=replace(config.dataset, censor="marks"))
         asked = {**asked, "dataset.censor": "marks"}
     grid, gaps = CONTINUOUS, None
-    if config.dataset.coarse != "none" or dataset.gappy is not None:
-        rows = _all_rows(dataset)
+    if config.dataset.coarse != "none" or dataset.gappy is not None or dataset.weights is not None:
+        rows, numbers = _all_rows(dataset)
         if dataset.gappy is not None:
             some = dataset.gappy[0]
             low, high = (torch.where(some.isnan(), end, some) for end in (measured.train.low, measured.train.high))
             refuse_magnitudes(low.amin(0).numpy(), high.amax(0).numpy(), config.where)
+        same = copies_of(rows) if isinstance(rows, Tensor) else dataset.same
+        if dataset.weights is not None:
+            often = repeated(dataset.weights[numbers], config.seed).rows
+            rows = rows[often] if isinstance(rows, Tensor) else rows.take(often)
+            same = often if same is None else same[often]
         grid = grid_of(rows, config.dataset.coarse, config.dataset.censor)
         if isinstance(rows, Tensor):
-            dataset = dataset._replace(train=grid.spread(rows, seed_of(config.seed, "cells")), same=copies_of(rows))
+            rows = grid.spread(rows, seed_of(config.seed, "cells"))
+        dataset = dataset._replace(train=rows, same=same)
     if dataset.gappy is not None:
         assert isinstance(dataset.train, Tensor)
         gaps = Gaps(dataset.train, config.seed, dataset.same)
@@ -92,17 +100,18 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if gaps is not None:
         filled = group.broadcast(group.on_leader(lambda: _filled(gaps, config, dataset)))
         dataset = dataset._replace(train=filled)
-    if gaps is not None or grid.n:
+    if gaps is not None or grid.n or dataset.weights is not None:
         measured = measured._replace(train=measure(dataset.train))
     return Opened(config, dataset, measured, gaps, grid)
 
 
-def _all_rows(dataset: Dataset) -> Table:
-    """Rows to train on, with gaps or without, in the order of their file."""
-    if dataset.gappy is None or dataset.numbers is None or not isinstance(dataset.train, Tensor):
-        return dataset.train
-    rows, numbers = dataset.gappy
-    return torch.cat([dataset.train, rows])[torch.cat([dataset.numbers[0], numbers]).argsort()]
+def _all_rows(dataset: Dataset) -> tuple[Table, Tensor]:
+    """Rows to train on, with gaps or without, in the order of their file, and their numbers in it."""
+    assert dataset.numbers is not None
+    if dataset.gappy is None or not isinstance(dataset.train, Tensor):
+        return dataset.train, dataset.numbers[0]
+    numbers, order = torch.cat([dataset.numbers[0], dataset.gappy[1]]).sort()
+    return torch.cat([dataset.train, dataset.gappy[0]])[order], numbers
 
 
 def _filled(gaps: Gaps, config: RunConfig, dataset: Dataset) -> Tensor:
@@ -119,12 +128,13 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
     config, dataset, measured, gaps, grid = opened
     group.on_leader(lambda: _check(config))
     among = None if gaps is None else gaps.to_hold_out
-    learned_from, held = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same, among)
+    learned_from, held, counts = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same, among)
     found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, resume=resume))
     frame: Frame = replace(group.broadcast(found), grid=grid)
     transform, rows = frame.transform, dataset.train
     where = pick_device(device or config.device, config.recipe.work(transform.n_units))
     validation = transform(rows[held[:SCORED]]).to(where)
+    counts = None if counts is None else counts[:SCORED].to(where)
     if len(held):
         rows = rows.take(learned_from) if isinstance(rows, StoredTable) else rows[learned_from]
     data = Standardised(rows, transform, where) if isinstance(rows, StoredTable) else transform(rows).to(where)
@@ -137,15 +147,13 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
     refill, train = None, config.train
     if gaps is not None and isinstance(data, Tensor):
         refill = gaps.refill(Fitted(frame, state.model), learned_from, data, 0, train.n_updates - train.rounds)
-    return Prepared(config, dataset, measured, frame, validation, data, state, objective, gaps, refill)
+    return Prepared(config, dataset, measured, frame, validation, counts, data, state, objective, gaps, refill)
 
 
 def _check(config: RunConfig) -> None:
     """Raise UserError for what no run can mean, or of limits or contrasts that do not go with the rest."""
     config.check()
     n_contrasts = config.model.contrasts
-    if config.dataset.coarse != "none" and config.dataset.name != "array":
-        raise UserError("--dataset.coarse goes with tables.")
     if config.dataset.censor != "none":
         if config.dataset.standardise == "whiten":
             raise UserError("--dataset.censor goes with columns that are units: --dataset.standardise pixel.")
@@ -171,7 +179,7 @@ def _frame(
         return read_data(folder).frame  # the fingerprint of the checkpoints guards the data
     channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
     how: dict[str, Any] = {"n_channels": channels, "floor": floor, "seed": config.seed, "where": config.where}
-    how["marked"] = dataset.limits
+    how |= {"marked": dataset.limits, "same": dataset.same}
     frame = frame_of(config.recipe, dataset.train, measured.train, learned_from, **how)
     if not frame.is_whitened:
         measured.refuse_extreme(frame.transform, config.where)

@@ -21,6 +21,7 @@ from grbm.data.limits import limits_of, sentences
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import measure, spread
+from grbm.data.weighting import effective
 from grbm.fitting.callbacks import Call, Callback, EarlyStopping, KeepBest
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.start import watch_of
@@ -134,6 +135,13 @@ def _describe_data(run: Prepared, warn: Callable[[str], None]) -> None:
     if opened is not None:
         for text in opened.describe(run.config.where, fills=run.gaps is not None):
             warn(text)
+        if run.dataset.weights is not None:
+            weights = run.dataset.weights[run.dataset.weights > 0]
+            warn(
+                f"{run.config.where}: {len(weights):,} rows are weighted by {run.config.dataset.weights}, and worth "
+                f"{effective(weights):,.0f} of equal weight; training sees {len(run.dataset.train):,}, each as often "
+                f"as its weight says."
+            )
     if pictures is not None:
         pictures.describe(run.config.data or run.config.data_dir, warn, "; --dataset.white chooses another number")
         if pictures.white is None and run.config.dataset.white is not None:
@@ -258,7 +266,7 @@ def on_signals(react: Callable[[int], None]) -> Iterator[list[int]]:
 def _keeping(session: Session) -> KeepBest | None:
     """Make the `KeepBest` of a run; None if log Z cannot be estimated, or several processes share the rows."""
     run, options = session.run, session.config.train
-    watch = watch_of(run.frame, run.objective.sampler, run.validation, run.config.seed)
+    watch = watch_of(run.frame, run.objective.sampler, run.validation, run.config.seed, run.counts)
     shares = session.group.world_size > 1
     if watch is not None and not shares:
         return KeepBest(watch, options, run.state)
@@ -271,10 +279,10 @@ def _keeping(session: Session) -> KeepBest | None:
 def _best(session: Session, keep: KeepBest) -> GRBM:
     """The best model, or a Gaussian of all rows that scores as well, whose frame is then saved."""
     run, config = session.run, session.config
-    how: dict[str, Any] = {"seed": config.seed, "where": config.where}
+    how: dict[str, Any] = {"same": run.dataset.same, "seed": config.seed, "where": config.where}
     table, stats = run.dataset.train, run.measured.train
     if run.gaps is not None:  # The model's own draws would favour it.
-        table = run.gaps.by_gaussian()
+        table, how["same"] = run.gaps.by_gaussian(), None
         stats = measure(table)
     found = one_gaussian(keep, config.recipe, run.frame, run.data, table, stats, **how)
     if found is None:

@@ -29,6 +29,8 @@ from tests.helpers import FEW_AND_MANY, assert_standard, mean_z
 @parametrize_with_checks([GaussianBernoulliRBM(8, n_iter=5)])
 @pytest.mark.filterwarnings("ignore::grbm.core.errors.ScaleWarning")  # some checks give features of mean 100
 def test_scikit_learns_own_checks(estimator, check):
+    if check.func.__name__.startswith("check_sample_weight_equivalence"):
+        pytest.skip("It brings rows into another order, from which draws follow; tests/test_weights.py keeps theirs.")
     check(estimator)
 
 

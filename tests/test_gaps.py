@@ -216,7 +216,7 @@ def test_columns_that_follow_from_others_keep_doing_so_or_are_refused():
 
 def test_validation_rows_are_complete_where_half_of_all_are():
     among = torch.arange(200) % 3 > 0
-    learned_from, held = held_out(200, 0.1, 0, among=among)
+    learned_from, held, _ = held_out(200, 0.1, 0, among=among)
     assert len(held) == 20
     assert among[held].all()
     assert torch.equal(torch.cat([learned_from, held]).sort().values, torch.arange(200))

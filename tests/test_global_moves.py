@@ -379,7 +379,7 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monk
     rows = clusters(600, 0)
     frame = whiten(rows.numpy())
     z = frame.transform(rows)
-    from_rows, scored = held_out(600, 0.2, 0)
+    from_rows, scored, _ = held_out(600, 0.2, 0)
     assert len(scored) == 120
     assert not set(from_rows.tolist()) & set(scored.tolist())
     usual = whitened_recipe(600, 64, n_updates=203, rounds=3)

@@ -215,7 +215,7 @@ def test_copies_of_a_row_are_on_one_side():
         assert sorted([*rest.tolist(), *held.tolist()]) == list(range(600))
         assert not set(drawn[rest]) & set(drawn[held])
         assert 60 <= len(held) < 75
-        learned_from, scored = held_out(600, 0.1, seed, same)
+        learned_from, scored, _ = held_out(600, 0.1, seed, same)
         assert not set(drawn[learned_from]) & set(drawn[scored])
         assert len(set(drawn[scored])) == len(scored), "one of each"
     assert sorted(drawn[first_of_each(same)]) == sorted(set(drawn))

@@ -42,8 +42,8 @@ def repeated(weights: Tensor, seed: int) -> Repeated:
     """Repeat rows by their weights (n,): exactly where weights are whole, or multiples of a unit, and not too large.
 
     Others are rounded up or down by chance, so that every mean is right on average. A row of mean weight becomes ten
-    copies, fewer of more than 100,000 rows; with ten, rounding adds at most 0.25 % to the variance of a mean. A pass is
-    then as many rows as have a weight.
+    copies, fewer of more than 100,000 rows; with ten, rounding adds some tenths of a percent to the variance of a mean.
+    A pass is then as many rows as have a weight.
     """
     n = int((weights > 0).sum())
     most = max(n, FEW, min(COPIES * n, MOST))

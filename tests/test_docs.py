@@ -32,7 +32,8 @@ def test_tutorials_run(path, tmp_path):
 
 def test_there_is_a_tutorial_for_each_subject():
     found = " ".join(path.stem for path in TUTORIALS)
-    for subject in ("mixtures", "digits", "own_array", "likelihoods", "binary_codes", "inpainting", "sampler", "gaps"):
+    subjects = "mixtures digits own_array likelihoods binary_codes inpainting sampler gaps weight"
+    for subject in subjects.split():
         assert subject in found
 
 

@@ -11,7 +11,7 @@ import torch
 
 from grbm.core.errors import UserError
 
-WORTH_A_GPU = 1e8  # work of an update above which an H100 was faster than 16 cores; docs/performance.md
+WORTH_A_GPU = 1e8  # work of an update above which an H100 was faster than 16 cores; docs/lab/performance.md
 is_child = False  # whether this process was forked
 
 

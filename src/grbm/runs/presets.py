@@ -22,7 +22,7 @@ def _mixture(name: str, anchor_var: float) -> RunConfig:
 
     The start decides which optimum is reached, proposals some eight deviations wide, tested at temperature 1, give each
     mode its mass, the centred gradient keeps those masses from swinging, and the weights of annealed chains carry them
-    over to samples from noise (docs/measurements.md).
+    over to samples from noise (docs/lab/measurements.md).
     """
     return RunConfig(
         dataset=DatasetConfig(name, standardise="none", n_points=10_000),  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def _images(
     """Persistent chains, a tenth of them restarted from noise at each update, with the centred gradient.
 
     On digits this beats modified CD in samples and in likelihood, and unlike it does not fall apart when trained longer
-    (docs/measurements.md). ``min_var`` keeps the variances of pixels that are always black from falling for ever, which
+    (docs/lab/measurements.md). ``min_var`` keeps the variances of pixels that are always black from falling for ever, which
     censored ones do not. These begin with a variance of 0.15: from 1 it hardly falls, since latent values of black
     pixels spread far below black. Images are drawn by ``n_drawn`` steps from noise.
     """

@@ -1,4 +1,4 @@
-"""Write appendix.md: every log in logs/, whole, under its title. `python docs/make_appendix.py`
+"""Write appendix.md: every log in logs/, whole, under its title. `python docs/lab/make_appendix.py`
 
 A log begins with three lines, its title, command and machine, and goes on after an empty one with what was printed.
 """
@@ -6,11 +6,11 @@ A log begins with three lines, its title, command and machine, and goes on after
 from pathlib import Path
 from typing import NamedTuple
 
-DOCS = Path(__file__).resolve().parent
+LAB = Path(__file__).resolve().parent
 HEAD = """# Appendix: logs
 
-What the commands behind the [results](results.md) printed, whole. This page is made by `docs/make_appendix.py` from
-`docs/logs`.
+What the commands behind the [results](../results.md) printed, whole. This page is made by `docs/lab/make_appendix.py` from
+`docs/lab/logs`.
 """
 
 
@@ -35,11 +35,11 @@ def read(path: Path) -> Log:
 def page() -> str:
     """The appendix."""
     parts = [HEAD]
-    for path in sorted((DOCS / "logs").glob("*.txt")):
+    for path in sorted((LAB / "logs").glob("*.txt")):
         log = read(path)
         parts.append(f"## {log.title}\n\n`{log.command}`  \n{log.machine}\n\n```text\n{log.text}\n```\n")
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    (DOCS / "appendix.md").write_text(page(), encoding="utf-8")
+    (LAB / "appendix.md").write_text(page(), encoding="utf-8")

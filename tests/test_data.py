@@ -129,10 +129,10 @@ def test_a_small_variation_on_a_large_number_is_not_lost(tmp_path):
 
 
 def bad_arrays():
-    nan = np.zeros((5, 3))
-    nan[3, 1] = np.nan
+    infinite = np.zeros((5, 3))
+    infinite[3, 1] = np.inf
     return {
-        "row 3, column 1": nan,
+        "row 3, column 1": infinite,
         "shape": np.zeros(5),
         "n, N >= 1": np.zeros((0, 3)),
         "single row": np.zeros((1, 3)),

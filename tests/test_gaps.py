@@ -385,3 +385,19 @@ def test_rows_with_gaps_are_left_out_where_they_cannot_be_learned(skewed, tmp_pa
     write_table(tmp_path / "x.csv", few)
     with pytest.raises(UserError, match=r"Only 19 of 400 rows have no gaps, .* needs 20, .* missing in: b 381\."):
         train(config, tmp_path / "other")
+
+
+def test_arrays_may_have_gaps_too(tmp_path):
+    """The same numbers in an array and in text are learned alike."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)).round(4)
+    x[rng.random(x.shape) < 0.1] = NAN
+    np.save(tmp_path / "x.npy", x)
+    write_table(tmp_path / "x.csv", x)
+    weights = []
+    for name in ("x.npy", "x.csv"):
+        said, run = [], tmp_path / f"of {name}"
+        train(configured(tmp_path / name), run, asked={"train.n_updates": 5}, warn=said.append)
+        assert any("of 200 rows have gaps" in text for text in said)
+        weights.append(read(run).model.W)
+    assert torch.equal(*weights)

@@ -172,3 +172,33 @@ def test_rows_that_rest_on_few_chains_are_told(tmp_path, monkeypatch, capsys):
     assert cli.main(["score", run, str(tmp_path / "x.csv"), "--n", "0"]) == 0
     n = int((v[:, 0] < 0).sum())
     assert f"{n} rows have uncertain estimates" in capsys.readouterr().out
+
+
+def test_rows_have_names_beside_their_scores(tmp_path, capsys, monkeypatch):
+    """By the column that the run was told of, or another one; a file without it says so."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(rng.normal(size=(60, 2)).round(4), columns=["a", "b"])
+    frame.insert(0, "name", [f"row, no. {k}" for k in range(60)])
+    frame["id"] = 1000 + np.arange(60)
+    frame.loc[9, "a"] = 40.0
+    frame.to_csv("x.csv", index=False)
+    frame.to_parquet("x.parquet")
+    frame[["a", "b"]].to_csv("plain.csv", index=False)
+    assert cli.main(["train", "x.csv", "--index", "id", "--drop", "name", *TINY, "--out", "run"]) == 0
+    assert runs.read(tmp_path / "run").columns == ("a", "b")
+    capsys.readouterr()
+    for file, options, title in (("x.csv", [], "id"), ("x.parquet", ["--index", "name"], "name")):
+        assert cli.main(["score", "run", file, "--n", "1", *options, "--out", f"{title}{file[1:]}"]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert ["row", title] == said[-3].split()[:2]
+        assert str(frame[title][9]) in said[-2]
+    assert pandas.read_csv("id.csv")["id"].tolist() == frame["id"].tolist()
+    written = pandas.read_parquet("name.parquet")
+    assert list(written.columns) == ["name", "log_density", "p_value"]
+    assert written["name"].tolist() == frame["name"].tolist()
+    assert cli.main(["score", "run", "plain.csv", "--n", "1"]) == 0
+    assert "no column 'id'" in capsys.readouterr().err
+    assert list(pandas.read_csv("run/scores/plain.csv").columns) == ["log_density", "p_value"]
+    refused(["score", "run", "plain.csv", "--index", "nothing", "--overwrite"], capsys, "plain.csv", "'nothing'")
+    refused(["train", "digits", "--dataset.index", "id"], capsys, "--dataset.index goes with tables")

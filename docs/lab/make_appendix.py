@@ -9,8 +9,8 @@ from typing import NamedTuple
 LAB = Path(__file__).resolve().parent
 HEAD = """# Appendix: logs
 
-What the commands behind the [results](../results.md) printed, whole. This page is made by `docs/lab/make_appendix.py` from
-`docs/lab/logs`.
+What the commands behind the [results](../results.md) printed, whole. This page is made by `docs/lab/make_appendix.py`
+from `docs/lab/logs`.
 """
 
 

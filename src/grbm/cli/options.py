@@ -152,6 +152,8 @@ class ScoreOptions:
     """File to write, a row for each: .csv, .tsv, .parquet, .npz or .npy; by default RUN/scores/FILE.csv."""
     n: int = 10
     """Number of the least likely rows to show."""
+    index: str | None = None
+    """Column of the file that names its rows; by default that of the run (grbm train --index)."""
     key: str | None = None
     """Name of the array in a .npz archive."""
     weights: Weights = "model"

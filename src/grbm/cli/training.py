@@ -24,7 +24,8 @@ SHORT = {  # what everyone sets
     "--sampler": "--sampler.name",
 }
 OF_DATA = {
-    f"--{name}": f"--dataset.{name}" for name in ("key", "columns", "drop", "weights", "na", "decimal", "header")
+    f"--{name}": f"--dataset.{name}"
+    for name in ("key", "columns", "drop", "weights", "index", "na", "decimal", "header")
 }
 ALIASES = SHORT | OF_DATA
 USAGE = """\

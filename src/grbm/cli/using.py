@@ -179,7 +179,7 @@ def score(options: ScoreOptions) -> None:
     from grbm import runs
     from grbm.data.named import write_table
     from grbm.report import odd
-    from grbm.runs.encoding import rows_with_gaps, strangeness
+    from grbm.runs.encoding import names_of_rows, rows_with_gaps, strangeness
 
     run = read_run(options.run, options.weights)
     rows = torch.from_numpy(rows_with_gaps(run, options.file, options.key, note))
@@ -187,13 +187,14 @@ def score(options: ScoreOptions) -> None:
     require_written(path)
     refuse_out(options.overwrite, path)
     note_units(strangeness(run, rows))
+    index = names_of_rows(run, options.file, options.index, note)
     own = None
     with suppress(UserError):
         own = run.load_data()
     scored = odd.score(run, rows, own, seed=options.seed)
-    write_table(path, odd.as_array(scored), odd.COLUMNS)
+    write_table(path, odd.as_array(scored), odd.COLUMNS, index)
     runs.note_written(options.run, path)
-    print("\n".join(odd.lines(run, rows, scored, options.n, seed=options.seed)))
+    print("\n".join(odd.lines(run, rows, scored, options.n, index, seed=options.seed)))
     print(f"  log-density and p-value of each row: {path}")
 
 

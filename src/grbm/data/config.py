@@ -49,6 +49,8 @@ class DatasetConfig:
     """Tables in text: whether the first line names the columns; by default as the file shows."""
     weights: str | None = None
     """Tables: column of weights of the rows, by name or number; 2 is a row twice, and 0 none. It is not learned."""
+    index: str | None = None
+    """Tables: column that names the rows, of text or numbers. It is not learned, and stands beside their scores."""
     crop: int | None = None
     """Pictures: side of the square to cut from their centre."""
     size: int | None = None

@@ -408,6 +408,15 @@ def _bytes(path: Path) -> IO[bytes]:
     return opened
 
 
+def texts(path: Path, column: int, how: Reading) -> list[str]:
+    """The cells of a column of a text file, without blanks around them."""
+    dialect, _ = dialect_of(path, how)
+    lines = records(path, dialect)
+    if dialect.has_names:
+        next(lines)
+    return [record[column].strip() for _, record in lines]
+
+
 def fill_text(path: Path, target: Path, filled: np.ndarray, places: Sequence[int], how: Reading) -> int:
     """Write a text file again to ``target``, its missing values in some columns filled in; return how many.
 

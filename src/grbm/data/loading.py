@@ -85,6 +85,8 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
     if name == "array":
         assert source.path is not None
         opened, weights = open_weighted(source.path, reading_of(config), config.weights)
+        if _fits(opened.rows, len(opened.rows), source):  # larger ones are not read twice
+            opened = opened._replace(gaps=True)
         complete, gappy = opened.parted()
         learns = len(gappy) > 0 and config.subset is None and _fits(opened.rows, len(opened.rows), source)
         learns = learns and len(complete) >= FEWEST_COMPLETE
@@ -111,7 +113,8 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
 
 def reading_of(config: DatasetConfig) -> Reading:
     """Options of reading a table, of this data set."""
-    return Reading(config.key, config.columns, config.drop, config.na, config.decimal, config.header)
+    drop = config.drop if config.index is None else (*config.drop, config.index)
+    return Reading(config.key, config.columns, drop, config.na, config.decimal, config.header)
 
 
 def look_of(config: DatasetConfig) -> Look:

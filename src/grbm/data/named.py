@@ -11,7 +11,7 @@ import torch
 from grbm.core.errors import UserError, needed_by
 from grbm.core.files import replacing, write_array
 from grbm.data.arrays import column_names, open_array
-from grbm.data.delimited import Reading, distinct, read_text, shown
+from grbm.data.delimited import Reading, dialect_of, distinct, read_text, shown, texts
 from grbm.data.kinds import TABLES, is_arrow, table_kind
 from grbm.data.pictures import open_arrow
 from grbm.data.tables import StoredTable, chunks
@@ -205,8 +205,29 @@ def _frame(path: Path, how: Reading, kind: str) -> NamedTable:
     return _in_memory(np.stack([x for _, x in numbers], 1), tuple(name for name, _ in numbers), left_out)
 
 
-def write_table(path: Path, numbers: np.ndarray, names: Sequence[str]) -> None:
-    """Write numbers (n, N) with names of their columns, as the suffix of the file says."""
+def row_names(path: Path, name: str, how: Reading) -> list[str] | None:
+    """The column of a table in text, Parquet or Feather that names its rows; None where it has no such column."""
+    kind = table_kind(path)
+    if kind == "text":
+        dialect, sample = dialect_of(path, how)
+        names = distinct(sample[0]) if sample and dialect.has_names else []
+        return texts(path, names.index(name), how) if name in names else None
+    if kind is None:
+        return None
+    import pandas
+
+    frame = getattr(pandas, f"read_{kind}")(path)
+    frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
+    return frame[name].astype(str).tolist() if name in frame.columns else None
+
+
+def write_table(
+    path: Path, numbers: np.ndarray, names: Sequence[str], index: tuple[str, Sequence[str]] | None = None
+) -> None:
+    """Write numbers (n, N) with names of their columns, as the suffix of the file says.
+
+    ``index`` is the name of a first column and its texts, which arrays do not hold.
+    """
     names = list(names) or [f"column {k}" for k in range(numbers.shape[1])]
     match path.suffix.lower():
         case ".npy":
@@ -217,11 +238,17 @@ def write_table(path: Path, numbers: np.ndarray, names: Sequence[str]) -> None:
         case ".csv" | ".tsv" as suffix:
             with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t", lineterminator="\n")
-                writer.writerow(names)
-                writer.writerows(numbers.tolist())
+                writer.writerow(names if index is None else [index[0], *names])
+                rows = numbers.tolist()
+                writer.writerows(
+                    rows if index is None else ([text, *row] for text, row in zip(index[1], rows, strict=True))
+                )
         case ".parquet":
             with needed_by("Writing a Parquet file", "parquet", "pandas pyarrow"):
                 import pandas
                 import pyarrow  # noqa: F401
             with replacing(path) as temporary:
-                pandas.DataFrame(numbers, columns=names).to_parquet(temporary)
+                frame = pandas.DataFrame(numbers, columns=names)
+                if index is not None:
+                    frame.insert(0, index[0], list(index[1]), allow_duplicates=True)
+                frame.to_parquet(temporary)

@@ -1,12 +1,13 @@
 """Rows of a table by how likely they are, and the numbers that make a row odd."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from grbm.core.streams import plain
 from grbm.data.loading import Dataset
 from grbm.evaluate.censored import FEWEST
 from grbm.fitting.density import LogPartition
@@ -16,6 +17,7 @@ from grbm.runs import Run
 from grbm.runs.sampling import on_device
 
 COLUMNS = ("log_density", "p_value")
+LONGEST = 30  # Maximum number of characters of the name of a row.
 RARE = 0.001  # p-value of rows that are counted
 AIS_STEPS, AIS_CHAINS = 2000, 1000
 
@@ -42,8 +44,13 @@ def score(run: Run, rows: Tensor, own: Dataset | None = None, *, seed: int = 1) 
     return Scored(found[0], found[1], known, n_unsure)
 
 
-def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> Iterator[str]:
-    """Sentences for a person: how many rows are rare, and the ``n`` least likely ones with their oddest numbers."""
+def lines(
+    run: Run, rows: Tensor, scored: Scored, n: int, index: tuple[str, Sequence[str]] | None = None, *, seed: int = 1
+) -> Iterator[str]:
+    """Sentences for a person: how many rows are rare, and the ``n`` least likely ones with their oddest numbers.
+
+    ``index`` is the name of a column and the names of the rows in it.
+    """
     known = (~scored.p_value.isnan()).nonzero()[:, 0]
     p, complete = scored.p_value[known], ~rows.isnan().any(1)
     if not scored.log_z.converged:
@@ -68,14 +75,16 @@ def lines(run: Run, rows: Tensor, scored: Scored, n: int, *, seed: int = 1) -> I
         return
     found = on_device(run).surprises(rows[some])
     names = run.columns or tuple(f"column {k}" for k in range(rows.shape[1]))
-    table = [("row", "log-density", "p-value", "oddest number, and what the others of the row say")]
+    head = ("row",) if index is None else ("row", plain(index[0]))
+    table = [(*head, "log-density", "p-value", "oddest number, and what the others of the row say")]
     for row, mean, std in zip(some.tolist(), found.mean, found.std, strict=True):
         x = rows[row]
         # A number that follows from the others has no deviation: it is odd wherever it differs.
         far = ((x - mean).abs() / std.clamp_min(1e-9 * mean.abs().clamp_min(1e-300))).nan_to_num(0.0)
         k = int(far.argmax())
         said = f"{names[k]} {float(x[k]):.5g}, where {with_error(float(mean[k]), float(std[k]))} is expected"
-        table.append((f"{row:,}", f"{float(scored.log_density[row]):.4g}", f"{float(scored.p_value[row]):.2g}", said))
+        own = (f"{row:,}",) if index is None else (f"{row:,}", plain(index[1][row])[:LONGEST])
+        table.append((*own, f"{float(scored.log_density[row]):.4g}", f"{float(scored.p_value[row]):.2g}", said))
     yield from aligned(table)
 
 

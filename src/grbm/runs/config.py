@@ -149,7 +149,7 @@ class RunConfig:
                     raise UserError(f"{_flag(name)} must be {words}, got {number}.")
         if self.dataset.censor not in ("none", "auto", "marks"):
             read_limits(self.dataset.censor)
-        for option in ("coarse", "weights"):
+        for option in ("coarse", "weights", "index"):
             if getattr(self.dataset, option) not in ("none", None) and self.dataset.name != "array":
                 raise UserError(f"--dataset.{option} goes with tables.")
         if (self.dataset.size or 0) > LARGEST_SIDE:

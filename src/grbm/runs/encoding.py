@@ -13,7 +13,7 @@ from grbm.core.randomness import generator
 from grbm.data.delimited import Reading
 from grbm.data.kinds import SUFFIXES, table_kind
 from grbm.data.loading import look_of, reading_of
-from grbm.data.named import NamedTable, open_table
+from grbm.data.named import NamedTable, open_table, row_names
 from grbm.data.pictures import open_pictures
 from grbm.data.tables import Table, spread
 from grbm.data.weighting import checked
@@ -75,6 +75,24 @@ def table_of(run: Run, path: Path, key: str | None = None, *, may_lack: bool = F
     table = open_table(path, how).picked(run.columns, str(path), may_lack=may_lack)
     _refuse_other_limits(run, table, path)
     return table
+
+
+def names_of_rows(run: Run, path: Path, asked: str | None, note: Callable[[str], None]) -> tuple[str, list[str]] | None:
+    """The column of a file that names its rows, and the names; None without one.
+
+    It is the one ``asked`` for, or that of the run. Raises UserError where the file lacks what is asked for; of the
+    run's own, ``note`` is called.
+    """
+    name = asked or run.config.dataset.index
+    if name is None:
+        return None
+    found = row_names(path, name, reading_of(run.config.dataset))
+    if found is None and asked is not None:
+        raise UserError(f"{path} has no column {name!r} that could name its rows.")
+    if found is None:
+        note(f"{path} has no column {name!r}, so its rows have numbers and no names.")
+        return None
+    return name, found
 
 
 def weights_in(run: Run, path: Path, n_rows: int, note: Callable[[str], None]) -> torch.Tensor | None:

@@ -24,9 +24,10 @@ income = np.where(country, 22, 34) + 0.15 * (age - 45) + rng.normal(0, 4, 20_000
 population = np.column_stack([age, income])
 asked = rng.random(20_000) < np.where(country, 0.01, 0.08)
 sample, weight = population[asked], np.where(country, 100.0, 12.5)[asked]
-print(f"{len(sample):,} people are asked, {country[asked].mean():.0%} of them in the country")
+n, share = len(sample), country[asked].mean()
 worth = weight.sum() ** 2 / (weight**2).sum()
-print(f"With these weights they tell as much about a mean as {worth:.0f} of equal weight would.")
+print(f"{n:,} people are asked, {share:.0%} of them in the country. With these")
+print(f"weights they tell as much as {worth:.0f} of equal weight would.")
 
 # %%
 # Learning with weights and without
@@ -63,8 +64,10 @@ for name, rbm in (("without weights", plain), ("with weights", weighted)):
 # The figure
 # ----------
 
-figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharex=True, sharey=True, layout="constrained")
-for axis, (name, rows) in zip(axes, {"the population": population[:1500], **drawn}.items(), strict=True):
+shown = {"the population": population[:1500], **drawn}
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharex=True, sharey=True)
+figure.set_layout_engine("constrained")
+for axis, (name, rows) in zip(axes, shown.items(), strict=True):
     axis.scatter(*rows[:1500].T, s=3, alpha=0.4)
     axis.set(title=name, xlabel="age, years")
 axes[0].set_ylabel("income, thousands")

@@ -401,3 +401,44 @@ def test_arrays_may_have_gaps_too(tmp_path):
         assert any("of 200 rows have gaps" in text for text in said)
         weights.append(read(run).model.W)
     assert torch.equal(*weights)
+
+
+def test_quantiles_are_those_of_the_conditional_density():
+    """Of one Gaussian, in closed form."""
+    x = np.random.default_rng(0).normal(size=(500, 2)) @ [[1.0, 0.8], [0, 0.6]] + [3, -1]
+    rbm = GaussianBernoulliRBM(8, random_state=0, n_iter=0, n_rounds=0).fit(x)
+    rbm._best["W"][:] = 0
+    transform, machine = rbm._frame().transform, rbm.to_model(np.float64)
+    mean = transform.inverse(machine.mu.detach()[None])[0].numpy()
+    to_x = (transform.to_x * transform.scale).numpy()
+    covariance = to_x.T * machine.var.detach().numpy() @ to_x
+    rows, shares = np.array([[3.0, NAN], [NAN, 0.5], [1.0, 2.0]]), [0.1, 0.5, 0.9]
+    found = rbm.impute_quantiles(rows, shares, n_draws=4000)
+    assert found.shape == (3, 3, 2)
+    np.testing.assert_array_equal(found[:, 2], [[1.0, 2.0]] * 3)
+    np.testing.assert_array_equal(found[:, 0, 0], 3.0)
+    for row, known, column in ((0, 0, 1), (1, 1, 0)):
+        slope = covariance[known, column] / covariance[known, known]
+        std = math.sqrt(covariance[column, column] - slope * covariance[known, column])
+        expected = mean[column] + slope * (rows[row, known] - mean[known]) + np.array([-1.2816, 0, 1.2816]) * std
+        # a quantile of 4,000 draws varies by at most 1.71/√4000 deviations
+        np.testing.assert_allclose(found[:, row, column], expected, atol=4 * 1.71 / 4000**0.5 * std)
+    for wrong in ([1.5], [[0.1]], [NAN]):
+        with pytest.raises(ValueError, match="quantiles"):
+            rbm.impute_quantiles(rows, wrong)
+
+
+def test_the_command_line_writes_quantiles(skewed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "x.csv", skewed[1][:100])
+    assert cli.main(["train", "x.csv", *TINY, "--out", "run"]) == 0
+    assert cli.main(["impute", "run", "x.csv", "--quantiles", "0.25", "0.75", "--steps", "20"]) == 0
+    given = skewed[1][:100]
+    low, high = (pandas.read_csv(f"run/imputed/x.q{share}.csv").to_numpy() for share in (0.25, 0.75))
+    known = ~np.isnan(given)
+    np.testing.assert_array_equal(low[known], np.asarray(given)[known])
+    assert (low < high)[~known].all()
+    capsys.readouterr()
+    refused(["impute", "run", "x.csv", "--quantiles", "1.5", "--overwrite"], capsys, "--quantiles", "1.5")
+    refused(["impute", "run", "x.csv", "--quantiles", "0.5", "--noise-std", "1", "--overwrite"], capsys, "--noise-std")
+    refused(["impute", "run", "x.csv", "--quantiles", "0.25"], capsys, "x.csv")  # is there already

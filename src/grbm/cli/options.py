@@ -127,6 +127,8 @@ class ImputeOptions:
     out: Path | None = None
     """File to write: .csv, .tsv, .parquet, .npz or .npy; by default of the kind of FILE, in RUN/imputed. Deviations go
     to a file .std beside it."""
+    quantiles: tuple[float, ...] = ()
+    """Also write quantiles of what is missing, such as 0.05 0.95, in a file each: of 200 draws of each row."""
     steps: int = 200
     """Steps of the chains; a quarter of them is burn-in."""
     chains: int = 4

@@ -8,6 +8,8 @@ from grbm.cli.names import close
 from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions, ScoreOptions
 from grbm.core.errors import UserError
 
+DRAWS = 200  # of each row, for quantiles
+
 
 def sample(options: SampleOptions) -> None:
     """`grbm sample`: draws from noise, as numbers and as a picture, or given some columns."""
@@ -134,6 +136,10 @@ def impute(options: ImputeOptions) -> None:
     require("--chains", options.chains, 1)
     require("--replicas", options.replicas, 1)
     require("--steps", options.steps, 4)
+    if not all(0 <= share <= 1 for share in options.quantiles):
+        raise UserError(f"--quantiles must be numbers from 0 to 1, got {' '.join(map(str, options.quantiles))}.")
+    if options.quantiles and options.noise_std:
+        raise UserError("--quantiles are of missing values given exact ones: leave out --noise-std.")
     import numpy as np
     import torch
 
@@ -143,6 +149,7 @@ def impute(options: ImputeOptions) -> None:
     from grbm.data.loading import reading_of
     from grbm.data.named import WRITTEN, write_table
     from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness, table_of
+    from grbm.runs.sampling import on_device
     from grbm.samplers.conditional import Filling
 
     run = read_run(options.run, options.weights)
@@ -153,7 +160,8 @@ def impute(options: ImputeOptions) -> None:
     path = options.out or options.run / runs.IMPUTED / name
     require_written(path, TEXT if kind == "text" else ())
     errors = path.with_suffix(f".std{path.suffix if path.suffix.lower() in WRITTEN else '.csv'}")
-    refuse_out(options.overwrite, path, errors)
+    of_shares = [errors.with_name(errors.name.replace(".std.", f".q{share:g}.")) for share in options.quantiles]
+    refuse_out(options.overwrite, path, errors, *of_shares)
     note_units(strangeness(run, torch.from_numpy(rows)))
     filling = Filling(options.steps, options.steps // 4, options.chains, options.replicas, options.seed)
     filled, std = impute_rows(run, rows, options.noise_std, filling)
@@ -164,11 +172,18 @@ def impute(options: ImputeOptions) -> None:
     else:
         write_table(path, filled, run.columns)
     write_table(errors, std, run.columns)
-    runs.note_written(options.run, path, errors)
+    if options.quantiles:
+        drawn = Filling(options.steps, options.steps - 1, DRAWS, seed=options.seed)
+        found = on_device(run).quantiles(torch.from_numpy(rows), options.quantiles, drawn)
+        for target, each in zip(of_shares, found.numpy(), strict=True):
+            write_table(target, each, run.columns)
+    runs.note_written(options.run, path, errors, *of_shares)
     print(f"{gaps:,} of {rows.size:,} numbers were missing and are filled in by their means: {path}")
     if options.noise_std > 0:
         print(f"  all others are means given noise of standard deviation {options.noise_std:g}")
     print(f"  their standard deviations: {errors}")
+    for share, target in zip(options.quantiles, of_shares, strict=True):
+        print(f"  their quantiles {share:g}: {target}")
 
 
 def score(options: ScoreOptions) -> None:

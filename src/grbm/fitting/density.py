@@ -33,6 +33,7 @@ MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a me
 MOST_GAPPY = 500  # Maximum number of draws that rows with the same gaps are compared with.
 OBSERVED_DRAWS = 512  # Draws for the log-density of the known values of a row with gaps.
 CODE_DRAWS = 32  # Draws of a whitened row with gaps for its codes.
+NUMBERS_DRAWN = 20_000_000  # Numbers of draws held for quantiles.
 DRAWN_AT_ONCE = 256  # Draws of a row with gaps at a time.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
 
@@ -374,6 +375,20 @@ class Fitted:
             n, seed = min(DRAWN_AT_ONCE, filling.n_chains - first), seed_of(filling.seed, "given", first)
             parts.append(self._filled(x, 0.0, filling._replace(n_chains=n, seed=seed, keep_draws=True)).draws)
         return torch.cat(parts, 1)
+
+    @torch.no_grad()
+    def quantiles(self, x: Tensor, shares: Sequence[float], filling: Filling = Filling(n_chains=200)) -> Tensor:
+        """Quantiles of the missing values (NaN) of rows x (n, N) given the known ones: (len(shares), n, N), float64.
+
+        They are of ``filling.n_chains`` draws of each row. What is known is its own quantile.
+        """
+        found = x.double().cpu().expand(len(shares), *x.shape).clone()
+        at = torch.tensor(shares, dtype=torch.float64)
+        gappy = x.isnan().any(1).nonzero()[:, 0]
+        for first, some in enumerate(torch.split(gappy, max(1, NUMBERS_DRAWN // (filling.n_chains * x.shape[1])))):
+            how = filling._replace(seed=seed_of(filling.seed, "quantiles", first))
+            found[:, some] = self.sample_given(x[some], how).quantile(at, dim=1)
+        return found
 
     def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
         transform, x = self.frame.transform, x.double().cpu()

@@ -550,6 +550,30 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         found = self._framed(np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype)), given)
         return (found, self._framed(std.astype(X.dtype), given)) if return_std else found
 
+    def impute_quantiles(
+        self,
+        X: Any,
+        quantiles: Any = (0.05, 0.5, 0.95),
+        *,
+        n_draws: int = 200,
+        n_steps: int = 200,
+        random_state: Any = None,
+    ) -> Array:
+        """Quantiles of what is missing of X (NaN) given what is not: (n_quantiles, n_samples, n_features).
+
+        They are of ``n_draws`` draws of each row, by chains of ``n_steps`` steps. Known values are given back.
+        """
+        shares = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if shares.ndim != 1 or not ((shares >= 0) & (shares <= 1)).all():
+            raise ValueError(f"quantiles must be numbers in [0, 1], got {quantiles!r}.")
+        if n_steps < 1 or n_draws < 1:
+            raise ValueError(f"n_steps and n_draws must be at least 1, got {n_steps} and {n_draws}.")
+        X = self._validated(X, gaps=True)
+        filling = Filling(n_steps, n_steps - 1, n_draws, seed=self._seed(random_state))
+        with self._threads():
+            found = self._to_fill().quantiles(torch.tensor(X), shares.tolist(), filling)
+        return self._array(found, X.dtype)
+
     def _to_fill(self) -> Fitted:
         """Return the density that fills gaps: of whitened rows on the CPU, in float64."""
         return self._fitted(np.float64) if self._frame().is_whitened else self._here()

@@ -9,7 +9,7 @@ import pandas
 import pytest
 import torch
 
-from grbm import GaussianBernoulliRBM, cli, runs
+from grbm import GRBM, GaussianBernoulliRBM, TrainState, cli, runs
 from grbm.core.errors import UserError
 from grbm.core.randomness import generator
 from grbm.data.frame import Frame
@@ -19,8 +19,10 @@ from grbm.data.weighting import COPIES, checked, effective, mean_and_error, repe
 from grbm.data.whitening import whiten
 from grbm.evaluate import exact
 from grbm.evaluate.baselines import Baseline, compare
+from grbm.evaluate.watching import Watch, gaussian_log_prob, is_gaussian_enough
 from grbm.fitting.density import Fitted
-from grbm.fitting.start import held_out
+from grbm.fitting.recipe import Facts, resolve
+from grbm.fitting.start import frame_of, held_out
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 from grbm.samplers.conditional import Filling
@@ -252,6 +254,36 @@ def test_copies_do_not_ask_for_more_clusters():
     assert len(whiten(often, n_contrasts=1).reference.weights) > 1  # ten times as many rows would have
 
 
+def test_whitening_counts_copies_once():
+    x = torch.from_numpy(np.random.default_rng(3).standard_t(8, size=(150, 2)))
+    recipe = resolve({"standardise": "whiten", "model.contrasts": 1}, Facts(150, 2, suits_whitening=True))
+    same = torch.arange(150).repeat_interleave(10)
+    often = x.repeat_interleave(10, 0)
+    n_clusters = [len(frame_of(recipe, often, measure(often), same=s).reference.weights) for s in (same, None)]
+    assert n_clusters[0] == 1 < n_clusters[1]
+
+
+def test_validation_is_weighted():
+    """And so is the choice between the model and one Gaussian, which may turn on it."""
+    rows = torch.from_numpy(ROWS)
+    frame = whiten(ROWS, n_contrasts=1)
+    z = frame.transform(rows).float()
+    model = GRBM(3, 4, seed=0)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    w = torch.from_numpy(REAL)
+    found = Watch(frame.jumps(), z, w, seed=0).look(state)
+    log_p = -model.free_energy(z).detach().double() - found.log_z.log_z
+    assert found.mean == pytest.approx(float((w * log_p).sum() / w.sum()))
+    apart = log_p - gaussian_log_prob(frame, z)
+    better, worse = apart.argmax(), apart.argmin()
+    assert apart[worse] < 0
+    shift = 1 - float(apart[better])
+    best = found._replace(log_z=found.log_z._replace(log_z=found.log_z.log_z - shift))
+    pair = z[torch.stack([better, worse])]
+    verdicts = [is_gaussian_enough(frame, model, best, pair, z[:0], weights(*ws)) for ws in ((1e6, 1), (1, 1e6))]
+    assert verdicts == [False, True]
+
+
 def test_weights_count_in_comparisons():
     ours, theirs = np.array([1.0, 2.0, 5.0]), np.array([1.5, 1.0, 1.0])
     found = compare(ours, 0.0, Baseline("one Gaussian", theirs), weights(1, 1, 2))
@@ -302,6 +334,9 @@ def test_scores_of_a_run_are_weighted(tmp_path, survey, capsys):
         log_p = run.fitted.log_prob(getattr(dataset, part), found["log_z"])
         assert found[f"log_likelihood_{part}"] == pytest.approx(float((w * log_p).sum() / w.sum()), rel=1e-5)
     assert found["weights"] == "w"
+    some, w = dataset.some("train", 10_000), dataset.weights_of("train")
+    whole, error = mean_and_error(dataset.train[:, 0].double(), w)
+    assert abs(float(some[:, 0].mean()) - whole) < 0.5 * error < abs(float(dataset.train[:, 0].mean()) - whole)
     capsys.readouterr()
     survey.iloc[:50].to_csv("other.csv", index=False)
     assert cli.main(["evaluate", "run", "--data", "other.csv"]) == 0

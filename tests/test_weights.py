@@ -22,7 +22,7 @@ from grbm.evaluate.baselines import Baseline, compare
 from grbm.evaluate.watching import Watch, gaussian_log_prob, is_gaussian_enough
 from grbm.fitting.density import Fitted
 from grbm.fitting.recipe import Facts, resolve
-from grbm.fitting.start import frame_of, held_out
+from grbm.fitting.start import frame_of, held_out, watch_of
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 from grbm.samplers.conditional import Filling
@@ -186,6 +186,14 @@ def test_a_row_of_weight_two_is_learned_as_two_rows(how, gaps, monkeypatch):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert one.validation_scores_ == other.validation_scores_
     assert one.n_iter_ == other.n_iter_
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_held_out_rows_are_scored_by_their_weights(monkeypatch):
+    seen = []
+    monkeypatch.setattr("grbm.fitting.estimator.watch_of", lambda *args: seen.append(args[-1]) or watch_of(*args))
+    GaussianBernoulliRBM(4, n_iter=1, random_state=0).fit(ROWS, sample_weight=WHOLE)
+    assert set(seen[0].tolist()) == {1.0, 2.0, 3.0}
 
 
 def test_partial_fit_counts_rows_by_their_weights_too():

@@ -342,6 +342,8 @@ def test_scores_of_a_run_are_weighted(tmp_path, survey, capsys):
         log_p = run.fitted.log_prob(getattr(dataset, part), found["log_z"])
         assert found[f"log_likelihood_{part}"] == pytest.approx(float((w * log_p).sum() / w.sum()), rel=1e-5)
     assert found["weights"] == "w"
+    for row in found["baselines"]:  # what they lack is of the same rows, by the same weights
+        assert row["mean"] + row["difference"] == pytest.approx(found["log_likelihood_test"], rel=1e-5)
     some, w = dataset.some("train", 10_000), dataset.weights_of("train")
     whole, error = mean_and_error(dataset.train[:, 0].double(), w)
     assert abs(float(some[:, 0].mean()) - whole) < 0.5 * error < abs(float(dataset.train[:, 0].mean()) - whole)
@@ -377,7 +379,7 @@ def test_a_run_with_weights_goes_on_where_it_stopped(tmp_path, survey):
     assert whole == left
     with pytest.raises(KeyboardInterrupt):
         learn("other", on_update=leave)
-    survey.assign(w=survey["w"] + 1).to_csv("survey.csv", index=False)
+    survey.assign(w=survey["w"] * np.linspace(1, 2, 300)).to_csv("survey.csv", index=False)
     with pytest.raises(UserError, match="data"):  # other weights are other data
         learn("other", resume=True)
 

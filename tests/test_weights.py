@@ -262,6 +262,17 @@ def test_copies_do_not_ask_for_more_clusters():
     assert len(whiten(often, n_contrasts=1).reference.weights) > 1  # ten times as many rows would have
 
 
+def test_few_rows_are_as_few_when_they_are_repeated():
+    """Their covariance is shrunk as theirs is, and not as that of ten times as many."""
+    x = np.random.default_rng(4).normal(size=(25, 6))
+    once, often, as_many = (
+        whiten(rows, n_contrasts=1, n_different=n).transform.to_z
+        for rows, n in ((x, None), (np.repeat(x, 10, axis=0), 25), (np.repeat(x, 10, axis=0), None))
+    )
+    torch.testing.assert_close(often, once)
+    assert float((as_many - once).abs().max()) > 0.01
+
+
 def test_whitening_counts_copies_once():
     x = torch.from_numpy(np.random.default_rng(3).standard_t(8, size=(150, 2)))
     recipe = resolve({"standardise": "whiten", "model.contrasts": 1}, Facts(150, 2, suits_whitening=True))

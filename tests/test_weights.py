@@ -269,8 +269,9 @@ def test_few_rows_are_as_few_when_they_are_repeated():
         whiten(rows, n_contrasts=1, n_different=n).transform.to_z
         for rows, n in ((x, None), (np.repeat(x, 10, axis=0), 25), (np.repeat(x, 10, axis=0), None))
     )
-    torch.testing.assert_close(often, once)
-    assert float((as_many - once).abs().max()) > 0.01
+    precision = once @ once.T  # coordinates may be turned
+    torch.testing.assert_close(often @ often.T, precision)
+    assert float((as_many @ as_many.T - precision).abs().max()) > 0.1
 
 
 def test_whitening_counts_copies_once():

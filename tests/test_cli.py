@@ -280,7 +280,7 @@ def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
     refused(["sample", tmp_path / "none"], capsys, tmp_path / "none", "config.json")
     refused(["reproduce", "fig1", "--jobs", 0], capsys, "--jobs")
     assert not (tmp_path / "new").exists()  # nothing was claimed for a run that could not start
-    for content, words in ((np.full((5, 3), np.nan), "row 0"), (np.full((9, 3), 2.0), "constant")):
+    for content, words in ((np.full((5, 3), np.nan), "every value is missing"), (np.full((9, 3), 2.0), "constant")):
         np.save(tmp_path / "x.npy", content)
         refused(["train", "array", "--data", tmp_path / "x.npy", *out], capsys, words)
     (tmp_path / "x.npy").write_text("text")

@@ -84,12 +84,30 @@ def test_rows_of_little_weight_are_there_by_chance():
 
 
 @pytest.mark.parametrize(("given", "word"), [
-    ((1, -1), "row 1 is -1"), ((np.nan, 1), "row 0 is nan"), ((np.inf, 1), "row 0 is inf"), ((0, 0), "all be 0"),
-    ((1, 1, 1), "2 numbers"),
+    ((1, -1), "row 1, counting from 0, is -1"), ((np.nan, 1), "row 0, .* is missing"), ((np.inf, 1), "row 0, .* is inf"),
+    ((0, 0), "all be 0"), ((1, 1, 1), "2 numbers"),
 ])  # fmt: skip
 def test_what_is_no_weight_is_refused(given, word):
     with pytest.raises(UserError, match=word):
         checked(np.array(given, dtype=float), 2, "sample_weight")
+
+
+@pytest.mark.parametrize("factor", [1e307, 1e-300, 1e-310])
+def test_the_size_of_weights_does_not_matter(factor):
+    w = torch.from_numpy(REAL)
+    assert effective(factor * w) == pytest.approx(effective(w), rel=1e-6)
+    x = torch.from_numpy(ROWS[:, 0])
+    np.testing.assert_allclose(mean_and_error(x, factor * w), mean_and_error(x, w), rtol=1e-6)
+    assert len(some_of(x, 1000, factor * w)) == len(some_of(x, 1000, w))
+    counts = [repeated(k * w, 0).rows.bincount(minlength=300) for k in (1, factor)]
+    assert int((counts[0] - counts[1]).abs().sum()) <= 2  # the last digits may round one row the other way
+
+
+def test_a_row_of_nearly_all_the_weight_is_named():
+    w = torch.ones(120, dtype=torch.float64)
+    w[7] = 1e6 + 0.5
+    with pytest.raises(UserError, match="Row 7, counting from 0, has nearly all"):
+        repeated(w, 0)
 
 
 def test_rows_are_worth_what_equal_ones_would_be():
@@ -205,6 +223,8 @@ def test_partial_fit_counts_rows_by_their_weights_too():
     before = one.components_.copy()
     assert one.partial_fit(ROWS[:1], sample_weight=[1e-9]) is one
     np.testing.assert_array_equal(one.components_, before)
+    with pytest.raises(ValueError, match=r"adds up to 2e\+08 rows"):
+        one.partial_fit(ROWS[:2], sample_weight=[1e8, 1e8])
     with pytest.raises(ValueError, match="below 1 in all"):
         GaussianBernoulliRBM(8, random_state=0).partial_fit(ROWS[:1], sample_weight=[1e-9])
 
@@ -339,7 +359,7 @@ def test_the_command_line_learns_what_the_estimator_learns(tmp_path, monkeypatch
     assert all(torch.equal(learned[k], own[k]) for k in own)
     assert run.columns == ("a", "b", "c")
     n = effective(torch.from_numpy(w[w > 0]))
-    assert any("299 rows are weighted by w" in text and f"worth {n:.0f}" in text for text in said)
+    assert any("299 rows are weighted by column w" in text and f"worth {n:.0f}" in text for text in said)
 
 
 def test_scores_of_a_run_are_weighted(tmp_path, survey, capsys):
@@ -362,12 +382,15 @@ def test_scores_of_a_run_are_weighted(tmp_path, survey, capsys):
     capsys.readouterr()
     survey.iloc[:50].to_csv("other.csv", index=False)
     assert cli.main(["evaluate", "run", "--data", "other.csv"]) == 0
-    assert "weighted by w" in capsys.readouterr().out
+    assert "weighted by column w" in capsys.readouterr().out
     survey.iloc[:50].drop(columns="w").to_csv("plain.csv", index=False)
     assert cli.main(["evaluate", "run", "--data", "plain.csv"]) == 0
     said = capsys.readouterr()
     assert "no column 'w' of weights" in said.err
     assert "weighted" not in said.out
+    survey.iloc[:50].assign(spoilt=["x", *range(49)]).to_csv("more.csv", index=False)  # a column that the run never had
+    assert cli.main(["evaluate", "run", "--data", "more.csv"]) == 0
+    assert "weighted by column w" in capsys.readouterr().out
     assert cli.main(["encode", "run", "train", "--out", "codes.npy"]) == 0
     assert len(np.load("codes.npy")) == len(dataset.train)  # each row once
 
@@ -402,9 +425,10 @@ def test_a_run_with_weights_goes_on_where_it_stopped(tmp_path, survey):
     (["--weights", "b"], ["'b'", "row", "-"]),
     (["--weights", "w", "--drop", "w"], ["'w'", "left out"]),
     (["--weights", "w", "--columns", "w"], ["no column but that of weights"]),
+    (["--weights", "one"], ["'one'", "one row alone"]),
 ])  # fmt: skip
 def test_a_column_that_holds_no_weights_is_refused(survey, capsys, options, words):
-    survey.assign(text="x").to_csv("survey.csv", index=False)
+    survey.assign(text="x", one=[1, *[0] * 299]).to_csv("survey.csv", index=False)
     refused(["train", "survey.csv", *options, "--out", "run"], capsys, "survey.csv", *words)
 
 
@@ -412,9 +436,11 @@ def test_weights_are_of_tables(capsys):
     refused(["train", "digits", "--dataset.weights", "w"], capsys, "--dataset.weights goes with tables")
 
 
-def test_weights_of_columns_without_names_and_of_chosen_ones(tmp_path, survey):
+def test_weights_of_columns_without_names_and_of_chosen_ones(tmp_path, survey, capsys):
     np.save("x.npy", survey.to_numpy())
     assert cli.main(["train", "x.npy", "--weights", "1", *TINY, "--out", "one"]) == 0
     assert cli.main(["train", "survey.csv", "--weights", "w", "--columns", "a", "c", *TINY, "--out", "two"]) == 0
     assert runs.read(tmp_path / "one").transform.n_columns == 3
+    np.save("other.npy", survey.to_numpy()[:40])
+    assert cli.main(["evaluate", "one", "--data", "other.npy"]) == 0
     assert runs.read(tmp_path / "two").columns == ("a", "c")

@@ -40,7 +40,7 @@ def evaluate(options: EvaluateOptions) -> None:
     from grbm.evaluate.exact import is_enumerable
     from grbm.report import words
     from grbm.report.scores import dearer, evaluate, score_rows
-    from grbm.runs.encoding import rows_to_encode, strangeness, weights_in
+    from grbm.runs.encoding import rows_to_encode, strangeness, weights_of
 
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
     sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
@@ -54,7 +54,7 @@ def evaluate(options: EvaluateOptions) -> None:
         if moved.data is None or options.fid:
             raise
         rows, _ = rows_to_encode(run, str(moved.data), note=note)
-        weights = weights_in(run, moved.data, len(rows), note)
+        weights = weights_of(run, moved.data, len(rows), note)
         note_units(strangeness(run, rows))
         with suppress(UserError):
             its = replace(moved, data=None, key=None)

@@ -128,7 +128,7 @@ class ImputeOptions:
     """File to write: .csv, .tsv, .parquet, .npz or .npy; by default of the kind of FILE, in RUN/imputed. Deviations go
     to a file .std beside it."""
     quantiles: tuple[float, ...] = ()
-    """Also write quantiles of what is missing, such as 0.05 0.95, in a file each: of 200 draws of each row."""
+    """Also write quantiles, such as 0.05 0.95, of 200 draws of each missing value: one file for each quantile."""
     steps: int = 200
     """Steps of the chains; a quarter of them is burn-in."""
     chains: int = 4

@@ -159,8 +159,10 @@ def impute(options: ImputeOptions) -> None:
     name = name if kind in ("text", "parquet") else f"{options.file.stem}.npy"
     path = options.out or options.run / runs.IMPUTED / name
     require_written(path, TEXT if kind == "text" else ())
-    errors = path.with_suffix(f".std{path.suffix if path.suffix.lower() in WRITTEN else '.csv'}")
-    of_shares = [errors.with_name(errors.name.replace(".std.", f".q{share:g}.")) for share in options.quantiles]
+    kind_of_others = path.suffix if path.suffix.lower() in WRITTEN else ".csv"
+    shares = tuple(dict.fromkeys(options.quantiles))
+    errors = path.with_suffix(f".std{kind_of_others}")
+    of_shares = [path.with_suffix(f".q{share!r}{kind_of_others}") for share in shares]
     refuse_out(options.overwrite, path, errors, *of_shares)
     note_units(strangeness(run, torch.from_numpy(rows)))
     filling = Filling(options.steps, options.steps // 4, options.chains, options.replicas, options.seed)
@@ -172,9 +174,9 @@ def impute(options: ImputeOptions) -> None:
     else:
         write_table(path, filled, run.columns)
     write_table(errors, std, run.columns)
-    if options.quantiles:
+    if shares:
         drawn = Filling(options.steps, options.steps - 1, DRAWS, seed=options.seed)
-        found = on_device(run).quantiles(torch.from_numpy(rows), options.quantiles, drawn)
+        found = on_device(run).quantiles(torch.from_numpy(rows), shares, drawn)
         for target, each in zip(of_shares, found.numpy(), strict=True):
             write_table(target, each, run.columns)
     runs.note_written(options.run, path, errors, *of_shares)
@@ -182,8 +184,8 @@ def impute(options: ImputeOptions) -> None:
     if options.noise_std > 0:
         print(f"  all others are means given noise of standard deviation {options.noise_std:g}")
     print(f"  their standard deviations: {errors}")
-    for share, target in zip(options.quantiles, of_shares, strict=True):
-        print(f"  their quantiles {share:g}: {target}")
+    for share, target in zip(shares, of_shares, strict=True):
+        print(f"  their quantiles {share}: {target}")
 
 
 def score(options: ScoreOptions) -> None:
@@ -203,6 +205,8 @@ def score(options: ScoreOptions) -> None:
     refuse_out(options.overwrite, path)
     note_units(strangeness(run, rows))
     index = names_of_rows(run, options.file, options.index, note)
+    if index is not None and path.suffix.lower() in (".npy", ".npz"):
+        note(f"{path} holds numbers alone, without the names of the rows.")
     own = None
     with suppress(UserError):
         own = run.load_data()

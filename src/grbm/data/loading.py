@@ -88,6 +88,8 @@ def load(config: DatasetConfig, source: Source, seed: int = 0) -> Dataset:
         if _fits(opened.rows, len(opened.rows), source):  # larger ones are not read twice
             opened = opened._replace(gaps=True)
         complete, gappy = opened.parted()
+        if not len(complete) + len(gappy):
+            raise UserError(f"{source.path} holds no numbers: every value is missing.")
         learns = len(gappy) > 0 and config.subset is None and _fits(opened.rows, len(opened.rows), source)
         learns = learns and len(complete) >= FEWEST_COMPLETE
         if not learns and len(complete) < len(gappy):

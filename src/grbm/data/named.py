@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -133,6 +133,29 @@ def open_table(path: Path, how: Reading = Reading()) -> NamedTable:
     return table.picked([table.columns[k] for k in how.chosen(table.columns, path)], str(path))
 
 
+def names_of(path: Path, how: Reading) -> list[str]:
+    """Names of all columns of a file; their numbers from 0 where it has no names."""
+    match table_kind(path):
+        case "text":
+            dialect, sample = dialect_of(path, how)
+            n, names = len(sample[0]) if sample else 0, distinct(sample[0]) if sample and dialect.has_names else []
+        case "parquet" | "feather" as kind:
+            names = distinct(str(name) for name in _read_frame(path, kind).columns)
+            n = len(names)
+        case _:
+            n = open_array(path, how.key).n_columns
+            names = list(column_names(path, n))
+    return names or [str(k) for k in range(n)]
+
+
+def weights_in(path: Path, how: Reading, name: str) -> torch.Tensor | None:
+    """Weights (n,) of the rows of a file by the column ``name``, float64; None where it has no such column."""
+    if name not in names_of(path, how):
+        return None
+    column = open_table(path, how._replace(columns=(name,), drop=())).rows[:][:, 0].numpy()
+    return checked(column, len(column), f"Weights (column {name!r} of {path})")
+
+
 def open_weighted(path: Path, how: Reading, weights: str | None) -> tuple[NamedTable, torch.Tensor | None]:
     """The table of numbers in a file, less its column of ``weights``, and these (n,), float64; rows of weight 0 go.
 
@@ -156,6 +179,8 @@ def open_weighted(path: Path, how: Reading, weights: str | None) -> tuple[NamedT
     found = checked(of_rows.numpy(), len(of_rows), f"Weights (column {weights!r} of {path})")
     if not (rest := [name for name in names if name != weights]):
         raise UserError(f"{path} has no column but that of weights, {weights!r}.")
+    if int((found > 0).sum()) < 2:
+        raise UserError(f"Column {weights!r} of {path} gives one row alone a weight; training needs 2 rows or more.")
     table = table.picked(rest, str(path))
     return table._replace(rows=table.rows.take((found > 0).nonzero()[:, 0])), found
 
@@ -179,14 +204,9 @@ def _in_memory(numbers: np.ndarray, columns: tuple[str, ...], left_out: dict[str
 
 def _frame(path: Path, how: Reading, kind: str) -> NamedTable:
     """A table in a Parquet or Feather file, by pandas."""
-    with needed_by(f"Reading {TABLES[kind]}", "parquet", "pandas pyarrow"):
-        import pandas
-        import pyarrow  # noqa: F401
-    try:
-        frame = getattr(pandas, f"read_{kind}")(path)
-        frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
-    except Exception as error:  # whatever the libraries raise, it is about this file
-        raise UserError(f"{path} could not be read as {TABLES[kind]} ({str(error).splitlines()[0]}).") from error
+    import pandas
+
+    frame = _read_frame(path, kind)
     names = distinct(str(name) for name in frame.columns)
     left_out: dict[str, str] = {}
     numbers = []
@@ -205,20 +225,27 @@ def _frame(path: Path, how: Reading, kind: str) -> NamedTable:
     return _in_memory(np.stack([x for _, x in numbers], 1), tuple(name for name, _ in numbers), left_out)
 
 
+def _read_frame(path: Path, kind: str) -> Any:
+    """A Parquet or Feather file as a pandas.DataFrame, a named index among its columns."""
+    with needed_by(f"Reading {TABLES[kind]}", "parquet", "pandas pyarrow"):
+        import pandas
+        import pyarrow  # noqa: F401
+    try:
+        frame = getattr(pandas, f"read_{kind}")(path)
+        return frame.reset_index(drop=all(name is None for name in frame.index.names))
+    except Exception as error:  # whatever the libraries raise, it is about this file
+        raise UserError(f"{path} could not be read as {TABLES[kind]} ({str(error).splitlines()[0]}).") from error
+
+
 def row_names(path: Path, name: str, how: Reading) -> list[str] | None:
     """The column of a table in text, Parquet or Feather that names its rows; None where it has no such column."""
     kind = table_kind(path)
-    if kind == "text":
-        dialect, sample = dialect_of(path, how)
-        names = distinct(sample[0]) if sample and dialect.has_names else []
-        return texts(path, names.index(name), how) if name in names else None
-    if kind is None:
+    if kind is None or name not in (names := names_of(path, how)):
         return None
-    import pandas
-
-    frame = getattr(pandas, f"read_{kind}")(path)
-    frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
-    return frame[name].astype(str).tolist() if name in frame.columns else None
+    if kind == "text":
+        return texts(path, names.index(name), how)
+    column = _read_frame(path, kind).iloc[:, names.index(name)]
+    return ["" if is_missing else str(x) for x, is_missing in zip(column, column.isna(), strict=True)]
 
 
 def write_table(

@@ -32,7 +32,8 @@ def checked(weights: np.ndarray, n_rows: int, where: str) -> Tensor:
     wrong = ~(found.isfinite() & (found >= 0))
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise UserError(f"{where} must be numbers of 0 or more, but that of row {row} is {float(found[row]):g}.")
+        what = "missing" if found[row].isnan() else f"{float(found[row]):g}"
+        raise UserError(f"{where} must be numbers of 0 or more, but that of row {row}, counting from 0, is {what}.")
     if not (found > 0).any():
         raise UserError(f"{where} must not all be 0.")
     return found
@@ -44,19 +45,25 @@ def repeated(weights: Tensor, seed: int) -> Repeated:
     Others are rounded up or down by chance, so that every mean is right on average. A row of mean weight becomes ten
     copies, fewer of more than 100,000 rows; with ten, rounding adds some tenths of a percent to the variance of a mean.
     A pass is then as many rows as have a weight.
+
+    Raises UserError where a single row has nearly all the weight.
     """
     n = int((weights > 0).sum())
     most = max(n, FEW, min(COPIES * n, MOST))
     if _is_whole(weights) and weights.sum() <= most:
         rows = rounded(weights, seed)
         return Repeated(rows, len(rows))
+    weights = weights / weights.max()  # whose sum is finite
     least = float(weights[weights > 0].min())
     for k in range(1, UNITS + 1):
         times = weights * k / least
         if times.sum() <= most and bool((times - times.round()).abs().max() < 1e-9):
             return Repeated(rounded(times.round(), seed), n)
     total = max(n, min(COPIES * n, MOST))
-    return Repeated(rounded(weights * total / weights.sum(), seed), n)
+    rows = rounded(weights * total / weights.sum(), seed)
+    if n > 1 and bool((rows == rows[0]).all()):
+        raise UserError(f"Row {int(rows[0])}, counting from 0, has nearly all the weight; training needs 2 rows.")
+    return Repeated(rows, n)
 
 
 def rounded(weights: Tensor, seed: int) -> Tensor:
@@ -75,16 +82,17 @@ def _is_whole(weights: Tensor) -> bool:
 
 def effective(weights: Tensor) -> float:
     """Number of rows of equal weight whose mean would be as certain (Kish 1965)."""
-    return float(weights.sum() ** 2 / weights.square().sum())
+    share = weights / weights.max()  # whose square is finite
+    return float(share.sum() ** 2 / share.square().sum())
 
 
 def some_of(rows: Table, n: int, weights: Tensor | None = None) -> Tensor:
     """At most ``n`` rows of a table, evenly spaced; with ``weights``, as many of equal weight as the rows are worth."""
     if weights is None:
         return rows[spread(len(rows), n)]
-    n = min(n, max(1, round(effective(weights))))
-    at = (torch.arange(n) + 0.5) * (float(weights.sum()) / n)
-    return rows[torch.searchsorted(weights.cumsum(0), at).clamp(max=len(rows) - 1)]
+    n, share = min(n, max(1, round(effective(weights)))), weights / weights.max()
+    at = (torch.arange(n) + 0.5) * (float(share.sum()) / n)
+    return rows[torch.searchsorted(share.cumsum(0), at).clamp(max=len(rows) - 1)]
 
 
 def mean_and_error(x: Tensor, weights: Tensor | None = None) -> tuple[float, float]:
@@ -92,7 +100,8 @@ def mean_and_error(x: Tensor, weights: Tensor | None = None) -> tuple[float, flo
     n = len(x)
     if weights is None or bool((weights == weights[0]).all()):
         return float(x.mean()), float(x.std()) / n**0.5 if n > 1 else 0.0
-    share = weights.to(x) / weights.sum().to(x)
+    share = (weights / weights.max()).to(x)
+    share = share / share.sum()
     mean = float((share * x).sum())
     n = int((weights > 0).sum())
     error = float((share * (x - mean)).norm()) * math.sqrt(n / (n - 1)) if n > 1 else 0.0

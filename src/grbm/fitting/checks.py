@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grbm.core.errors import ScaleWarning
 from grbm.data.sentinels import sentinels
-from grbm.data.weighting import checked
+from grbm.data.weighting import COPIES, MOST, checked
 
 Array = np.ndarray[Any, Any]
 
@@ -81,9 +81,18 @@ def warn_of_sentinels(X: Array, names: Array | None) -> None:
 
 
 def weights_of(sample_weight: Any, X: Array) -> Tensor:
-    """Weights (n,) float64 of the rows X. Raises ValueError for what are none."""
+    """Weights (n,) float64 of the rows X. Raises ValueError for negative or missing ones, and if all are 0."""
     found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return checked(found, len(X), "sample_weight")
+
+
+def refuse_many(weights: Tensor) -> None:
+    """Raise ValueError for weights (n,) of which partial_fit would make millions of rows."""
+    if not weights.sum() <= max(MOST, COPIES * len(weights)):
+        raise ValueError(
+            f"sample_weight adds up to {float(weights.sum()):.3g} rows, all of which partial_fit would learn from; "
+            f"divide it, such as by its mean."
+        )
 
 
 def refuse_gaps(X: Array, advice: str) -> None:

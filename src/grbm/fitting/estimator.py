@@ -393,7 +393,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Go on learning from the rows of X, each once and in their order, at a constant learning rate.
 
-        A row occurs as often as its ``sample_weight`` (n_samples,) says, rounded at random to a whole number.
+        A row occurs as often as its ``sample_weight`` (n_samples,) says, rounded at random to a whole number: here 0.5
+        is a row half of the time, where for `fit` ratios of weights count.
 
         Without an earlier `fit` nothing is whitened, since the first rows do not tell what all look like.
         """
@@ -401,6 +402,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         X, weights = self._to_learn(X, sample_weight, reset=first)
         seed = self._seed(None) if first else self._learned_with
         if weights is not None:
+            checks.refuse_many(weights)
             X = X[rounded(weights, seed if first else seed_of(seed, "weights", self.n_updates_))]
             if not len(X) and not first:
                 return self

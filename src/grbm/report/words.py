@@ -99,7 +99,7 @@ def of_cells(scores: dict[str, Any]) -> Iterator[str]:
 def weighted(scores: dict[str, Any]) -> Iterator[str]:
     """Say that means over rows are weighted."""
     if scores.get("weights") is not None:
-        yield f"Means over rows are weighted by {scores['weights']}."
+        yield f"Means over rows are weighted by column {scores['weights']}."
 
 
 def at_limits(scores: dict[str, Any]) -> Iterator[str]:

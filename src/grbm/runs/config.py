@@ -151,7 +151,7 @@ class RunConfig:
             read_limits(self.dataset.censor)
         for option in ("coarse", "weights", "index"):
             if getattr(self.dataset, option) not in ("none", None) and self.dataset.name != "array":
-                raise UserError(f"--dataset.{option} goes with tables.")
+                raise UserError(f"{_flag(f'dataset.{option}')} goes with tables.")
         if (self.dataset.size or 0) > LARGEST_SIDE:
             raise UserError(f"--dataset.size must be at most {LARGEST_SIDE:,}, got {self.dataset.size:,}.")
         for name, value in settings.items():

@@ -13,10 +13,9 @@ from grbm.core.randomness import generator
 from grbm.data.delimited import Reading
 from grbm.data.kinds import SUFFIXES, table_kind
 from grbm.data.loading import look_of, reading_of
-from grbm.data.named import NamedTable, open_table, row_names
+from grbm.data.named import NamedTable, names_of, open_table, row_names, weights_in
 from grbm.data.pictures import open_pictures
 from grbm.data.tables import Table, spread
-from grbm.data.weighting import checked
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
@@ -70,11 +69,22 @@ def table_of(run: Run, path: Path, key: str | None = None, *, may_lack: bool = F
             found = open_table(path, how._replace(columns=(), drop=()))
             there = tuple(name for name in run.columns if name in (*found.columns, *dict(found.left_out)))
         how = how._replace(columns=there, drop=())
+    elif (beside := _weights_beside(run, path, how)) is not None:
+        how = how._replace(drop=(*how.drop, beside))
     elif table_kind(path) is None and open_table(path, Reading(how.key)).fits(run.columns, run.transform.n_columns):
         how = Reading(how.key)
     table = open_table(path, how).picked(run.columns, str(path), may_lack=may_lack)
     _refuse_other_limits(run, table, path)
     return table
+
+
+def _weights_beside(run: Run, path: Path, how: Reading) -> str | None:
+    """The run's column of weights, where a file has it beside as many others as the run learned from."""
+    weights = run.config.dataset.weights
+    if weights is None:
+        return None
+    names = names_of(path, how)
+    return weights if weights in names and len(names) > run.transform.n_columns else None
 
 
 def names_of_rows(run: Run, path: Path, asked: str | None, note: Callable[[str], None]) -> tuple[str, list[str]] | None:
@@ -95,17 +105,16 @@ def names_of_rows(run: Run, path: Path, asked: str | None, note: Callable[[str],
     return name, found
 
 
-def weights_in(run: Run, path: Path, n_rows: int, note: Callable[[str], None]) -> torch.Tensor | None:
+def weights_of(run: Run, path: Path, n_rows: int, note: Callable[[str], None]) -> torch.Tensor | None:
     """Weights (n_rows,) of the rows of a file, by the column that the run's weights were in; None without one."""
     name = run.config.dataset.weights
     if name is None:
         return None
-    found = open_table(path, reading_of(run.config.dataset)._replace(columns=(), drop=()))
-    if name not in found.columns:
+    found = weights_in(path, reading_of(run.config.dataset), name)
+    if found is None or len(found) != n_rows:
         note(f"{path} has no column {name!r} of weights: its rows count alike.")
         return None
-    weights = found.picked((name,), str(path)).rows[:][:, 0].numpy()
-    return checked(weights, n_rows, f"Weights (column {name!r} of {path})")
+    return found
 
 
 def _refuse_other_limits(run: Run, table: NamedTable, path: Path) -> None:

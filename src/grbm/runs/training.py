@@ -138,9 +138,9 @@ def _describe_data(run: Prepared, warn: Callable[[str], None]) -> None:
         if run.dataset.weights is not None:
             weights = run.dataset.weights[run.dataset.weights > 0]
             warn(
-                f"{run.config.where}: {len(weights):,} rows are weighted by {run.config.dataset.weights}, and worth "
-                f"{effective(weights):,.0f} of equal weight; training sees {len(run.dataset.train):,}, each as often "
-                f"as its weight says."
+                f"{run.config.where}: {len(weights):,} rows are weighted by column {run.config.dataset.weights}, and "
+                f"worth {effective(weights):,.0f} of equal weight. Training repeats each as its weight says, to "
+                f"{len(run.dataset.train):,} rows."
             )
     if pictures is not None:
         pictures.describe(run.config.data or run.config.data_dir, warn, "; --dataset.white chooses another number")

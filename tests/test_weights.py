@@ -124,6 +124,14 @@ def test_some_rows_stand_for_all():
     assert torch.equal(some_of(rows, 3), rows[[0, 149, 299]])
 
 
+def test_rows_that_are_there_once_stand_for_all_too():
+    rows, w = torch.arange(300.0)[:, None], torch.from_numpy(REAL)
+    once = some_of(rows, 1000, w, copies=False)[:, 0]
+    assert len(once) == len(once.unique()) == int((w / w.max()).sum())
+    mean, error = mean_and_error(rows[:, 0].double(), w)
+    assert abs(float(once.mean()) - mean) < error < abs(149.5 - mean)
+
+
 def test_the_error_of_a_weighted_mean_is_how_much_it_varies():
     rng = generator(0, "many means")
     w = torch.from_numpy(REAL)
@@ -273,21 +281,37 @@ def test_held_out_rows_count_by_their_copies():
     assert not set(same[scored].tolist()) & set(same[learned_from].tolist())
     assert counts.tolist() == [int(same[k]) % 3 + 1 for k in scored]
     assert held_out(200, 0.2, 0).counts is None
+    assert len(held_out(300, 0.2, 0, torch.arange(30).repeat_interleave(10)).scored) == 0  # of 30 rows
 
 
 def test_copies_do_not_ask_for_more_clusters():
     x = np.random.default_rng(3).standard_t(8, size=(150, 2))
-    often = np.repeat(x, 10, axis=0)
-    assert len(whiten(often, n_contrasts=1, n_different=150).reference.weights) == 1
+    often, same = np.repeat(x, 10, axis=0), np.repeat(np.arange(150), 10)
+    assert len(whiten(often, n_contrasts=1, same=same).reference.weights) == 1
     assert len(whiten(often, n_contrasts=1).reference.weights) > 1  # ten times as many rows would have
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_uneven_weights_do_not_ask_for_clusters(seed):
+    """One Gaussian; weights of some rows are as large as those of a hundred others together."""
+    rng = np.random.default_rng(seed)
+    x, w = rng.normal(size=(1000, 3)), np.exp(1.5 * rng.normal(size=1000))
+    rows = repeated(torch.from_numpy(w), seed).rows.numpy()
+    found = whiten(x[rows], n_contrasts=1, same=rows, seed=seed)
+    assert len(found.reference.weights) <= 2
+    assert len(whiten(x[rows], n_contrasts=1, seed=seed).reference.weights) > 5
 
 
 def test_few_rows_are_as_few_when_they_are_repeated():
     """Their covariance is shrunk as theirs is, and not as that of ten times as many."""
     x = np.random.default_rng(4).normal(size=(25, 6))
     once, often, as_many = (
-        whiten(rows, n_contrasts=1, n_different=n).transform.to_z
-        for rows, n in ((x, None), (np.repeat(x, 10, axis=0), 25), (np.repeat(x, 10, axis=0), None))
+        whiten(rows, n_contrasts=1, same=same).transform.to_z
+        for rows, same in (
+            (x, None),
+            (np.repeat(x, 10, axis=0), np.repeat(np.arange(25), 10)),
+            (np.repeat(x, 10, axis=0), None),
+        )
     )
     precision = once @ once.T  # coordinates may be turned
     torch.testing.assert_close(often @ often.T, precision)
@@ -393,6 +417,16 @@ def test_scores_of_a_run_are_weighted(tmp_path, survey, capsys):
     assert "weighted by column w" in capsys.readouterr().out
     assert cli.main(["encode", "run", "train", "--out", "codes.npy"]) == 0
     assert len(np.load("codes.npy")) == len(dataset.train)  # each row once
+
+
+def test_scores_that_rest_on_one_row_say_so(tmp_path, survey, capsys):
+    survey.assign(w=np.where(np.arange(300) % 20 == 3, 1e9, survey["w"] + 1)).to_csv("survey.csv", index=False)
+    assert cli.main(["train", "survey.csv", "--weights", "w", *TINY, "--out", "run"]) == 0
+    capsys.readouterr()
+    assert cli.main(["evaluate", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "too few for their error to be trusted" in said
+    assert "Simpler models" not in said
 
 
 def test_a_run_with_weights_goes_on_where_it_stopped(tmp_path, survey):

@@ -50,9 +50,9 @@ class Dataset(NamedTuple):
             return None
         return self.weights[self.numbers[part == "test"]]
 
-    def some(self, part: Literal["train", "test"], n: int) -> Tensor:
-        """At most ``n`` rows of a part that count alike (`grbm.data.weighting.some_of`)."""
-        return some_of(self.train if part == "train" else self.test, n, self.weights_of(part))
+    def some(self, part: Literal["train", "test"], n: int, *, copies: bool = True) -> Tensor:
+        """At most ``n`` rows of a part that count alike, as `grbm.data.weighting.some_of` finds them."""
+        return some_of(self.train if part == "train" else self.test, n, self.weights_of(part), copies=copies)
 
     @property
     def is_grey(self) -> bool:

@@ -86,13 +86,18 @@ def effective(weights: Tensor) -> float:
     return float(share.sum() ** 2 / share.square().sum())
 
 
-def some_of(rows: Table, n: int, weights: Tensor | None = None) -> Tensor:
-    """At most ``n`` rows of a table, evenly spaced; with ``weights``, as many of equal weight as the rows are worth."""
+def some_of(rows: Table, n: int, weights: Tensor | None = None, *, copies: bool = True) -> Tensor:
+    """At most ``n`` rows of a table, evenly spaced; with ``weights``, as many of equal weight as the rows are worth.
+
+    Heavy rows are there several times; without ``copies`` so few rows are chosen that each is there once.
+    """
     if weights is None:
         return rows[spread(len(rows), n)]
-    n, share = min(n, max(1, round(effective(weights)))), weights / weights.max()
+    share = weights / weights.max()
+    n = min(n, max(1, round(effective(weights)) if copies else int(share.sum())))
     at = (torch.arange(n) + 0.5) * (float(share.sum()) / n)
-    return rows[torch.searchsorted(share.cumsum(0), at).clamp(max=len(rows) - 1)]
+    numbers = torch.searchsorted(share.cumsum(0), at).clamp(max=len(rows) - 1)
+    return rows[numbers]
 
 
 def mean_and_error(x: Tensor, weights: Tensor | None = None) -> tuple[float, float]:

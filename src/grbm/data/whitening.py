@@ -41,6 +41,7 @@ CORRELATED = 0.6  # nats that correlation is worth to each of them, above which 
 ROWS_A_COLUMN = 10  # below which a table is short
 ROWS_A_UNIT = 100  # the same for more units than `WIDEST`, whose covariance has that many more numbers
 FOLDS = 10  # of cross-validation, where it is
+MANY_COPIES = 1.5  # Rows for each that they are worth, above which copies would pass for more than there are.
 NARROWEST = 5e-3  # width of a cluster, of a variance of 1 in all
 FEWEST, SMALLEST = 30, 0.03  # rows, and share of them, of a cluster whose widths count
 
@@ -48,22 +49,35 @@ Array = np.ndarray[Any, Any]
 
 
 def whiten(
-    x: Array, *, fine: bool = True, n_contrasts: int | None = None, n_different: int | None = None, seed: int = 0
+    x: Array, *, fine: bool = True, n_contrasts: int | None = None, same: Array | None = None, seed: int = 0
 ) -> Frame:
     """Find coordinates for rows x (n, N), float64; columns of any units. ``fine`` ones have clusters for their unit.
 
-    There are ``n_contrasts``, by default as many as describe the rows best. If only ``n_different`` rows differ, as of
-    repeated ones, as many are looked at, evenly spaced, where the number of rows counts: for clusters, and for
-    everything if they are few. Raises UserError where nothing varies.
+    There are ``n_contrasts``, by default as many as describe the rows best. If rows are repeated, copies are equal in
+    ``same`` (n,), whole numbers. Where these are many, clusters are looked for among as many rows as they are worth, no
+    two of them copies, which would look like a cluster of no width; and if they are few, so is everything.
+
+    Raises UserError where nothing varies.
     """
     import sklearn.mixture  # noqa: F401, so that its threads are limited too
 
     with threads(1):  # Products are small: beside a busy processor two threads take twenty times as long.
-        return _whitened(x, fine, n_contrasts, min(len(x), n_different or len(x)), seed)
+        return _whitened(x, fine, n_contrasts, _different(same, len(x)), seed)
 
 
-def _whitened(x: Array, fine: bool, n_contrasts: int | None, n: int, seed: int) -> Frame:
-    """As `whiten`."""
+def _different(same: Array | None, n: int) -> Array:
+    """Numbers of rows, of n: all; where copies are many, as many as they are worth (Kish 1965), without copies."""
+    counts = np.ones(n) if same is None else np.bincount(same)
+    worth = counts.sum() ** 2 / np.square(counts).sum()
+    if same is None or MANY_COPIES * worth >= n:
+        return np.arange(n)
+    some = _spread(n, round(worth))
+    return some[np.sort(np.unique(same[some], return_index=True)[1])]
+
+
+def _whitened(x: Array, fine: bool, n_contrasts: int | None, different: Array, seed: int) -> Frame:
+    """As `whiten`, of which rows ``different`` are no copies of one another."""
+    n = len(different)
     mean, varies, scale, standard = _standard(x)
     kept, to_inside = set_apart(x)
     if not kept.any():
@@ -72,9 +86,9 @@ def _whitened(x: Array, fine: bool, n_contrasts: int | None, n: int, seed: int) 
     is_wide = inside.shape[1] > WIDEST
     is_short = n < (ROWS_A_UNIT if is_wide else ROWS_A_COLUMN) * inside.shape[1]
     if is_short:
-        inside, standard = (rows[_spread(len(x), n)] for rows in (inside, standard))
+        inside, standard, different = inside[different], standard[different], np.arange(n)
     coordinates = _root(cross_validated(inside) if is_short and is_wide else _shrunk(inside))
-    some = _spread(len(inside), min(FIT_ROWS, n))
+    some = different[_spread(n, min(FIT_ROWS, n))]
     white = inside @ coordinates
     least = 1 / n if is_short else 1e-6  # of few rows, two alone would be a cluster of no width
     mixture_of = partial(best_mixture, seed=seed, least=least)

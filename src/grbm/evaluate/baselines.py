@@ -41,8 +41,12 @@ class Comparison(NamedTuple):
     detail: str = ""
 
 
-def baselines(train: Array, test: Array, *, kept: Array | None = None, seed: int = 0) -> list[Baseline]:
+def baselines(
+    train: Array, test: Array, *, kept: Array | None = None, clusters: Array | None = None, seed: int = 0
+) -> list[Baseline]:
     """Fitted to ``train`` (n, N), of the rows ``test``, in the columns ``kept`` (N,).
+
+    The mixture is fitted to ``clusters`` (n', N), where they are given, rows of which none are copies.
 
     By default constant columns and exact linear functions of others are left out.
 
@@ -53,17 +57,18 @@ def baselines(train: Array, test: Array, *, kept: Array | None = None, seed: int
     train = train[np.linspace(0, len(train) - 1, min(FIT_ROWS, len(train))).astype(int)].astype(np.float64)
     kept = independent(train) if kept is None else kept
     mean, std = train[:, kept].mean(0), train[:, kept].std(0)
-    x, y = ((rows[:, kept] - mean) / std for rows in (train, test.astype(np.float64)))
+    clusters = train if clusters is None else clusters.astype(np.float64)
+    x, y, z = ((rows[:, kept] - mean) / std for rows in (train, test.astype(np.float64), clusters))
     units = -float(np.log(std).sum())
     independent_features = Baseline("independent features", _normal(y, np.eye(x.shape[1])) + units)
     own, change = set_apart(train[:, kept])
     if own.all():  # a direction in which rows hardly vary is one like any other
-        x, y, units = x @ change, y @ change, units + float(np.linalg.slogdet(change)[1])
+        x, y, z, units = x @ change, y @ change, z @ change, units + float(np.linalg.slogdet(change)[1])
     from sklearn.covariance import ledoit_wolf
 
     found = [Baseline("one Gaussian", _normal(y, ledoit_wolf(x, assume_centered=True)[0]))]
-    if x.shape[1] <= LARGEST_MIXTURE and len(x) > 2:
-        mixture = best_mixture(x, ("full", "tied", "diag"), seed)
+    if z.shape[1] <= LARGEST_MIXTURE and len(z) > 2:
+        mixture = best_mixture(z, ("full", "tied", "diag"), seed)
         detail = f"{mixture.n_components} components, {mixture.covariance_type} covariance, by BIC"
         found.append(Baseline("mixture of Gaussians", mixture.score_samples(y), detail))
     if x.shape[1] <= LARGEST_KERNEL and len(x) > x.shape[1] + 1:

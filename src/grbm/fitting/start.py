@@ -28,7 +28,6 @@ from grbm.samplers import GlobalMoves, Sampler
 
 FEWEST_HELD_OUT = 10
 FEWEST_ROWS = 20  # Fewest rows that are whitened by default.
-MANY_COPIES = 1.5  # Rows for each different one, above which copies would pass for more rows than there are.
 MANY = 20_000  # Maximum number of rows for facts, and for whitening a table on a disk.
 ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # Maximum number of rows for an initial model.
 NUMBERS = 4_000_000  # Maximum numbers in these rows, but for 1,000 rows: wide tables on a disk stay there.
@@ -55,7 +54,7 @@ def facts_of(table: Table, same: Tensor | None = None) -> Facts:
     some = table[spread(n, MANY)].double().numpy()
     if not (n_units := int(independent(some).sum())):
         raise nothing_varies(n)
-    return Facts(n_rows, n_units, n >= FEWEST_ROWS and suits_whitening(some))
+    return Facts(n_rows, n_units, n_rows >= FEWEST_ROWS and suits_whitening(some))
 
 
 class Parts(NamedTuple):
@@ -77,7 +76,8 @@ def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None, a
     order = torch.randperm(n_rows, generator=generator(seed, "validation"))
     if among is not None:
         order = torch.cat([order[among[order]], order[~among[order]]])
-    n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_rows >= 4 * FEWEST_HELD_OUT else 0
+    n_different = n_rows if same is None else len(first_of_each(same))
+    n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_different >= 4 * FEWEST_HELD_OUT else 0
     learned_from, held = split(order, n, same)
     if same is None:
         return Parts(learned_from, held, None)
@@ -114,7 +114,7 @@ def frame_of(
     marked : Censoring
         Limits of columns that marks in a file tell.
     same : Tensor, optional
-        (n,), equal for copies of a row (`grbm.data.splitting`). Where they are many, whitening counts each row once.
+        (n,), equal for copies of a row (`grbm.data.splitting`). Where they are many, whitening heeds it.
     seed : int
         Of what is drawn on the way.
     where : str
@@ -129,11 +129,9 @@ def frame_of(
     if recipe.standardise == "whiten":
         numbers = torch.arange(len(table)) if learned_from is None else learned_from
         some = numbers if isinstance(table, Tensor) else numbers[spread(len(numbers), MANY)]
-        rows, n_different = table[some].double().numpy(), len(some)
-        if same is not None and MANY_COPIES * len(first_of_each(same[some])) < n_different:
-            n_different = len(first_of_each(same[some]))
+        rows, copies = table[some].double().numpy(), None if same is None else same[some].numpy()
         fine = sees_clusters(how.n_hidden)
-        frame = whiten(rows, fine=fine, n_contrasts=how.contrasts, n_different=n_different, seed=seed)
+        frame = whiten(rows, fine=fine, n_contrasts=how.contrasts, same=copies, seed=seed)
         if len(some) < len(numbers) and not frame.transform.kept.all():
             _refuse_exceptions(frame.transform, table, numbers, len(some), where)
         return frame

@@ -198,6 +198,8 @@ def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
     if len(dataset.test) < 20:
         return
     held = dataset.test[:2000] if dataset.weights is None else dataset.some("test", 2000)
+    if dataset.weights is not None and min(len(rows), len(held)) < 20:
+        return
     seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.transform(held)))
     gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
     error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())

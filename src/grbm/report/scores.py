@@ -12,7 +12,7 @@ from grbm.core.typed import is_kind
 from grbm.data.grid import CONTINUOUS
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table, spread
-from grbm.data.weighting import mean_and_error
+from grbm.data.weighting import effective, mean_and_error
 from grbm.data.whitening import WIDEST_TABLE, independent
 from grbm.evaluate import exact
 from grbm.evaluate.baselines import Comparison, baselines, compare
@@ -97,6 +97,9 @@ def evaluate(
                 scores |= _with_error(f"bits_per_dimension_{name}", bits_per_dimension(dequantised, model.n_visible))
         if dataset.weights is not None:
             scores["weights"] = run.config.dataset.weights
+            for name in PARTS:
+                if (weights := dataset.weights_of(name)) is not None and len(weights):
+                    scores[f"worth_{name}"] = effective(weights)
         if run.frame.grid.n:
             scores["coarse"] = run.frame.grid.n
         if model.censoring.n:
@@ -141,7 +144,7 @@ def score_rows(
     if gappy.any():
         found["unsure"] = score.n_unsure
     if weights is not None:
-        found["weights"] = run.config.dataset.weights
+        found |= {"weights": run.config.dataset.weights, "worth": effective(weights)}
     if run.frame.grid.n:
         found["coarse"] = run.frame.grid.n
     if run.model.censoring.n:
@@ -198,9 +201,12 @@ def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 
     numbers = spread(n, MOST)
     numbers = numbers[~run.transform.breaks(dataset.test[numbers]).any(1)]
     test, weights = dataset.test[numbers], dataset.weights_of("test")
+    if weights is not None and effective(weights[numbers]) < FEWEST:
+        return []
     if len(test) < FEWEST:
         return []
     train, grid = dataset.some("train", 10_000), run.frame.grid
+    different = grid.spread(dataset.some("train", 10_000, copies=False), seed)
     fitted = replace(run.fitted, frame=replace(run.frame, grid=CONTINUOUS))
     train, test = (
         grid.spread(train, seed),
@@ -212,6 +218,7 @@ def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 
     rows, kept = train.double().cpu().numpy(), run.transform.kept.numpy()
     if not run.frame.is_whitened and not (width <= WIDEST_TABLE and independent(rows[:, kept]).all()):
         return []  # the model's density is one of columns that simpler models must do without
-    found = baselines(rows, test.double().cpu().numpy(), kept=kept, seed=seed)
+    clusters = None if weights is None else different.double().cpu().numpy()
+    found = baselines(rows, test.double().cpu().numpy(), kept=kept, clusters=clusters, seed=seed)
     count = None if weights is None else weights[numbers]
     return [compare(ours.cpu().numpy(), known.error, baseline, count) for baseline in found]

@@ -96,10 +96,19 @@ def of_cells(scores: dict[str, Any]) -> Iterator[str]:
         yield f"{n:,} columns are coarse: the density of a row is the mean over their cells (--dataset.coarse)."
 
 
+FEW = 10  # Rows of equal weight below which an error is not to be trusted.
+
+
 def weighted(scores: dict[str, Any]) -> Iterator[str]:
-    """Say that means over rows are weighted."""
-    if scores.get("weights") is not None:
-        yield f"Means over rows are weighted by column {scores['weights']}."
+    """Say that means over rows are weighted, and what the rows are worth."""
+    if scores.get("weights") is None:
+        return
+    rows = {"training rows": "worth_train", "held-out rows": "worth_test", "rows": "worth"}
+    worth = {label: scores[name] for label, name in rows.items() if name in scores}
+    said = " and ".join(f"the {label} are worth {n:,.0f} of equal weight" for label, n in worth.items())
+    yield f"Means over rows are weighted by column {scores['weights']}: {said}."
+    for label in (label for label, n in worth.items() if n < FEW):
+        yield f"The {label} are worth too few for their error to be trusted: a single row decides."
 
 
 def at_limits(scores: dict[str, Any]) -> Iterator[str]:

@@ -22,7 +22,9 @@ from grbm.core.randomness import Blocks, Philox
 from grbm.evaluate import exact
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import engine_for
+from grbm.samplers.engines.definition import Engine
 from grbm.samplers.moments import Moments
+from grbm.samplers.moves import Moves
 from grbm.samplers.sampling import step_by_step
 from tests.helpers import (
     CUDA,
@@ -110,6 +112,68 @@ def test_the_fused_walk_is_its_definition(sampler, precision, N, M, C, n_long):
         same = (one.chains.h == two.chains.h).all(-1) & ((one.chains.v - two.chains.v).abs() < 0.02).all(-1)
         assert same.double().mean() > 0.7
         torch.testing.assert_close(one.chains.h_prob[same], two.chains.h_prob[same], rtol=0, atol=5e-3)
+
+
+def moves_that_change(energy, n_steps):
+    """Other coefficients at every step."""
+    k = torch.linspace(0.1, 0.7, n_steps, device=energy.W.device)[:, None]
+    return Moves(k * torch.ones_like(energy.var), (1 - k) * energy.var.sqrt())
+
+
+@pytest.mark.parametrize("burn_in", [-1, 2, None])
+@pytest.mark.parametrize("n_slots", [3, 100], ids=["stretches", "whole"])
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize(("N", "M", "C"), [(2, 5, 3), (64, 130, 17)])
+def test_a_walk_on_chip_is_its_definition(N, M, C, changes, n_slots, burn_in, monkeypatch):
+    """All steps in one kernel: every chain that no rounding sent another way, and all sums."""
+    monkeypatch.setattr(fused, "ROOM", n_slots * C * (N + M) * 2)
+    fused.walker.cache_clear()
+    energy = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32).to(DEVICE).freeze("fast")
+    v = torch.randn(C, N, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    moves = moves_that_change(energy, 7) if changes else GibbsLangevin(0.3).moves(energy, 7)
+    one = ENGINE.run(energy, moves, Walk(v, 7, burn_in), Philox(KEY, 5))
+    two = Engine().run(energy, moves, Walk(v, 7, burn_in), Philox(KEY, 5))
+    same = (one.chains.h == two.chains.h).all(-1) & ((one.chains.v - two.chains.v).abs() < 0.02).all(-1)
+    assert same.double().mean() > 0.6
+    if burn_in is not None and same.all():
+        for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):
+            torch.testing.assert_close(a, b, rtol=5e-3, atol=5e-3)
+    fused.walker.cache_clear()
+
+
+def test_the_product_for_v_in_parts_is_the_product(monkeypatch):
+    energy = random_model(70, 130, 3, strength=0.02, dtype=torch.float32).to(DEVICE).freeze("fast")
+    v, moves = torch.zeros(17, 70, device=DEVICE), Gibbs().moves(energy, 4)
+    found = []
+    for n_parts in (1, 3):
+        monkeypatch.setattr(cuda_buffers, "PARTS", n_parts)
+        monkeypatch.setattr(cuda_buffers, "V_TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
+        fused.walker.cache_clear()
+        found.append(ENGINE.run(energy, moves, Walk(v, 4, 0), Philox(KEY)))
+    fused.walker.cache_clear()
+    torch.testing.assert_close(found[0].chains.v, found[1].chains.v, rtol=1e-3, atol=1e-3)
+    assert torch.equal(found[0].chains.h, found[1].chains.h)
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform"])
+@pytest.mark.parametrize("rng", [lambda: Philox(KEY, 5, 2), lambda: Blocks(4, 2)], ids=["philox", "blocks"])
+def test_draws_are_those_of_the_definition(kind, rng):
+    like, one, two = torch.zeros(1, device=DEVICE), rng(), rng()
+    for _ in range(2):
+        expected = getattr(two.philox(18), kind)((18, 70), like)
+        two.draw += isinstance(two, Blocks)
+        torch.testing.assert_close(ENGINE.draw(kind, (18, 70), like, one), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 70, 3000])
+def test_sums_over_states_are_exact(n):
+    buffers = cuda_buffers.Buffers(4, 70, 33, "highest", torch.device(DEVICE))
+    u, h = (torch.randn(n, k, generator=torch.Generator().manual_seed(k)).to(DEVICE) for k in (70, 33))
+    buffers.add(u, h)
+    found = buffers.sum_u, buffers.sum_u2, buffers.sum_h, buffers.sum_uh
+    u, h = u.double(), h.double()
+    for a, b in zip(found, (u.sum(0), u.square().sum(0), h.sum(0), u.T @ h), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("sampler", [GibbsLangevin(0.05), GibbsLangevin(0.3, adjust_from=0)], ids=repr)

@@ -47,14 +47,16 @@ class ProcessGroup:
         """The random numbers of this process's blocks among ``total``."""
         return Blocks(seed_of(seed, *purpose), total, range(total)[self.part(total)], device)
 
-    def places(self, shapes: dict[str, tuple[int, ...]], device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
-        """A buffer for `exchange`, and in it float64 places by name for what is to be added up."""
+    def places(
+        self, shapes: dict[str, tuple[int, ...]], device: torch.device, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A buffer for `exchange`, and in it places by name for what is to be added up; on a CPU always float64."""
         sizes = [math.prod(shape) for shape in shapes.values()]
         n = sum(sizes) + len(self.REQUESTS)
         if device.type == "cpu":
             buffer = memory.empty(2 * n).view(torch.float64)
         else:
-            buffer = torch.empty(n, dtype=torch.float64, device=device)
+            buffer = torch.empty(n, dtype=dtype, device=device)
         parts = torch.split(buffer, [*sizes, len(self.REQUESTS)])[:-1]
         return buffer, {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 

@@ -45,10 +45,10 @@ class Philox:
     24 bits of its word; two words make two normal ones (Box & Muller 1958).
 
     The ``key`` has 64 bits; ``first_chain`` is the number of the first chain held here, and ``draw`` that of the next
-    draw: `normal` and `uniform` each make one.
+    draw: `normal` and `uniform` each make one. A key that is a tensor is read where numbers are drawn.
     """
 
-    def __init__(self, key: int, first_chain: int = 0, draw: int = 0) -> None:
+    def __init__(self, key: int | Tensor, first_chain: int = 0, draw: int = 0) -> None:
         self.key, self.first_chain, self.draw = key, first_chain, draw
 
     def philox(self, n_chains: int) -> "Philox":
@@ -67,7 +67,7 @@ class Philox:
         c1, c3 = numbers(self.first_chain, n_chains, 2), numbers(0, math.prod(replicas), 3)
         c2 = torch.full_like(c0, self.draw)
         self.draw += 1
-        return torch.stack(philox([c0, c1, c2, c3], self.key), -2).reshape(*replicas, n_chains, panels, 4, 16)
+        return torch.stack(philox([c0, c1, c2, c3], int(self.key)), -2).reshape(*replicas, n_chains, panels, 4, 16)
 
     def uniform(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Uniform draws in [0, 1)."""
@@ -87,10 +87,13 @@ class Blocks:
     """Random numbers that belong to the chain, for equal and consecutive blocks of chains.
 
     A block draws the same numbers whichever process holds it, and whatever other blocks that process holds. ``seed``
-    and ``total`` are of the blocks of all processes; ``own`` are those that this process holds, by default all.
+    and ``total`` are of the blocks of all processes; ``own`` are those that this process holds, by default all. A seed
+    that is a tensor () may be written anew before what was recorded is drawn again (`grbm.learning.recorded`).
     """
 
-    def __init__(self, seed: int, total: int, own: range | None = None, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, seed: int | Tensor, total: int, own: range | None = None, device: torch.device | str = "cpu"
+    ) -> None:
         self.seed, self.total, self.own, self.device = seed, total, range(total) if own is None else own, device
         self.draw = 0  # of the counter-based numbers
         self._generators: list[torch.Generator] = []
@@ -99,7 +102,7 @@ class Blocks:
     def generators(self) -> list[torch.Generator]:
         """A generator for each block that this process holds."""
         if not self._generators:
-            self._generators = [generator(self.seed, "block", k, device=self.device) for k in self.own]
+            self._generators = [generator(int(self.seed), "block", k, device=self.device) for k in self.own]
         return self._generators
 
     def philox(self, n_chains: int) -> Philox:

@@ -27,11 +27,12 @@ def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     if chains.swaps is not None:
         rates["n_accepted"] = chains.swaps.n_accepted
     shapes |= {name: x.shape for name, x in rates.items()}
-    buffer, sums = group.places(shapes, chains.v.device)
+    is_whole = is_deferred(chains.v) and group.world_size == 1  # nothing travels: float32 will do, at half the memory
+    buffer, sums = group.places(shapes, chains.v.device, chains.v.dtype if is_whole else torch.float64)
     if native_learning.serves(*data.sums, *chains.sums.sums):
         native_learning.pool(data, chains.sums, sums)
     else:
-        at_data, at_chains = data.total(), chains.sums.total()
+        at_data, at_chains = (x.total(buffer.dtype) for x in (data, chains.sums))
         for name, a, b in zip(Moments._fields, at_data, at_chains, strict=True):
             torch.sub(a * chains.sums.count, b, alpha=data.count, out=sums[name])
         for name, x in (("data_v", at_data.v), ("data_h", at_data.h), ("chains_v2", at_chains.v2)):
@@ -76,7 +77,7 @@ def phases_at_once(
     if not isinstance(sampler, MoveSampler):
         return None
     plain = persistent is None or persistent.ndim == 2  # not replicas
-    if not plain or group.world_size > 1 or _has_own(model) or not native_learning.serves(energy.W, model.W):
+    if not plain or group.world_size > 1 or has_own(model) or not native_learning.serves(energy.W, model.W):
         return None
     first = rng.draw
     rng.draw += 1  # that of the positive phase
@@ -87,7 +88,7 @@ def phases_at_once(
     return Negative(sums, v if objective.persists else None, pooled.accept_rate, v), pooled, grad_norm
 
 
-def _has_own(model: GRBM) -> bool:
+def has_own(model: GRBM) -> bool:
     """Whether it has parameters of its own, beside those of a GRBM."""
     return len(model._parameters) + len(model._modules) > 4
 
@@ -97,7 +98,7 @@ def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool)
 
     On a CPU it may be written over the last one.
     """
-    if not _has_own(model) and native_learning.serves(energy.W, model.W):
+    if not has_own(model) and native_learning.serves(energy.W, model.W):
         return native_learning.set_gradients(model, energy, pooled, centred=centred)
     assert pooled.difference is not None
     uphill = ascent(energy, Moments(*(x * pooled.scale for x in pooled.difference)))
@@ -134,16 +135,26 @@ def descend(model: GRBM, optimizer: torch.optim.Optimizer, factor: float, min_va
     least, followers = math.log(min_var), [(p, g["lr"]) for g in optimizer.param_groups for p in g["params"]]
     whole = [x for p, _ in followers for x in (p, p.grad) if x is not None]
     fit = len(whole) == 2 * len(followers) and {p for p, _ in followers} == set(model.parameters())
-    if fit and _is_plain(optimizer) and all(x.is_contiguous() for x in whole) and native_learning.serves(*whole):
+    if fit and is_plain(optimizer) and all(x.is_contiguous() for x in whole) and native_learning.serves(*whole):
         floors = {model.log_var: least}
         native_learning.descend([(p, float(rate), floors.get(p, -math.inf)) for p, rate in followers], factor)
         return
-    shorten(model, factor)
-    optimizer.step()
+    if fit and is_plain(optimizer) and all(map(is_deferred, whole)):
+        for parameter, rate in followers:  # by a rate on the device, which a recorded update needs
+            assert parameter.grad is not None
+            parameter.addcmul_(parameter.grad, number_for(parameter, rate), value=-factor)
+    else:
+        shorten(model, factor)
+        optimizer.step()
     model.log_var.clamp_(min=least)
 
 
-def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+def number_for(like: Tensor, number: float | Tensor) -> float | Tensor:
+    """A number as a tensor () beside ``like`` on a GPU, so that whoever computes with it computes the same."""
+    return like.new_full((), number) if is_deferred(like) and not isinstance(number, Tensor) else number
+
+
+def is_plain(optimizer: torch.optim.Optimizer) -> bool:
     """Whether its step is x − lr · gradient, and nothing hangs on it."""
     hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or "step" in vars(optimizer)
     hooks = hooks or everywhere._global_optimizer_pre_hooks or everywhere._global_optimizer_post_hooks

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from grbm.core.errors import Divergence, DivergenceError, Remedy
-from grbm.model import Energy
+from grbm.model import GRBM, Energy
 from grbm.samplers import Sampler
 
 LOOK_EVERY = 25  # updates after which a GPU is waited for, to see whether the numbers are still sensible
@@ -16,9 +16,9 @@ def is_deferred(x: Tensor) -> bool:
     return x.is_cuda
 
 
-def looks(update: int, energy: Energy) -> bool:
+def looks(update: int, like: Tensor) -> bool:
     """Whether numbers are looked at in this update: in every one, but on a GPU only now and then."""
-    return not is_deferred(energy.W) or update % LOOK_EVERY == 0
+    return not is_deferred(like) or update % LOOK_EVERY == 0
 
 
 class Guard:
@@ -41,15 +41,29 @@ class Guard:
         limit = EXPLODED * sum(p.numel() for p in model.parameters()) ** 0.5
         if is_deferred(energy.W):
             broken = ~(grad_norm < limit)  # also where it is NaN
-            self.broken = broken if self.broken is None else broken | self.broken
-        if looks(update, energy):
+            self.broken = broken if self.broken is None else self.broken.logical_or_(broken)
+        if looks(update, energy.W):
             divergence = _overshoot(update, energy, sampler)
             if divergence is None and (not float(grad_norm) < limit or self.broken):
                 divergence = _explosion(update, energy, sampler, chains_v2, model)
             if divergence is not None:
                 self._fall_back(model, divergence)
-            frozen = {"W": energy.W, "b": energy.b, "mu": energy.mu}  # copies of the parameters as they are
-            self.last_good = {n: frozen[n] if n in frozen else p.clone() for n, p in model.state_dict().items()}
+            self._keep(model, energy)
+
+    def stands(self, model: GRBM, sampler: Sampler, update: int) -> bool:
+        """Whether no gradient has been broken so far and no step is too long, waiting for the device.
+
+        The parameters of ``model`` are then those that training falls back on.
+        """
+        energy = model.freeze()
+        if self.broken or _overshoot(update, energy, sampler) is not None:
+            return False
+        self._keep(model, energy)
+        return True
+
+    def _keep(self, model: nn.Module, energy: Energy) -> None:
+        frozen = {"W": energy.W, "b": energy.b, "mu": energy.mu}  # copies of the parameters as they are
+        self.last_good = {n: frozen[n] if n in frozen else p.clone() for n, p in model.state_dict().items()}
 
     def withhold(self, model: nn.Module) -> None:
         """Replace the step that ``model`` is about to take by 0, whatever became of it, where `broken` says so."""

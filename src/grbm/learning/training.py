@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +17,11 @@ from grbm.core.options import FitOptions, Precision
 from grbm.core.randomness import Blocks, Rng, generator, seed_of
 from grbm.core.rows import Rows, rows_of
 from grbm.core.schedules import cosine
-from grbm.learning.descent import clip_factor, descend, phases_at_once, pool, set_gradients, shorten
+from grbm.learning.descent import clip_factor, descend, number_for, phases_at_once, pool, set_gradients, shorten
 from grbm.learning.guard import Guard, looks
 from grbm.learning.objectives import Adaptation, Negative, Objective, as_objective, positive
 from grbm.learning.quasi_newton import LEAST, ROWS, Curvature, Drawn, Draws, climb, draw, height
+from grbm.learning.recorded import Recorded, average_weight, can_record
 from grbm.learning.spectral import equalise
 from grbm.model import GRBM, Energy
 from grbm.model.censoring import UNCENSORED
@@ -138,10 +140,20 @@ def train_step(
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
     ones whose gradient was neither (`grbm.learning.guard`); the optimizer's own state is left as it is.
     """
-    model, energy, objective = state.model, state.model.freeze(precision), as_objective(objective)
+    return _step(state, as_objective(objective), options, precision, group, v_data)
+
+
+@torch.no_grad()
+def _step(
+    state: TrainState, objective: Objective, options: FitOptions, precision: Precision, group: ProcessGroup,
+    v_data: Tensor, rng: Blocks | None = None, weight: float | Tensor | None = None,
+) -> StepMetrics:  # fmt: skip
+    """`train_step`, where the update's random numbers and the average's ``weight`` may be given."""
+    model, energy = state.model, state.model.freeze(precision)
     adapted = state.adaptation.applied(objective)
-    n_blocks = options.n_blocks(len(v_data) * group.world_size, adapted.n_chains)
-    rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
+    if rng is None:
+        n_blocks = options.n_blocks(len(v_data) * group.world_size, adapted.n_chains)
+        rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
     v_data = latent_rows(model, energy, model.at_unit_contrast(v_data, rng), options, rng)
     found = phases_at_once(model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred)
@@ -162,11 +174,11 @@ def train_step(
     descend(model, state.optimizer, factor, options.min_var)
 
     state.persistent, state.curvature, state.drawn = chains.persistent, None, None
-    if looks(state.update, energy):
+    if looks(state.update, energy.W):
         state.adaptation.learn(objective, energy, pooled.swap_rate)
     state.update += 1
     if options.average_decay is not None:
-        _update_average(state, options.average_decay)
+        _update_average(state, average_weight(state.update, options.average_decay) if weight is None else weight)
     return StepMetrics(grad_norm, pooled.mean_h, pooled.accept_rate, pooled.swap_rate, chains)
 
 
@@ -366,6 +378,10 @@ def _fit(
     """`fit` after its checks: rows in a new order each epoch, the learning rate of the update, the update."""
     per_epoch = -(-len(data) // batch_size) if options.keep_last else len(data) // batch_size
     epoch, order = -1, torch.empty(0)
+    recorded = None
+    if can_record(state, objective, options, group):
+        step = partial(_step, state, objective, options, precision, group)
+        recorded = Recorded(state, objective, options, group, step)
     while state.update < options.first_round:
         if state.update // per_epoch != epoch:
             epoch = state.update // per_epoch
@@ -382,7 +398,10 @@ def _fit(
             now = now.with_sampler(now.sampler.for_batch(len(batch), options.batch_size))
         if state.update % WEIGH_EVERY == 0:
             _weigh_contrasts(state, data, options.contrast_scales)
-        yield train_step(state, now, data[rows], options, precision=precision, group=group)
+        if recorded is not None and len(batch) == batch_size:
+            yield recorded.update(data, rows)
+        else:
+            yield train_step(state, now, data[rows], options, precision=precision, group=group)
     native_learning.forget(state.model)
     state.settle()
     while state.update < options.n_updates:
@@ -407,10 +426,10 @@ def _weigh_contrasts(state: TrainState, data: Tensor | Rows, scales: bool) -> No
             model.contrasts = model.contrasts.followed(rows, energy.free_energy, slope)
 
 
-def _update_average(state: TrainState, decay: float) -> None:
-    """θ_avg ← d θ_avg + (1 − d) θ, with d growing to ``decay`` so that the start is forgotten."""
+def _update_average(state: TrainState, weight: float | Tensor) -> None:
+    """θ_avg ← (1 − w) θ_avg + w θ."""
     if state.average is None:
         state.average = copy.deepcopy(state.model)
-    weight = 1 - min(decay, (1 + state.update) / (10 + state.update))
+    weight = number_for(state.model.W, weight)
     for average, parameter in zip(state.average.parameters(), state.model.parameters(), strict=True):
         average.lerp_(parameter, weight)

@@ -91,7 +91,8 @@ class Conditional(Sampler):
         """Parts of p(v | h, y)."""
         if self.observed.shape[1:] != (energy.n_visible,):
             raise ValueError(f"observed must be (C, {energy.n_visible}), got shape {tuple(self.observed.shape)}.")
-        noise_var = torch.as_tensor(self.noise_var, dtype=energy.W.dtype, device=energy.W.device)
+        given = self.noise_var
+        noise_var = given.to(energy.W) if isinstance(given, Tensor) else energy.W.new_full((), given)  # nothing waits
         y = self.observed.to(energy.W)
         unknown = y.isnan() | noise_var.isinf()
         g = torch.where(unknown, 0.0, energy.var / (energy.var + noise_var))

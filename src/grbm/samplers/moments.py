@@ -53,9 +53,9 @@ class MomentSum:
         self.sums.h.add_(h.sum(1))
         self.sums.vh.baddbmm_(v.mT, h)
 
-    def total(self) -> Moments:
-        """The sums over all blocks, in float64; ``count`` is what they go over."""
-        return Moments(*(x.sum(0, dtype=torch.float64) for x in self.sums))
+    def total(self, dtype: torch.dtype = torch.float64) -> Moments:
+        """The sums over all blocks; ``count`` is what they go over. One block's may share its memory."""
+        return Moments(*(x[0] if len(x) == 1 and x.dtype == dtype else x.sum(0, dtype=dtype) for x in self.sums))
 
     def mean(self) -> Moments:
         """The means over all blocks, in float64."""

@@ -5,7 +5,7 @@ interpreter on a CPU (TRITON_INTERPRET=1), which is how they are tested without 
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -15,11 +15,13 @@ from torch.nn import functional
 from grbm.core.randomness import Rng
 from grbm.model import Energy, TemperedEnergy
 from grbm.samplers.chains import Chains, Walk, Walked
-from grbm.samplers.engines import cuda_given, cuda_ladder
-from grbm.samplers.engines.cuda_buffers import Buffers, Part, Shape, grid, product, set_for
+from grbm.samplers.engines import cuda_buffers, cuda_given, cuda_ladder
+from grbm.samplers.engines.cuda_buffers import ROOM, Buffers, Part, Shape, product, set_for
 from grbm.samplers.engines.definition import Engine, Measured, Sums
-from grbm.samplers.engines.kernels import LIMIT, acceptance, visible_tail
+from grbm.samplers.engines.kernels import LIMIT, acceptance, walk_on_chip
 from grbm.samplers.moves import Moves
+
+ON_CHIP, CHAINS = (64, 256), 16  # visible and hidden units of machines that one kernel walks; chains of a block of it
 
 
 class _Tail(NamedTuple):
@@ -30,79 +32,102 @@ class _Tail(NamedTuple):
 
 
 class Walker(Buffers):
-    """Buffers of one `Shape`, and the walk over them."""
+    """Buffers of one `Shape`, and the walk over them; it ends at ``u[n_steps % 2]`` and in slot ``slot`` of states."""
 
     def __init__(self, shape: Shape) -> None:
         _, C, N, M, T = shape[:5]
         super().__init__(C, N, M, shape.precision, shape.device)
         self.shape, room = shape, self.room
-        counted = 0 if shape.burn_in is None else T - shape.burn_in
-        self.ring = max(2, min(counted + 1, 8))  # states that one product sums
-        self.keep_p = shape.mean_field or shape.probabilities
-        self.shrink, self.noise_std = room(shape.n_moves, N), room(shape.n_moves, N)
-        self.u, self.operand = room(self.ring, C, N), room(self.ring, C, N, kind=self.kind)
-        self.h, self.p = (room(self.ring if keep else 1, C, M, kind=self.kind) for keep in (True, self.keep_p))
         self.adjusted = shape.adjust_from is not None
+        self.keep_p = shape.mean_field or shape.probabilities
+        is_plain = shape.precision == "fast" and not (self.adjusted or self.keep_p)
+        self.on_chip = is_plain and all(a <= b for a, b in zip((N, M), ON_CHIP, strict=True))
+        self.in_turn = shape.burn_in is None and not self.on_chip  # states alternate between two slots
+        fit = int(ROOM / (C * (N + M * (1 + self.keep_p)) * self.kind.itemsize))
+        self.ring = 2 if self.in_turn else max(2, min(T, fit) + 1)  # a start, and states that one product sums
+        self.slot = 0
+        self.shrink, self.noise_std = room(shape.n_moves, N), room(shape.n_moves, N)
+        self.u, self.operand = room(2, C, N), room(self.ring, C, N, kind=self.kind)
+        self.h, self.p = (room(self.ring if keep else 1, C, M, kind=self.kind) for keep in (True, self.keep_p))
         adjusted = C if self.adjusted else 0
         self.parts = self.room_for_parts(adjusted * (1 + shape.joint))  # of Σ_j softplus, and of Σ_j h_j ℓ_j
         self.more = room(adjusted)
         self.prob, self.accepted, self.accept_chain = room(adjusted), room(adjusted, kind=torch.bool), room(adjusted)
+        self.found: tuple[Tensor, _Tail] | None = None  # where walks are adjusted: the drive of a state, and its sums
 
     def run(self) -> None:
-        """The walk from the start in slot 0; it ends in slot n_steps % ring."""
+        """The walk from the start in u[0]: stretches of steps whose states fit into the slots, and their sums."""
         s = self.shape
         self.clear()
         self.accept_chain.zero_()
         self.operand[0].copy_(self.u[0].clamp(-LIMIT.value, LIMIT.value))
         if not s.given:
             self._hidden(0, 0)
-        first, draw = (0 if s.burn_in == -1 else 1), int(not s.given)
-        drive = found = None
         if self.adjusted:
             logits = product(self.operand[0], self.V) + self.c
             softplus = functional.softplus(logits, threshold=40.0).sum(1)
-            drive, found = self._drive(0), _Tail(softplus, (self.h[0].float() * logits).sum(1) - softplus)
-        for t in range(s.n_steps):
-            old, new = t % self.ring, (t + 1) % self.ring
-            if new == 0:
-                self._sum(first, self.ring)
-                first = 0
-            if s.burn_in is not None and t < s.burn_in:
-                first = new + 1
-            d = self._drive(old) if drive is None else drive
-            k = t if s.n_moves > 1 else 0
-            visible_tail[grid(s.n_chains, s.n_visible, self.tail)](
-                self.u[old], d, d, d, self.shrink[k], self.noise_std[k], self.state, draw, self.u[new],
-                self.operand[new], s.n_chains, s.n_chains, s.n_visible, False, **self.tail,
+            self.found = self._drive(0), _Tail(softplus, (self.h[0].float() * logits).sum(1) - softplus)
+        self.slot, draw, done = 0, int(not s.given), 0
+        if s.burn_in == -1:
+            self._sum(0, 1)
+        while done < s.n_steps:
+            n = s.n_steps if self.in_turn else min(self.ring - 1, s.n_steps - done)
+            if done:
+                for x in (self.operand, self.h) + ((self.p,) if self.keep_p else ()):
+                    x[0].copy_(x[self.slot])
+            draw = self._stretch(done, n, draw)
+            if s.burn_in is not None:
+                self._sum(max(1, s.burn_in - done + 1), n + 1)
+            done += n
+
+    def _stretch(self, done: int, n: int, draw: int) -> int:
+        """Take the ``n`` steps after ``done`` of them, from slot 0; returns where random numbers go on."""
+        s = self.shape
+        if self.on_chip:
+            here, there, first = self.u[done % 2], self.u[(done + n) % 2], done if s.n_moves > 1 else 0
+            walk_on_chip[(triton.cdiv(s.n_chains, CHAINS),)](
+                here, self.V, self.Vt, self.c, self.shrink[first:], self.noise_std[first:], self.state, draw,
+                self.operand, self.h, there, s.n_chains, s.n_visible, s.n_hidden, n,
+                s.n_visible if s.n_moves > 1 else 0, CHAINS, *ON_CHIP,
             )  # fmt: skip
+            self.slot = n
+            return draw + 2 * n
+        for t in range(done, done + n):
+            old, new = self.slot, 1 - self.slot if self.in_turn else self.slot + 1
+            d, k = None if self.found is None else self.found[0], t if s.n_moves > 1 else 0
+            h = (self.p if s.mean_field else self.h)[old]
+            self.move(
+                h, self.u[t % 2], self.shrink[k], self.noise_std[k], draw, self.u[(t + 1) % 2], self.operand[new], d
+            )
             self._hidden(new, draw + 1)
-            if s.adjust_from is not None:
-                drive, found = self._adjust(t, old, new, draw, d, found)
+            if self.found is not None:
+                self.found = self._adjust(t, old, new, draw, self.found)
             draw += 2 if s.adjust_from is None or t < s.adjust_from else 3
-        self._sum(first, s.n_steps % self.ring + 1)
+            self.slot = new
+        return draw
 
     def _drive(self, slot: int) -> Tensor:
         return self.drive(self.p[slot] if self.shape.mean_field else self.h[slot])
 
-    def _adjust(self, t: int, old: int, new: int, draw: int, d: Tensor, found: Any) -> tuple[Tensor, "_Tail"]:
+    def _adjust(self, t: int, old: int, new: int, draw: int, before: tuple[Tensor, _Tail]) -> tuple[Tensor, _Tail]:
         """Take step t, or stay; the drive and the sums over hidden units of what is then in slot ``new``."""
-        s = self.shape
+        s, (d, found) = self.shape, before
         sums = self.parts.sum(1)
         moved_d, moved = self._drive(new), _Tail(sums[: s.n_chains], sums[-s.n_chains :] - sums[: s.n_chains])
         assert s.adjust_from is not None
         if t < s.adjust_from:
             return moved_d, moved
-        k = t if s.n_moves > 1 else 0
+        k, u, moved_u = t if s.n_moves > 1 else 0, self.u[t % 2], self.u[(t + 1) % 2]
         if s.joint:
             self.more.copy_((1 - 1 / s.temperature) * (found.log_p - moved.log_p))
         acceptance[(triton.cdiv(s.n_chains, self.tail["BM"]),)](
-            self.u[old], self.u[new], d, moved_d, found.softplus, moved.softplus, self.more, self.shrink[k],
-            self.noise_std[k], self.state, draw, self.prob, self.accepted, s.temperature, s.n_chains, s.n_visible,
-            **self.tail,
+            u, moved_u, d, moved_d, found.softplus, moved.softplus, self.more, self.shrink[k], self.noise_std[k],
+            self.state, draw, self.prob, self.accepted, s.temperature, s.n_chains, s.n_visible, **self.tail,
         )  # fmt: skip
         self.accept_chain += self.prob
         taken = self.accepted[:, None]
-        for x in (self.u, self.operand, self.h) + ((self.p,) if self.keep_p else ()):
+        moved_u.copy_(torch.where(taken, moved_u, u))
+        for x in (self.operand, self.h) + ((self.p,) if self.keep_p else ()):
             x[new] = torch.where(taken, x[new], x[old])
         kept = (torch.where(self.accepted, a, b) for a, b in zip(moved, found, strict=True))
         return torch.where(taken, moved_d, d), _Tail(*kept) if s.joint else _Tail(next(kept), moved.log_p)
@@ -113,13 +138,10 @@ class Walker(Buffers):
         self.draw_hidden(self.operand[slot], draw, self.h[slot], p, self.shape.n_chains, part, self.parts)
 
     def _sum(self, first: int, last: int) -> None:
-        """Add the states in slots first..last − 1."""
-        s = self.shape
-        if s.burn_in is None or first >= last:
-            return
-        u = self.u[first:last].view(-1, s.n_visible)
-        h = (self.p if s.probabilities else self.h)[first:last].view(-1, s.n_hidden)
-        self.add(u, self.operand[first:last].view(-1, s.n_visible), h)
+        """Add the states in slots first..last − 1, if there are any."""
+        if first < last:
+            h = (self.p if self.shape.probabilities else self.h)[first:last].view(-1, self.n_hidden)
+            self.add(self.operand[first:last].view(-1, self.n_visible), h)
 
 
 @functools.lru_cache(maxsize=8)
@@ -152,13 +174,15 @@ class Cuda(Engine):
             w.p[0].copy_(given.h_prob)
         with set_for(energy.precision, W.device):
             w.replay(w.run)
-        slot = n_steps % w.ring
-        last_v = energy.mu + sigma * w.u[slot]
-        chains = Chains(last_v, w.h[slot].to(W, copy=True), energy.hidden_logits(last_v).sigmoid())
+        last_v = energy.mu + sigma * w.u[n_steps % 2]
+        chains = Chains(last_v, w.h[w.slot].to(W, copy=True), energy.hidden_logits(last_v).sigmoid())
         accept_prob = w.accept_chain / n_adjusted if n_adjusted else None
         accept_rate = None if accept_prob is None else accept_prob.mean()
         sums = None if burn_in is None else w.sums_in_v(energy.mu, sigma, C * (n_steps - burn_in))
         return Walked(chains, sums, accept_prob, accept_rate)
+
+    def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
+        return cuda_buffers.draw(kind, shape, rng, like.device)
 
     def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
         return cuda_ladder.run_ladder(ladder, moves, walk, rng) if moves.is_plain else None

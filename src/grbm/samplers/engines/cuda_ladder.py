@@ -62,7 +62,7 @@ class Walker(Buffers):
             k = t if s.n_moves > 1 else 0
             visible_tail[grid(rows, N, tail)](
                 self.swapped_u, self.drive(self.swapped_h), self.offset, self.gain, self.shrink[k],
-                self.noise_std[k], self.state, draw + 2, self.u, self.operand, rows, C, N, True, **tail,
+                self.noise_std[k], self.state, draw + 2, self.u, self.operand, rows, C, N, 1, True, **tail,
             )  # fmt: skip
             self._hidden(draw + 3)
             draw += 4
@@ -78,7 +78,7 @@ class Walker(Buffers):
         if s.burn_in is None or t < s.burn_in:
             return
         top = slice((s.n_replicas - 1) * s.n_chains, None)
-        self.add(self.u[top], self.operand[top], (self.h if self.p is None else self.p)[top])
+        self.add(self.operand[top], (self.h if self.p is None else self.p)[top])
 
 
 @functools.lru_cache(maxsize=4)

@@ -101,6 +101,6 @@ def counters(rng: Rng, n_chains: int, n_draws: int) -> dict[str, int]:
     """Where the chains' counter-based numbers begin; ``rng`` goes on behind ``n_draws`` of them."""
     assert not isinstance(rng, torch.Generator)
     philox = rng.philox(n_chains)
-    found = {"key": philox.key, "first_chain": philox.first_chain, "first_draw": philox.draw}
+    found = {"key": int(philox.key), "first_chain": philox.first_chain, "first_draw": philox.draw}
     rng.draw += n_draws
     return found

@@ -100,6 +100,22 @@ def hidden_tail(
     _draw_hidden(x, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
 
 
+@triton.jit
+def _product(
+    left, right, rows, units, C, K, n_units, first, last, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A tile (BM, BN) of left (C, K) right (K, n_units), summed in float32 over first <= k < last."""
+    ks, row = tl.arange(0, BK), rows[:, None].to(tl.int64) * K
+    sums = tl.zeros((BM, BN), tl.float32)
+    for k in range(first, last, BK):
+        inner = k + ks
+        a = tl.load(left + row + inner[None, :], (rows[:, None] < C) & (inner[None, :] < last), 0.0)
+        places = inner[:, None].to(tl.int64) * n_units + units[None, :]
+        b = tl.load(right + places, (inner[:, None] < last) & (units[None, :] < n_units), 0.0)
+        sums = tl.dot(a, b, sums)
+    return sums
+
+
 @triton.jit(do_not_specialize=["draw"])
 def hidden_fused(
     u, V, c, beta, state, draw, h, p, part, C, chains, N, M, n_parts,
@@ -107,16 +123,9 @@ def hidden_fused(
 ):  # fmt: skip
     """h from u (C, N) and V (N, M) in half precision: product, bias, sigmoid and draw without leaving the chip."""
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
-    units, ks = first + tl.arange(0, BN), tl.arange(0, BK)
-    left, right = u + rows[:, None].to(tl.int64) * N, V + units[None, :]
-    sums = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, N, BK):
-        inner = k + ks
-        a = tl.load(left + inner[None, :], (rows[:, None] < C) & (inner[None, :] < N), 0.0)
-        b = tl.load(right + inner[:, None].to(tl.int64) * M, (inner[:, None] < N) & (units[None, :] < M), 0.0)
-        sums = tl.dot(a, b, sums)
-    sums += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(sums, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
+    units = first + tl.arange(0, BN)
+    logits = _product(u, V, rows, units, C, N, M, 0, N, BM, BN, BK) + tl.load(c + units, units < M, 0.0)[None, :]
+    _draw_hidden(logits, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
 
 
 @triton.jit
@@ -128,14 +137,49 @@ def _noise(state, rows, chains, first, draw, BM: tl.constexpr, BN: tl.constexpr)
     return _by_unit(z0, z1, z2, z3, BM, BN)
 
 
+@triton.jit
+def _store(new, moved, operand, places, inside):
+    """u as it is, and as the next product's operand."""
+    tl.store(moved + places, new, inside)
+    tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
+
+
+@triton.jit(do_not_specialize=["draw"])
+def visible_fused(
+    h, Vt, u, shrink, noise_std, state, draw, moved, operand, C, N, M,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """`visible_tail` from h (C, M) and Vt (M, N) in half precision: product and move without leaving the chip."""
+    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
+    units = first + tl.arange(0, BN)
+    d = _product(h, Vt, rows, units, C, M, N, 0, M, BM, BN, BK)
+    inside = (rows[:, None] < C) & (units[None, :] < N)
+    places = rows[:, None].to(tl.int64) * N + units[None, :]
+    keep = tl.load(shrink + units, units < N, 0.0)[None, :]
+    std = tl.load(noise_std + units, units < N, 0.0)[None, :]
+    xi = _noise(state, rows, C, first, draw, BM, BN)
+    _store(d + keep * (tl.load(u + places, inside, 0.0) - d) + std * xi, moved, operand, places, inside)
+
+
+@triton.jit
+def drive_parts(h, Vt, d, C, N, M, share, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """h (C, M) Vt (M, N) in half precision in parts (S, C, N), each over ``share`` hidden units."""
+    rows, units = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    first = tl.program_id(2) * share
+    part = _product(h, Vt, rows, units, C, M, N, first, tl.minimum(first + share, M), BM, BN, BK)
+    places = (tl.program_id(2).to(tl.int64) * C + rows[:, None]) * N + units[None, :]
+    tl.store(d + places, part, (rows[:, None] < C) & (units[None, :] < N))
+
+
 @triton.jit(do_not_specialize=["draw"])
 def visible_tail(
     u, d, offset, gain, shrink, noise_std, state, draw, moved, operand, C, chains, N,
-    TEMPER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    PARTS: tl.constexpr, TEMPER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """u' = m + shrink (u − m) + noise_std ξ (C, N), and its copy as the next product's operand.
 
-    m = d; of replicas m = offset + gain d, each with coefficients of its own (R, N).
+    m is the sum of the parts d (PARTS, C, N); of replicas offset + gain times it, each with coefficients of its own
+    (R, N).
     """
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
     units = first + tl.arange(0, BN)
@@ -143,6 +187,8 @@ def visible_tail(
     places = rows[:, None].to(tl.int64) * N + units[None, :]
     xi = _noise(state, rows, chains, first, draw, BM, BN)
     mean = tl.load(d + places, inside, 0.0)
+    for part in tl.static_range(1, PARTS):
+        mean += tl.load(d + part * C * N + places, inside, 0.0)
     if TEMPER:
         own = (rows // chains)[:, None] * N + units[None, :]
         mean = tl.load(offset + own, inside, 0.0) + tl.load(gain + own, inside, 0.0) * mean
@@ -150,9 +196,70 @@ def visible_tail(
     else:
         keep = tl.load(shrink + units, units < N, 0.0)[None, :]
         std = tl.load(noise_std + units, units < N, 0.0)[None, :]
-    new = mean + keep * (tl.load(u + places, inside, 0.0) - mean) + std * xi
-    tl.store(moved + places, new, inside)
-    tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
+    _store(mean + keep * (tl.load(u + places, inside, 0.0) - mean) + std * xi, moved, operand, places, inside)
+
+
+@triton.jit(do_not_specialize=["draw"])
+def noise(state, draw, out, C, n, NORMAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """A draw of chains (C, n), normal or uniform."""
+    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
+    units = first + tl.arange(0, BN)
+    if NORMAL:
+        drawn = _noise(state, rows, C, first, draw, BM, BN)
+    else:
+        w0, w1, w2, w3 = _words(state, rows, C, first, draw, BM, BN)
+        drawn = _uniform(_by_unit(w0, w1, w2, w3, BM, BN))
+    tl.store(out + rows[:, None].to(tl.int64) * n + units[None, :], drawn, (rows[:, None] < C) & (units[None, :] < n))
+
+
+@triton.jit
+def column_sums(x, sums, squares, n_rows, n, share, BM: tl.constexpr, BN: tl.constexpr):
+    """Sums over rows of x (n_rows, n) and of its squares, in parts (S, n), each over ``share`` rows."""
+    units, first = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * share
+    total, total2 = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
+    for k in range(first, tl.minimum(first + share, n_rows), BM):
+        rows = k + tl.arange(0, BM)
+        inside = (rows[:, None] < n_rows) & (units[None, :] < n)
+        here = tl.load(x + rows[:, None].to(tl.int64) * n + units[None, :], inside, 0.0).to(tl.float32)
+        total += here
+        total2 += here * here
+    places = tl.program_id(1) * n + units
+    tl.store(sums + places, tl.sum(total, 0), units < n)
+    tl.store(squares + places, tl.sum(total2, 0), units < n)
+
+
+@triton.jit(do_not_specialize=["draw"])
+def walk_on_chip(
+    u, V, Vt, c, shrink, noise_std, state, draw, operand, h, last, C, N, M, n_steps, move_rows,
+    BM: tl.constexpr, BV: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """All steps of BM chains of a small machine, N <= BV and M <= BH, in half precision; h of the start is given.
+
+    Leaves every state in ``operand`` (T + 1, C, N) and ``h`` (T + 1, C, M), from slot 1 on, and the last u. ``shrink``
+    and ``noise_std`` are (T, N), or (1, N) with ``move_rows`` 0, else N.
+    """
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    visible, hidden = tl.arange(0, BV), tl.arange(0, BH)
+    in_v, in_h = (rows[:, None] < C) & (visible[None, :] < N), (rows[:, None] < C) & (hidden[None, :] < M)
+    at_v, at_h = rows[:, None] * N + visible[None, :], rows[:, None] * M + hidden[None, :]
+    up = tl.load(V + visible[:, None] * M + hidden[None, :], (visible[:, None] < N) & (hidden[None, :] < M), 0.0)
+    down = tl.load(Vt + hidden[:, None] * N + visible[None, :], (hidden[:, None] < M) & (visible[None, :] < N), 0.0)
+    bias = tl.load(c + hidden, hidden < M, 0.0)[None, :]
+    here, on = tl.load(u + at_v, in_v, 0.0), tl.load(h + at_h, in_h, 0.0)
+    for t in range(n_steps):
+        operand += C * N
+        h += C * M
+        keep = tl.load(shrink + t * move_rows + visible, visible < N, 0.0)[None, :]
+        std = tl.load(noise_std + t * move_rows + visible, visible < N, 0.0)[None, :]
+        d = tl.dot(on, down)
+        here = d + keep * (here - d) + std * _noise(state, rows, C, 0, draw + 2 * t, BM, BV)
+        half = tl.clamp(here, -LIMIT, LIMIT).to(operand.dtype.element_ty)
+        prob = tl.sigmoid(tl.dot(half, up) + bias)
+        w0, w1, w2, w3 = _words(state, rows, C, 0, draw + 2 * t + 1, BM, BH)
+        on = tl.where(_uniform(_by_unit(w0, w1, w2, w3, BM, BH)) < prob, 1.0, 0.0).to(h.dtype.element_ty)
+        tl.store(operand + at_v, half, in_v)
+        tl.store(h + at_h, on, in_h)
+    tl.store(last + at_v, here, in_v)
 
 
 LOG_ROOT = tl.constexpr(0.22579135)  # log √(π/2)
@@ -247,8 +354,7 @@ def given_tail(
     else:
         new = m + s * _noise(state, rows, C, first, draw, BM, BN)
     tl.store(mean + places, m, inside)
-    tl.store(u + places, new, inside)
-    tl.store(operand + places, tl.clamp(new, -LIMIT, LIMIT).to(operand.dtype.element_ty), inside)
+    _store(new, u, operand, places, inside)
 
 
 @triton.jit(do_not_specialize=["draw"])

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.interleaved import update_times
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit
-from grbm.learning.training import StepMetrics
+from grbm.learning.state import StepMetrics
 
 SETTINGS = {"mnist-small": (784, 512, 256, 8), "digits": (64, 256, 256, 40), "plane": (2, 128, 200, 80)}
 BLOCKS, ROUNDS = (1, 4, 8), 11

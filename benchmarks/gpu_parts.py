@@ -79,12 +79,12 @@ def wait(device: torch.device) -> None:
 
 def memory_of(call: Callable[[], object], device: torch.device) -> float:
     """GB that it takes beyond what is there, its graph included, with no buffers of other walks; 0 on a CPU."""
-    from grbm.samplers.engines import cuda, cuda_ladder
+    from grbm.samplers.engines import cuda_ladder, cuda_learning, cuda_walk
 
     if device.type != "cuda":
         return 0.0
-    for walker in (cuda.walker, cuda_ladder.walker):
-        walker.cache_clear()
+    for kept in (cuda_walk.walker, cuda_ladder.walker, cuda_learning.learner):
+        kept.cache_clear()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.interleaved import update_times
 from grbm import GRBM, PCD, Base, FitOptions, ParallelTempering, TrainState, fit
-from grbm.learning.training import StepMetrics
+from grbm.learning.state import StepMetrics
 
 SETTINGS = {"isotropic": (2, 128, 10, 100, 1000), "estimator, 64 columns": (64, 256, 5, 64, 256)}
 ROUNDS, UPDATES = 11, 20

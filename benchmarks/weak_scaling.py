@@ -16,7 +16,7 @@ import torch
 
 from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit
 from grbm.core.distributed import ALONE, ProcessGroup, join, leave
-from grbm.learning.training import StepMetrics
+from grbm.learning.state import StepMetrics
 
 N, M, BATCH, BLOCKS = 784, 512, 256, 4
 

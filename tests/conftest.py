@@ -71,10 +71,11 @@ def few_looks(monkeypatch):
 def small_tiles(monkeypatch):
     """Use small tiles, so that small walks need several."""
     if not torch.cuda.is_available():
-        fused = importlib.import_module("grbm.samplers.engines.cuda")
+        walks = importlib.import_module("grbm.samplers.engines.cuda_walk")
         buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
         monkeypatch.setattr(buffers, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
-        fused.walker.cache_clear()
+        walks.walker.cache_clear()
+        importlib.import_module("grbm.samplers.engines.cuda_learning").learner.cache_clear()
 
 
 @pytest.fixture(params=["native", "fused"])

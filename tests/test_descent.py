@@ -24,7 +24,7 @@ from grbm import (
 from grbm.core import memory
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.randomness import Blocks
-from grbm.learning.descent import clip_factor, descend, phases_at_once, pool, set_gradients
+from grbm.learning.descent import clip_factor, descend, phases_at_once, pool, set_gradients, shorten
 from grbm.learning.objectives import Negative, positive
 from grbm.samplers.chains import Swaps
 from grbm.samplers.engines import compiled, native_learning, native_packing
@@ -123,19 +123,22 @@ def test_two_processes_find_the_gradient_that_one_finds(dtype, centred):
 
 
 def test_without_a_limit_no_gradient_is_shortened():
-    assert clip_factor(machine(2, 3), torch.tensor(1e9), None) == 1.0
-    assert clip_factor(machine(2, 3), torch.tensor(40.0), 10.0) == pytest.approx(0.25)
-    assert clip_factor(machine(2, 3), torch.tensor(4.0), 10.0) == 1.0
+    assert clip_factor(torch.tensor(1e9), None) == 1.0
+    assert clip_factor(torch.tensor(40.0), 10.0) == pytest.approx(0.25)
+    assert clip_factor(torch.tensor(4.0), 10.0) == 1.0
 
 
-def test_a_gradient_that_is_not_waited_for_is_shortened_at_once(monkeypatch):
-    """As on a GPU."""
+def test_a_gradient_that_is_not_waited_for_is_shortened_by_a_tensor(monkeypatch):
+    """As on a GPU: the factor is a tensor, and nothing looks at it."""
     monkeypatch.setattr("grbm.learning.descent.is_deferred", lambda x: True)
     model = machine(2, 3)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     norm = torch.tensor(float(sum(parameter.numel() for parameter in model.parameters()))).sqrt()
-    assert clip_factor(model, norm, 0.5) == 1.0
+    factor = clip_factor(norm, 0.5)
+    assert isinstance(factor, torch.Tensor)
+    assert clip_factor(torch.tensor(4.0), 10.0) == 1.0
+    shorten(model, factor)
     assert float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])) == pytest.approx(0.5, rel=1e-5)
 
 

@@ -18,8 +18,11 @@ from grbm import (
     TrainState,
     fit,
 )
+from grbm.core.distributed import ALONE
 from grbm.core.randomness import Blocks, Philox
 from grbm.evaluate import exact
+from grbm.learning.descent import pool, set_gradients
+from grbm.learning.objectives import Negative
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import engine_for
 from grbm.samplers.engines.definition import Engine
@@ -42,7 +45,7 @@ from tests.helpers import (
 )
 
 fused = pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
-cuda_buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
+cuda_buffers, walks = (importlib.import_module(f"grbm.samplers.engines.cuda_{name}") for name in ("buffers", "walk"))
 
 KEY, ENGINE = KERNEL_KEY, fused.Cuda()
 PRECISIONS = ("highest", "high", "fast")
@@ -126,8 +129,8 @@ def moves_that_change(energy, n_steps):
 @pytest.mark.parametrize(("N", "M", "C"), [(2, 5, 3), (64, 130, 17)])
 def test_a_walk_on_chip_is_its_definition(N, M, C, changes, n_slots, burn_in, monkeypatch):
     """All steps in one kernel: every chain that no rounding sent another way, and all sums."""
-    monkeypatch.setattr(fused, "ROOM", n_slots * C * (N + M) * 2)
-    fused.walker.cache_clear()
+    monkeypatch.setattr(walks, "ROOM", n_slots * C * (N + M) * 2)
+    walks.walker.cache_clear()
     energy = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32).to(DEVICE).freeze("fast")
     v = torch.randn(C, N, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     moves = moves_that_change(energy, 7) if changes else GibbsLangevin(0.3).moves(energy, 7)
@@ -138,21 +141,49 @@ def test_a_walk_on_chip_is_its_definition(N, M, C, changes, n_slots, burn_in, mo
     if burn_in is not None and same.all():
         for a, b in zip(one.sums.mean(), two.sums.mean(), strict=True):
             torch.testing.assert_close(a, b, rtol=5e-3, atol=5e-3)
-    fused.walker.cache_clear()
+    walks.walker.cache_clear()
 
 
-def test_the_product_for_v_in_parts_is_the_product(monkeypatch):
-    energy = random_model(70, 130, 3, strength=0.02, dtype=torch.float32).to(DEVICE).freeze("fast")
-    v, moves = torch.zeros(17, 70, device=DEVICE), Gibbs().moves(energy, 4)
-    found = []
-    for n_parts in (1, 3):
-        monkeypatch.setattr(cuda_buffers, "PARTS", n_parts)
-        monkeypatch.setattr(cuda_buffers, "V_TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
-        fused.walker.cache_clear()
-        found.append(ENGINE.run(energy, moves, Walk(v, 4, 0), Philox(KEY)))
-    fused.walker.cache_clear()
-    torch.testing.assert_close(found[0].chains.v, found[1].chains.v, rtol=1e-3, atol=1e-3)
-    assert torch.equal(found[0].chains.h, found[1].chains.h)
+@pytest.mark.parametrize("burn_in", [-1, 2])
+@pytest.mark.parametrize("sampler", [Langevin(0.05), GibbsLangevin(0.3, adjust_from=3)], ids=repr)
+def test_sums_in_stretches_are_the_sums(sampler, burn_in, monkeypatch):
+    """Of walks whose states do not fit into the memory for them."""
+    energy = random_model(6, 9, 3, strength=0.1, dtype=torch.float32).to(DEVICE).freeze()
+    v, found = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)).to(DEVICE), []
+    for room in (1e9, 3 * 5 * (6 + 9 * 2) * 4):
+        monkeypatch.setattr(walks, "ROOM", room)
+        walks.walker.cache_clear()
+        found.append(ENGINE.run(energy, sampler.moves(energy, 8), Walk(v, 8, burn_in, True), Philox(KEY)))
+    walks.walker.cache_clear()
+    agree(*found)
+    for a, b in zip(*(one.sums.mean() for one in found), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("precision", ["highest", "fast"])
+@pytest.mark.parametrize(("N", "M", "B", "C"), [(3, 5, 8, 4), (70, 130, 16, 12)])
+def test_both_phases_at_once_are_the_phases(N, M, B, C, precision, centred, probabilities):
+    """The gradient and all that is pooled, from the same walks and the same random numbers."""
+    one, two = (random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32).to(DEVICE) for _ in range(2))
+    energy, moves = one.freeze(precision), GibbsLangevin(0.1).moves(one.freeze(), 5)
+    rows, v = (torch.randn(n, N, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in (B, C))
+    data, walk, rng = Walk(rows, 0, -1, probabilities), Walk(v, 5, 1, probabilities), Blocks(5, 4, device=DEVICE)
+    at_data = ENGINE.run(energy, Gibbs().moves(energy, 1), data, rng)
+    chains = ENGINE.run(energy, moves, walk, rng)
+    pooled = pool(at_data.sums, Negative(chains.sums, None, None, chains.chains.v), ALONE)
+    norm = set_gradients(two, energy, pooled, centred=centred)
+    rng = Blocks(5, 4, device=DEVICE)
+    rng.draw = 1
+    last_v, found, found_norm = ENGINE.learn(one, energy, moves, data, walk, rng, 0, centred=centred)
+    torch.testing.assert_close(last_v, chains.chains.v, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found_norm, norm, rtol=1e-4, atol=0)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=2e-5)
+    for name in ("mean_h", "data_v", "data_h", "mean_v2"):
+        torch.testing.assert_close(getattr(found, name).double(), getattr(pooled, name).double(), rtol=1e-4, atol=1e-4)
+    assert found.n_data == B
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])
@@ -170,7 +201,7 @@ def test_sums_over_states_are_exact(n):
     buffers = cuda_buffers.Buffers(4, 70, 33, "highest", torch.device(DEVICE))
     u, h = (torch.randn(n, k, generator=torch.Generator().manual_seed(k)).to(DEVICE) for k in (70, 33))
     buffers.add(u, h)
-    found = buffers.sum_u, buffers.sum_u2, buffers.sum_h, buffers.sum_uh
+    found = *buffers.sums_u, buffers.sum_h, buffers.sum_uh
     u, h = u.double(), h.double()
     for a, b in zip(found, (u.sum(0), u.square().sum(0), h.sum(0), u.T @ h), strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-3)
@@ -257,7 +288,7 @@ def test_training_on_a_gpu_repeats_itself_and_its_graph(objective, precision):
     """Two runs from one seed end with the same bits, though only the first walk of each kind is no graph."""
     ends = []
     for _ in range(2):
-        fused.walker.cache_clear()
+        walks.walker.cache_clear()
         model = random_model(30, 40, 0, dtype=torch.float32).cuda()
         state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
         rows = torch.randn(256, 30, generator=torch.Generator().manual_seed(0)).cuda()
@@ -303,3 +334,19 @@ def test_divergence_is_found_though_the_device_is_not_waited_for(monkeypatch, n_
     for _ in fit(state, rows, CD(Gibbs()), FitOptions(n_updates=3, batch_size=64)):  # who catches it can go on
         pass
     assert state.update == 3
+
+
+@pytest.mark.parametrize("broken", [None, False, True])
+def test_the_step_on_a_gpu_is_its_definition(broken):
+    models = [random_model(5, 300, 0, dtype=torch.float32).to(DEVICE) for _ in range(2)]
+    flag = None if broken is None else torch.tensor(broken, device=DEVICE)
+    rate, factor = torch.tensor(0.3, device=DEVICE), torch.tensor(0.5, device=DEVICE)
+    for engine, model in zip((ENGINE, Engine()), models, strict=True):
+        for p in model.parameters():
+            grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())).to(DEVICE)
+            p.grad = grad * torch.nan if broken else grad
+        with torch.no_grad():
+            engine.descend([(p, rate, -0.1) for p in model.parameters()], factor, flag)
+    for a, b in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+        assert a.min() >= -0.1 or broken

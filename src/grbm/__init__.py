@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from grbm.core.options import FitOptions as FitOptions
     from grbm.fitting.estimator import GaussianBernoulliRBM as GaussianBernoulliRBM
     from grbm.learning.objectives import CD as CD, PCD as PCD, ModifiedCD as ModifiedCD, Objective as Objective
-    from grbm.learning.training import TrainState as TrainState, fit as fit, train_step as train_step
+    from grbm.learning.state import TrainState as TrainState
+    from grbm.learning.training import fit as fit, train_step as train_step
     from grbm.model import GRBM as GRBM, Base as Base, Energy as Energy
     from grbm.model.initialise import anchored_ as anchored_, matched_ as matched_, paper_ as paper_, sparse_ as sparse_
     from grbm.model.reference import Reference as Reference

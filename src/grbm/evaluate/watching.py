@@ -12,7 +12,7 @@ from grbm.data.weighting import mean_and_error
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
 from grbm.learning.quasi_newton import LEAST
-from grbm.learning.training import TrainState
+from grbm.learning.state import TrainState
 from grbm.model import GRBM, Base, base_for
 from grbm.model.reference import Reference
 from grbm.samplers import Sampler, run_chains

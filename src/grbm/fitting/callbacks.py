@@ -15,7 +15,7 @@ from grbm.evaluate.ais import known
 from grbm.evaluate.watching import Nats, Watch
 from grbm.learning.guard import Guard
 from grbm.learning.objectives import Adaptation
-from grbm.learning.training import StepMetrics, TrainState
+from grbm.learning.state import StepMetrics, TrainState
 from grbm.model import GRBM
 
 HALVINGS = 6  # Maximum number of times that the learning rate is halved.

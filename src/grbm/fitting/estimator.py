@@ -48,7 +48,8 @@ from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
 from grbm.learning.guard import Guard
 from grbm.learning.objectives import Adaptation
-from grbm.learning.training import TrainState, train_step
+from grbm.learning.state import TrainState
+from grbm.learning.training import train_step
 from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED
 from grbm.samplers import Gibbs, sample

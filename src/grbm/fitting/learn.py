@@ -19,7 +19,8 @@ from grbm.fitting.density import Fitted
 from grbm.fitting.recipe import Recipe
 from grbm.fitting.start import frame_of
 from grbm.learning.objectives import Objective
-from grbm.learning.training import TrainState, fit
+from grbm.learning.state import TrainState
+from grbm.learning.training import fit
 from grbm.model import GRBM
 from grbm.model.initialise import gaussian_
 

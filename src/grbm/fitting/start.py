@@ -19,7 +19,7 @@ from grbm.data.transforms import Transform
 from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
 from grbm.evaluate.watching import Watch
 from grbm.fitting.recipe import Facts, ModelConfig, Recipe
-from grbm.learning.training import TrainState
+from grbm.learning.state import TrainState
 from grbm.model import GRBM
 from grbm.model.censoring import UNCENSORED, Censoring
 from grbm.model.contrasts import scaled_gaussians

@@ -14,13 +14,14 @@ from grbm.learning.sgd import PlainSGD
 from grbm.model import GRBM, Energy
 from grbm.samplers import MoveSampler
 from grbm.samplers.chains import Swaps, Walk
-from grbm.samplers.engines import native_learning
+from grbm.samplers.engines import engine_for, engine_on, native_learning
 from grbm.samplers.moments import Moments, MomentSum, Pooled, ascent, centre
 from grbm.samplers.moves import moves_of
 
 
 def pool(data: MomentSum, chains: Negative, group: ProcessGroup) -> Pooled:
     """Add up what all processes found, in one exchange."""
+    assert chains.sums is not None
     shapes: dict[str, tuple[int, ...]] = {name: x.shape[1:] for name, x in data.sums._asdict().items()}
     shapes |= {"data_v": shapes["v"], "data_h": shapes["h"], "chains_v2": shapes["v"]}
     rates = {} if chains.accept_rate is None else {"accept_rate": chains.accept_rate}
@@ -66,24 +67,31 @@ def phases_at_once(
     *,
     centred: bool,
 ) -> tuple[Negative, Pooled, Tensor] | None:
-    """Compute both phases and the gradient in one native call; return None if it cannot.
+    """Compute both phases and the gradient at once, where an engine can; otherwise None.
 
-    The negative phase, what is pooled and the norm of the gradient, which is in the model, equal those of `positive`,
-    ``objective.negative``, `pool` and `set_gradients`, bit for bit.
+    The negative phase, what is pooled and the norm of the gradient, which is in the model, are those of `positive`,
+    ``objective.negative``, `pool` and `set_gradients`: on a CPU bit for bit, on a GPU but for rounding, without sums.
     """
     sampler = objective.sampler
     if not isinstance(objective, Contrastive) or type(objective).negative is not Contrastive.negative:
-        return None  # the native call knows no other negative phase
+        return None  # engines know no other negative phase
     if not isinstance(sampler, MoveSampler):
         return None
     plain = persistent is None or persistent.ndim == 2  # not replicas
-    if not plain or group.world_size > 1 or has_own(model) or not native_learning.serves(energy.W, model.W):
+    is_native, engine = native_learning.serves(energy.W, model.W), engine_for(energy.W, rng)
+    if not plain or group.world_size > 1 or has_own(model) or not (is_native or engine.learns):
         return None
     first = rng.draw
     rng.draw += 1  # that of the positive phase
     data, walk = Walk(v_data, 0, -1, objective.data_probabilities), objective.start(energy, v_data, persistent, rng)
     moves = moves_of(sampler, energy, walk.n_steps)
-    v, sums, pooled, grad_norm = native_learning.learn(model, energy, moves, data, walk, rng, first, centred=centred)
+    sums: MomentSum | None = None
+    if is_native:
+        v, sums, pooled, grad_norm = native_learning.learn(
+            model, energy, moves, data, walk, rng, first, centred=centred
+        )
+    else:
+        v, pooled, grad_norm = engine.learn(model, energy, moves, data, walk, rng, first, centred=centred)
     group.heed_own()
     return Negative(sums, v if objective.persists else None, pooled.accept_rate, v), pooled, grad_norm
 
@@ -109,49 +117,57 @@ def set_gradients(model: GRBM, energy: Energy, pooled: Pooled, *, centred: bool)
     return torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
 
-def clip_factor(model: GRBM, grad_norm: Tensor, clip_norm: float | None) -> float:
-    """Factor that brings the norm of the gradient to at most ``clip_norm``; `descend` applies it.
-
-    On a GPU, where the norm is not looked at, the gradient is shortened at once, and 1 is left to do.
-    """
+def clip_factor(grad_norm: Tensor, clip_norm: float | None) -> float | Tensor:
+    """Factor that brings the norm of the gradient to at most ``clip_norm``; on a GPU, which is not waited for, ()."""
     if clip_norm is None:
         return 1.0
-    if is_deferred(grad_norm):
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, grad_norm)
-        return 1.0
-    return min(1.0, float(clip_norm / (grad_norm + 1e-6)))
+    factor = clip_norm / (grad_norm + 1e-6)
+    return factor.clamp(max=1.0) if is_deferred(grad_norm) else min(1.0, float(factor))
 
 
-def shorten(model: GRBM, factor: float) -> None:
+def shorten(model: GRBM, factor: float | Tensor) -> None:
     """Multiply the gradient by ``factor``."""
     for parameter in model.parameters():
-        if factor != 1 and parameter.grad is not None:
+        if (isinstance(factor, Tensor) or factor != 1) and parameter.grad is not None:
             parameter.grad.mul_(factor)
 
 
 @torch.no_grad()
-def descend(model: GRBM, optimizer: torch.optim.Optimizer, factor: float, min_var: float) -> None:
-    """Let the optimizer follow ``factor`` times the gradient, and keep the variances from falling below ``min_var``."""
+def descend(
+    model: GRBM,
+    optimizer: torch.optim.Optimizer,
+    factor: float | Tensor,
+    min_var: float,
+    broken: Tensor | None = None,
+) -> None:
+    """Let the optimizer follow ``factor`` times the gradient, and keep the variances from falling below ``min_var``.
+
+    Where ``broken`` () is true, on a GPU, the gradient counts as 0, whatever became of it.
+    """
     least, followers = math.log(min_var), [(p, g["lr"]) for g in optimizer.param_groups for p in g["params"]]
     whole = [x for p, _ in followers for x in (p, p.grad) if x is not None]
     fit = len(whole) == 2 * len(followers) and {p for p, _ in followers} == set(model.parameters())
-    if fit and is_plain(optimizer) and all(x.is_contiguous() for x in whole) and native_learning.serves(*whole):
-        floors = {model.log_var: least}
-        native_learning.descend([(p, float(rate), floors.get(p, -math.inf)) for p, rate in followers], factor)
+    fit = fit and is_plain(optimizer) and all(x.is_contiguous() for x in whole)
+    floors = {model.log_var: least}
+    if fit and broken is None and native_learning.serves(*whole):
+        native_learning.descend([(p, float(rate), floors.get(p, -math.inf)) for p, rate in followers], float(factor))
         return
-    if fit and is_plain(optimizer) and all(map(is_deferred, whole)):
-        for parameter, rate in followers:  # by a rate on the device, which a recorded update needs
+    if fit and all(map(is_deferred, whole)):
+        following = [(p, number_for(p, rate), floors.get(p, -math.inf)) for p, rate in followers]
+        engine_on(model.W.device).descend(following, number_for(model.W, factor), broken)
+        return
+    shorten(model, factor)
+    if broken is not None:
+        for parameter in model.parameters():
             assert parameter.grad is not None
-            parameter.addcmul_(parameter.grad, number_for(parameter, rate), value=-factor)
-    else:
-        shorten(model, factor)
-        optimizer.step()
+            parameter.grad.masked_fill_(broken, 0.0)
+    optimizer.step()
     model.log_var.clamp_(min=least)
 
 
-def number_for(like: Tensor, number: float | Tensor) -> float | Tensor:
-    """A number as a tensor () beside ``like`` on a GPU, so that whoever computes with it computes the same."""
-    return like.new_full((), number) if is_deferred(like) and not isinstance(number, Tensor) else number
+def number_for(like: Tensor, number: float | Tensor) -> Tensor:
+    """A number as a tensor () beside ``like``: a recorded update is the same with another number in it."""
+    return number if isinstance(number, Tensor) else like.new_full((), number)
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:

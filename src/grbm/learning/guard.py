@@ -36,7 +36,7 @@ class Guard:
         The ``sampler`` ran chains under ``energy``, with mean squares ``chains_v2`` by visible unit (N,). Raises
         DivergenceError: after a gradient that is not sensible the parameters are back at the last good ones; a Langevin
         step that is too long for some unit is found before it is made. On a GPU it comes within `LOOK_EVERY` updates,
-        until which `withhold` keeps such a gradient from being followed.
+        until which `broken` keeps such a gradient from being followed.
         """
         limit = EXPLODED * sum(p.numel() for p in model.parameters()) ** 0.5
         if is_deferred(energy.W):
@@ -64,13 +64,6 @@ class Guard:
     def _keep(self, model: nn.Module, energy: Energy) -> None:
         frozen = {"W": energy.W, "b": energy.b, "mu": energy.mu}  # copies of the parameters as they are
         self.last_good = {n: frozen[n] if n in frozen else p.clone() for n, p in model.state_dict().items()}
-
-    def withhold(self, model: nn.Module) -> None:
-        """Replace the step that ``model`` is about to take by 0, whatever became of it, where `broken` says so."""
-        if self.broken is not None:
-            for parameter in model.parameters():
-                assert parameter.grad is not None
-                parameter.grad.masked_fill_(self.broken, 0.0)
 
     def settle(self, model: nn.Module, update: int) -> None:
         """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""

@@ -23,7 +23,7 @@ from grbm.samplers.sampling import noise
 class Negative(NamedTuple):
     """The negative phase's result: moments, what the next update starts from, and diagnostics."""
 
-    sums: MomentSum
+    sums: MomentSum | None  # None where a GPU made the gradient without them
     persistent: Tensor | None
     accept_rate: Tensor | None  # scalar, None where nothing can be rejected
     v: Tensor  # the chains' last visible units (C, N)
@@ -32,6 +32,8 @@ class Negative(NamedTuple):
     @property
     def moments(self) -> Moments:
         """The means over all states that count."""
+        if self.sums is None:
+            raise ValueError("A GPU makes the gradient without the moments of its chains; make the update on a CPU.")
         return self.sums.mean()
 
 

@@ -6,7 +6,6 @@ numbers, the learning rates, and the weight of the average. Everything else foll
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,16 +17,14 @@ from grbm.core.rows import Rows
 from grbm.learning.descent import has_own, is_plain
 from grbm.learning.guard import looks
 from grbm.learning.objectives import Contrastive, Objective
+from grbm.learning.state import StepMetrics, TrainState
 from grbm.samplers import MoveSampler
 from grbm.samplers.engines import engine_on
 
-if TYPE_CHECKING:
-    from grbm.learning.training import StepMetrics, TrainState
-
-Step = Callable[[Tensor, Blocks | None, float | Tensor | None], "StepMetrics"]
+Step = Callable[[Tensor, Blocks | None, float | Tensor | None], StepMetrics]
 
 
-def can_record(state: "TrainState", objective: Objective, options: FitOptions, group: ProcessGroup) -> bool:
+def can_record(state: TrainState, objective: Objective, options: FitOptions, group: ProcessGroup) -> bool:
     """Whether all that an update does is done by a GPU: nothing is looked at, exchanged or adapted on the way."""
     model = state.model
     return (
@@ -52,14 +49,14 @@ class Recorded:
     """
 
     def __init__(
-        self, state: "TrainState", objective: Objective, options: FitOptions, group: ProcessGroup, step: Step
+        self, state: TrainState, objective: Objective, options: FitOptions, group: ProcessGroup, step: Step
     ) -> None:
         self.state, self.objective, self.options, self.group, self.step = state, objective, options, group, step
         self._is_warm, self._refused = False, False  # a first update compiles the kernels
         self._replay: Callable[[], None] | None = None
         self._bound: tuple[object, ...] = ()
 
-    def update(self, data: Tensor | Rows, rows: Tensor) -> "StepMetrics":
+    def update(self, data: Tensor | Rows, rows: Tensor) -> StepMetrics:
         """Make the next update, on ``rows`` (B,) of the data (n, N)."""
         state = self.state
         if self._bound != self._parts():

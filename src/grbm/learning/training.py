@@ -3,10 +3,9 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +17,12 @@ from grbm.core.randomness import Blocks, Rng, generator, seed_of
 from grbm.core.rows import Rows, rows_of
 from grbm.core.schedules import cosine
 from grbm.learning.descent import clip_factor, descend, number_for, phases_at_once, pool, set_gradients, shorten
-from grbm.learning.guard import Guard, looks
-from grbm.learning.objectives import Adaptation, Negative, Objective, as_objective, positive
-from grbm.learning.quasi_newton import LEAST, ROWS, Curvature, Drawn, Draws, climb, draw, height
+from grbm.learning.guard import Guard, is_deferred, looks
+from grbm.learning.objectives import Negative, Objective, as_objective, positive
+from grbm.learning.quasi_newton import LEAST, ROWS, Curvature, Draws, climb, draw, height
 from grbm.learning.recorded import Recorded, average_weight, can_record
 from grbm.learning.spectral import equalise
+from grbm.learning.state import StepMetrics, TrainState
 from grbm.model import GRBM, Energy
 from grbm.model.censoring import UNCENSORED
 from grbm.samplers import run_chains
@@ -31,97 +31,8 @@ from grbm.samplers.engines import native_learning
 from grbm.samplers.moments import MomentSum
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
-KINDS = ("model", "average", "last_good", "curvature", "adaptation", "chains")  # of the tensors of a state
 FELL = 1.0  # nats a row, beyond which a round has led down
 FRESH = 0.3  # weight of a round's parameters in their average, which evens out what its own draws brought in
-
-
-@dataclass
-class TrainState:
-    """Everything that an update reads and changes; all randomness follows from (seed, update)."""
-
-    model: GRBM
-    optimizer: torch.optim.Optimizer
-    seed: int = 0
-    update: int = 0
-    persistent: Tensor | None = None  # visible units (..., C, N) of this process's persistent chains
-    average: GRBM | None = None  # exponential moving average of the parameters
-    adaptation: Adaptation = field(default_factory=Adaptation)  # of the sampler, such as its ladder
-    guard: Guard = field(default_factory=Guard)  # the last good parameters
-    curvature: Curvature | None = None  # of the last rounds of quasi-Newton steps
-    drawn: Drawn | None = None  # for the next round, which would draw the same anew
-
-    def settle(self) -> None:
-        """Wait for the device, and raise DivergenceError if one of the last updates was broken."""
-        self.guard.settle(self.model, self.update)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors but the optimizer's, by their names in files: "model.W", "average.W", "chains.v", ..."""
-        parts: dict[str, Mapping[str, Tensor]] = {
-            "model": self.model.state_dict(),
-            "average": {} if self.average is None else self.average.state_dict(),
-            "last_good": self.guard.last_good or {},
-            "curvature": {} if self.curvature is None else self.curvature._asdict(),
-            "adaptation": self.adaptation.state_dict,
-            "chains": {} if self.persistent is None else {"v": self.persistent},
-        }
-        return {f"{kind}.{name}": x for kind, part in parts.items() for name, x in part.items()}
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `tensors` returned, on the model's device; other names are ignored.
-
-        Raises ValueError for a tensor that does not fit the model, or is missing.
-        """
-        self.refuse_unfit(tensors)
-        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in KINDS}
-        for name, x in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind in parts:
-                parts[kind][rest] = x if rest == "ladder" else x.to(self.model.W.device)
-        self.model.load_state_dict(parts["model"])
-        self.average = copy.deepcopy(self.model) if parts["average"] else None
-        if self.average is not None:
-            self.average.load_state_dict(parts["average"])
-        self.guard, self.adaptation = Guard(parts["last_good"] or None), Adaptation(parts["adaptation"])
-        self.curvature = Curvature(**parts["curvature"]) if parts["curvature"] else None
-        self.persistent, self.drawn = parts["chains"].get("v"), None
-
-    def refuse_unfit(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ValueError for a tensor that is missing, not shaped as the model asks, or a ladder out of order."""
-        model = self.model.state_dict()
-        like = model | {"var": model["log_var"]}
-        for name, x in tensors.items():
-            kind, _, rest = name.partition(".")
-            match kind:
-                case "model" | "average" | "last_good":
-                    good = rest in model and (x.shape, x.dtype) == (model[rest].shape, model[rest].dtype)
-                case "curvature":
-                    n = sum(p.numel() for p in self.model.parameters())
-                    good = rest in Curvature._fields and x.shape[1:] == (n,)
-                case "adaptation":  # of a ladder, or of several models
-                    good = x.ndim == 1 or (rest in ("W", "b", "mu", "var") and x.shape[1:] == like[rest].shape)
-                    good = good and bool(x.isfinite().all()) and (rest != "ladder" or bool((x.diff() > 0).all()))
-                case "chains":
-                    good = rest == "v" and x.ndim in (2, 3) and x.shape[-1] == self.model.n_visible
-                    good = good and x.dtype == model["W"].dtype
-                case _:
-                    good = True
-            if not good:
-                raise ValueError(f"{name} of shape {tuple(x.shape)} does not fit the model")
-        for kind in ("model", "average", "last_good"):
-            missing = [name for name in model if f"{kind}.{name}" not in tensors]
-            if missing and (kind == "model" or len(missing) < len(model)):
-                raise ValueError(f"{kind}.{missing[0]} is missing")
-
-
-class StepMetrics(NamedTuple):
-    """Diagnostics of one update, as tensors so that reading them is the caller's choice."""
-
-    grad_norm: Tensor
-    data_mean_h: Tensor  # (M,), over the whole batch
-    accept_rate: Tensor | None  # mean over all chains
-    swap_rate: Tensor | None  # (R − 1,), mean over all chains, of neighbouring replicas
-    negative: Negative  # of this process's chains
 
 
 @torch.no_grad()
@@ -165,13 +76,12 @@ def _step(
     else:
         chains, pooled, grad_norm = found
     state.guard.check(model, energy, adapted.sampler, state.update, grad_norm, pooled.mean_v2)
-    factor = clip_factor(model, grad_norm, options.clip_norm)
+    factor = clip_factor(grad_norm, options.clip_norm)
     if options.spectral_norm is not None:
         shorten(model, factor)
         equalise(model, energy, pooled, options.spectral_norm, centred=options.centred)
         factor = 1.0
-    state.guard.withhold(model)
-    descend(model, state.optimizer, factor, options.min_var)
+    descend(model, state.optimizer, factor, options.min_var, state.guard.broken)
 
     state.persistent, state.curvature, state.drawn = chains.persistent, None, None
     if looks(state.update, energy.W):
@@ -430,6 +340,7 @@ def _update_average(state: TrainState, weight: float | Tensor) -> None:
     """θ_avg ← (1 − w) θ_avg + w θ."""
     if state.average is None:
         state.average = copy.deepcopy(state.model)
-    weight = number_for(state.model.W, weight)
+    if is_deferred(state.model.W):
+        weight = number_for(state.model.W, weight)
     for average, parameter in zip(state.average.parameters(), state.model.parameters(), strict=True):
         average.lerp_(parameter, weight)

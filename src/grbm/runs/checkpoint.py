@@ -29,8 +29,8 @@ from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import UserError
 from grbm.core.files import encode, flush_folder
 from grbm.core.typed import is_kind, read_bytes, read_json
-from grbm.learning.training import KINDS as STATE
-from grbm.learning.training import TrainState
+from grbm.learning.state import KINDS as STATE
+from grbm.learning.state import TrainState
 
 TENSORS, RECORD, PREFIX, PARTIAL = "state.safetensors", "state.json", "update-", ".partial-"
 FORMAT = 3

@@ -24,7 +24,7 @@ from grbm.fitting.gaps import Gaps, Refill, copies_of
 from grbm.fitting.start import begin, facts_of, frame_of, held_out
 from grbm.learning.objectives import Objective
 from grbm.learning.quasi_newton import REMEMBERED
-from grbm.learning.training import TrainState
+from grbm.learning.state import TrainState
 from grbm.model.censoring import UNCENSORED
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig

@@ -18,7 +18,7 @@ from grbm.data.images import tile
 from grbm.data.tables import spread
 from grbm.evaluate.distance import energy_distance
 from grbm.fitting.callbacks import Callback, Progress
-from grbm.learning.training import TrainState
+from grbm.learning.state import TrainState
 from grbm.model import GRBM
 from grbm.runs import checkpoint, claiming
 from grbm.runs.folder import CHECKPOINTS, read_trajectory, save_trajectory

@@ -23,13 +23,12 @@ from grbm.core.randomness import Rng
 from grbm.model import Energy
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines.kernels import (
-    LIMIT,
     column_sums,
-    drive_parts,
     hidden_fused,
     hidden_tail,
     noise,
-    visible_fused,
+    pack,
+    standardise,
     visible_tail,
 )
 from grbm.samplers.engines.tile_table import Product, Tile, tile_for
@@ -38,20 +37,20 @@ from grbm.samplers.moves import Moves
 
 # Sizes from the arithmetic of an H100 (one wave of tiles at the paper's MNIST size), for devices without a table.
 TILE: Tile = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
-V_TILE: Tile = {"BM": 64, "BN": 64, "BK": 128, "num_warps": 8, "num_stages": 4}
-PARTS = 1  # in which the product for v is summed
 TAIL: Tile = {"BM": 16, "BN": 64}
 SUMMED: Tile = {"BM": 32, "BN": 64}
+FUSED = 5e9  # multiplications of a product for h up to which it is fused with its draws: larger ones have a library's
 ROOM = 3e8  # bytes of states that wait for one product to sum them
 
 Part = Literal["", "softplus", "drive", "joint"]  # what the tiles of h leave of sums over hidden units
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """a b in float32, whatever its operands are."""
-    if a.dtype == torch.float32:
-        return a @ b
-    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+    if a.dtype == torch.float32 or not a.is_cuda:
+        return torch.mm(a.float(), b.float(), out=out)
+    more: dict[str, Any] = {} if out is None else {"out": out}
+    return torch.mm(a, b, out_dtype=torch.float32, **more)
 
 
 class Replay:
@@ -117,14 +116,12 @@ class Buffers:
         self.rows, self.n_visible, self.n_hidden = rows, n_visible, n_hidden
         self.precision, self.device = precision, device
         self.kind = torch.float16 if precision == "fast" else torch.float32  # of operands
+        self.is_fused = precision == "fast" and rows * n_visible * n_hidden <= FUSED
         self.tile, self.tail = tile_for(Product(rows, n_visible, n_hidden), device, TILE), TAIL
-        self.v_tile = tile_for(Product(rows, n_hidden, n_visible), device, V_TILE)
-        self.set_parts(PARTS)
         self.state = self.room(3, kind=torch.int64)  # where random numbers begin: key, chain, draw
-        self.V, self.Vt = self.room(n_visible, n_hidden, kind=self.kind), self.room(n_hidden, n_visible, kind=self.kind)
-        self.c = self.room(n_hidden)
-        self.sum_u, self.sum_u2, self.sum_h = self.room(n_visible), self.room(n_visible), self.room(n_hidden)
-        self.sum_uh = self.room(n_visible, n_hidden)
+        self.V, self.c = self.room(n_visible, n_hidden, kind=self.kind), self.room(n_hidden)
+        self.sums_u, self.sum_h = self.room(2, n_visible), self.room(n_hidden)  # of u and u²
+        self.sum_uh, self.is_clear = self.room(n_visible, n_hidden), True
         self.replay = Replay(device)
 
     def room(self, *size: int, kind: torch.dtype = torch.float32) -> Tensor:
@@ -135,28 +132,24 @@ class Buffers:
         """Room for what the tiles of h leave of a sum over hidden units, as many as any tile leaves."""
         return self.room(rows, triton.cdiv(self.n_hidden, self.tail["BN"]))
 
-    def set_parts(self, n_parts: int) -> None:
-        """Sum the product for v over hidden units in so many parts, at most."""
-        blocks = triton.cdiv(self.n_hidden, self.v_tile["BK"])
-        self.v_share = triton.cdiv(blocks, n_parts) * self.v_tile["BK"]
-        n_parts = triton.cdiv(self.n_hidden, self.v_share)
-        self.d = self.room(n_parts if n_parts > 1 else 0, self.rows, self.n_visible)
-
     def begin(self, energy: Energy, rng: Rng, n_chains: int, n_draws: int) -> Tensor:
         """Fill in where the ``n_draws`` random numbers of each chain begin, V and c. Returns σ."""
         if _held is not None:
             _held.append(self)
         place_counters(self.state, rng, n_chains, n_draws)
-        sigma = energy.var.sqrt()
-        V = (energy.W / sigma[:, None]).clamp(-LIMIT.value, LIMIT.value)
-        self.V.copy_(V)
-        self.Vt.copy_(V.T)
-        self.c.copy_(energy.hidden_logits(energy.mu))
-        return sigma
+        N, M = energy.W.shape
+        pack[grid(N, M, SUMMED)](energy.W.contiguous(), energy.var, self.V, N, M, **SUMMED)
+        torch.addmv(energy.b, energy.W.T, energy.mu / energy.var, out=self.c)
+        return energy.var.sqrt()
+
+    def start(self, v: Tensor, energy: Energy, u: Tensor, operand: Tensor) -> None:
+        """Take v (rows, N) as ``u`` and its ``operand``."""
+        C, N, tail = self.rows, self.n_visible, self.tail
+        standardise[grid(C, N, tail)](v.contiguous(), energy.mu, energy.var, u, operand, C, N, **tail)
 
     def drive(self, h: Tensor) -> Tensor:
         """d = V h (rows, N), given h or its probabilities."""
-        return product(h, self.Vt)
+        return product(h, self.V.T)
 
     def draw_hidden(
         self, operand: Tensor, draw: int, h: Tensor, p: Tensor | None, n_chains: int,
@@ -165,51 +158,42 @@ class Buffers:
         """h (rows, M) given the ``operand`` (rows, N), its probabilities where there is room, and the parts."""
         C, N, M, n_parts, keep_p = self.rows, self.n_visible, self.n_hidden, parts.shape[1], p is not None
         given = (self.c, beta, self.state, draw, h, p, parts, C, n_chains)
-        if self.precision == "fast":
+        if self.is_fused:
             hidden_fused[grid(C, M, self.tile)](operand, self.V, *given, N, M, n_parts, keep_p, part, **self.tile)
         else:
             logits = product(operand, self.V)
             hidden_tail[grid(C, M, self.tail)](logits, *given, M, n_parts, keep_p, part, **self.tail)
 
     def move(
-        self, h: Tensor, u: Tensor, shrink: Tensor, noise_std: Tensor, draw: int, moved: Tensor, operand: Tensor,
-        d: Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """Move u (rows, N) given h, or its drive ``d``: into ``moved`` and its ``operand``; coefficients are (N,)."""
-        C, N, M, tile = self.rows, self.n_visible, self.n_hidden, self.v_tile
-        start, end = (shrink, noise_std, self.state, draw, moved, operand), (C, N)
-        if d is None and self.precision == "fast" and not len(self.d):
-            visible_fused[grid(C, N, tile)](h, self.Vt, u, *start, *end, M, **tile)
-            return
-        if d is None and self.precision == "fast":
-            drive_parts[(*grid(C, N, tile), len(self.d))](h, self.Vt, self.d, *end, M, self.v_share, **tile)
-            d = self.d
-        elif d is None:
-            d = self.drive(h)
-        parts = d.numel() // u.numel()
-        visible_tail[grid(C, N, self.tail)](u, d, d, d, *start, C, C, N, parts, False, **self.tail)
+        self, d: Tensor, u: Tensor, shrink: Tensor, noise_std: Tensor, draw: int, moved: Tensor, operand: Tensor
+    ) -> None:
+        """Move u (rows, N) about the drive ``d``: into ``moved`` and its ``operand``; coefficients are (N,)."""
+        C, N, tail = self.rows, self.n_visible, self.tail
+        where = u, d, d, d, shrink, noise_std, self.state, draw, moved, operand
+        visible_tail[grid(C, N, tail)](*where, C, C, N, False, **tail)
 
     def add(self, operand: Tensor, h: Tensor) -> None:
         """Add states: u (n, N) as operands, and h (n, M) or its probabilities."""
-        n, share, tile = len(operand), 1024, SUMMED
-        parts = self.room(2, triton.cdiv(n, share), self.n_visible)
-        column_sums[(triton.cdiv(self.n_visible, tile["BN"]), parts.shape[1])](
-            operand, parts[0], parts[1], n, self.n_visible, share, **tile
-        )
-        u, u2 = parts.sum(1)
-        self.sum_u += u
-        self.sum_u2 += u2
-        self.sum_h += h.sum(0, dtype=torch.float32)
-        self.sum_uh += product(operand.T, h)
+        n, share, N = len(operand), 1024, self.n_visible
+        parts = torch.empty(2, triton.cdiv(n, share), N, device=self.device)
+        column_sums[(triton.cdiv(N, SUMMED["BN"]), parts.shape[1])](operand, *parts, n, N, share, **SUMMED)
+        if self.is_clear:
+            torch.sum(parts, 1, out=self.sums_u)
+            torch.sum(h, 0, dtype=torch.float32, out=self.sum_h)
+            product(operand.T, h, self.sum_uh)
+        else:
+            self.sums_u += parts.sum(1)
+            self.sum_h += h.sum(0, dtype=torch.float32)
+            self.sum_uh += product(operand.T, h)
+        self.is_clear = False
 
     def clear(self) -> None:
-        """Nothing is summed yet."""
-        for total in (self.sum_u, self.sum_u2, self.sum_h, self.sum_uh):
-            total.zero_()
+        """Nothing is summed yet: what is added first is written over what was there."""
+        self.is_clear = True
 
     def sums_in_v(self, mu: Tensor, sigma: Tensor, count: int) -> MomentSum:
         """The sums over ``count`` states in u = (v − μ)/σ, as sums in v."""
-        u, u2, h = sigma * self.sum_u, sigma.square() * self.sum_u2, self.sum_h.clone()
+        u, u2, h = sigma * self.sums_u[0], sigma.square() * self.sums_u[1], self.sum_h.clone()
         sums = (
             u + count * mu,
             u2 + 2 * mu * u + count * mu.square(),

@@ -62,7 +62,7 @@ class Walker(Buffers):
             k = t if s.n_moves > 1 else 0
             visible_tail[grid(rows, N, tail)](
                 self.swapped_u, self.drive(self.swapped_h), self.offset, self.gain, self.shrink[k],
-                self.noise_std[k], self.state, draw + 2, self.u, self.operand, rows, C, N, 1, True, **tail,
+                self.noise_std[k], self.state, draw + 2, self.u, self.operand, rows, C, N, True, **tail,
             )  # fmt: skip
             self._hidden(draw + 3)
             draw += 4

@@ -5,16 +5,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.core.randomness import Rng, normal, uniform
-from grbm.model import Base, Energy, TemperedEnergy
+from grbm.core.randomness import Blocks, Rng, normal, uniform
+from grbm.model import GRBM, Base, Energy, TemperedEnergy
 from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
+from grbm.samplers.moments import Pooled
 from grbm.samplers.moves import Moves, move_step
 from grbm.samplers.path import PathState
 from grbm.samplers.truncated import truncated_normal
 from grbm.samplers.updates import hidden_update, visible_update
 
 Measured = tuple[Tensor, Tensor, Tensor, Interval | None]  # `grbm.samplers.conditional.GivenHidden`
+Followers = list[tuple[Tensor, Tensor, float]]  # parameters, their rates () and their floors
 Sums = tuple[Tensor, Tensor]  # of means and their squares, by chain (C, N) float64
 
 
@@ -34,11 +36,33 @@ class Engine:
     """
 
     name = "pytorch"
+    learns = False  # whether `learn` does
 
     def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
         """Make a walk of these moves, one for each step or one for all."""
         chains = start_chains(energy, walk.v, rng) if walk.given is None else walk.given._replace(v=walk.v)
         return gather(energy, move_step(energy, moves), chains, walk, rng)
+
+    def learn(
+        self, model: GRBM, energy: Energy, moves: Moves, data: Walk, walk: Walk, rng: Blocks, first: int, *,
+        centred: bool,
+    ) -> tuple[Tensor, Pooled, Tensor]:  # fmt: skip
+        """Make both phases of an update and leave the gradient in ``model``, where the engine ``learns``.
+
+        The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is.
+        Returns the chains' last visible units (C, N), what is pooled, and the norm of the gradient.
+        """
+        raise NotImplementedError(f"The engine {self.name} does not learn.")
+
+    def descend(self, followers: Followers, factor: Tensor, broken: Tensor | None) -> None:
+        """Let each parameter x follow ``factor`` () times its gradient downhill, by its rate, and not below its floor.
+
+        Where ``broken`` () is true nothing moves.
+        """
+        for x, rate, least in followers:
+            assert x.grad is not None
+            moved = (x - x.grad * (rate * factor)).clamp(min=least)
+            x.copy_(moved if broken is None else torch.where(broken, x, moved))
 
     def run_ladder(self, ladder: TemperedEnergy, moves: Moves, walk: Walk, rng: Rng) -> Walked | None:
         """Make a walk of `ParallelTempering`: replicas v (R, C, N) have the energies ``ladder``.

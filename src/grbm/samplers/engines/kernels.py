@@ -100,22 +100,6 @@ def hidden_tail(
     _draw_hidden(x, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
 
 
-@triton.jit
-def _product(
-    left, right, rows, units, C, K, n_units, first, last, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """A tile (BM, BN) of left (C, K) right (K, n_units), summed in float32 over first <= k < last."""
-    ks, row = tl.arange(0, BK), rows[:, None].to(tl.int64) * K
-    sums = tl.zeros((BM, BN), tl.float32)
-    for k in range(first, last, BK):
-        inner = k + ks
-        a = tl.load(left + row + inner[None, :], (rows[:, None] < C) & (inner[None, :] < last), 0.0)
-        places = inner[:, None].to(tl.int64) * n_units + units[None, :]
-        b = tl.load(right + places, (inner[:, None] < last) & (units[None, :] < n_units), 0.0)
-        sums = tl.dot(a, b, sums)
-    return sums
-
-
 @triton.jit(do_not_specialize=["draw"])
 def hidden_fused(
     u, V, c, beta, state, draw, h, p, part, C, chains, N, M, n_parts,
@@ -123,9 +107,16 @@ def hidden_fused(
 ):  # fmt: skip
     """h from u (C, N) and V (N, M) in half precision: product, bias, sigmoid and draw without leaving the chip."""
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
-    units = first + tl.arange(0, BN)
-    logits = _product(u, V, rows, units, C, N, M, 0, N, BM, BN, BK) + tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(logits, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
+    units, ks = first + tl.arange(0, BN), tl.arange(0, BK)
+    left, right = u + rows[:, None].to(tl.int64) * N, V + units[None, :]
+    sums = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, N, BK):
+        inner = k + ks
+        a = tl.load(left + inner[None, :], (rows[:, None] < C) & (inner[None, :] < N), 0.0)
+        b = tl.load(right + inner[:, None].to(tl.int64) * M, (inner[:, None] < N) & (units[None, :] < M), 0.0)
+        sums = tl.dot(a, b, sums)
+    sums += tl.load(c + units, units < M, 0.0)[None, :]
+    _draw_hidden(sums, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
 
 
 @triton.jit
@@ -145,41 +136,13 @@ def _store(new, moved, operand, places, inside):
 
 
 @triton.jit(do_not_specialize=["draw"])
-def visible_fused(
-    h, Vt, u, shrink, noise_std, state, draw, moved, operand, C, N, M,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """`visible_tail` from h (C, M) and Vt (M, N) in half precision: product and move without leaving the chip."""
-    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
-    units = first + tl.arange(0, BN)
-    d = _product(h, Vt, rows, units, C, M, N, 0, M, BM, BN, BK)
-    inside = (rows[:, None] < C) & (units[None, :] < N)
-    places = rows[:, None].to(tl.int64) * N + units[None, :]
-    keep = tl.load(shrink + units, units < N, 0.0)[None, :]
-    std = tl.load(noise_std + units, units < N, 0.0)[None, :]
-    xi = _noise(state, rows, C, first, draw, BM, BN)
-    _store(d + keep * (tl.load(u + places, inside, 0.0) - d) + std * xi, moved, operand, places, inside)
-
-
-@triton.jit
-def drive_parts(h, Vt, d, C, N, M, share, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """h (C, M) Vt (M, N) in half precision in parts (S, C, N), each over ``share`` hidden units."""
-    rows, units = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
-    first = tl.program_id(2) * share
-    part = _product(h, Vt, rows, units, C, M, N, first, tl.minimum(first + share, M), BM, BN, BK)
-    places = (tl.program_id(2).to(tl.int64) * C + rows[:, None]) * N + units[None, :]
-    tl.store(d + places, part, (rows[:, None] < C) & (units[None, :] < N))
-
-
-@triton.jit(do_not_specialize=["draw"])
 def visible_tail(
     u, d, offset, gain, shrink, noise_std, state, draw, moved, operand, C, chains, N,
-    PARTS: tl.constexpr, TEMPER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    TEMPER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """u' = m + shrink (u − m) + noise_std ξ (C, N), and its copy as the next product's operand.
 
-    m is the sum of the parts d (PARTS, C, N); of replicas offset + gain times it, each with coefficients of its own
-    (R, N).
+    m = d; of replicas m = offset + gain d, each with coefficients of its own (R, N).
     """
     rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
     units = first + tl.arange(0, BN)
@@ -187,8 +150,6 @@ def visible_tail(
     places = rows[:, None].to(tl.int64) * N + units[None, :]
     xi = _noise(state, rows, chains, first, draw, BM, BN)
     mean = tl.load(d + places, inside, 0.0)
-    for part in tl.static_range(1, PARTS):
-        mean += tl.load(d + part * C * N + places, inside, 0.0)
     if TEMPER:
         own = (rows // chains)[:, None] * N + units[None, :]
         mean = tl.load(offset + own, inside, 0.0) + tl.load(gain + own, inside, 0.0) * mean
@@ -213,6 +174,93 @@ def noise(state, draw, out, C, n, NORMAL: tl.constexpr, BM: tl.constexpr, BN: tl
 
 
 @triton.jit
+def pack(W, var, V, N, M, BM: tl.constexpr, BN: tl.constexpr):
+    """V = W/σ (N, M) as an operand."""
+    rows, units = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    inside = (rows[:, None] < N) & (units[None, :] < M)
+    places = rows[:, None].to(tl.int64) * M + units[None, :]
+    sigma = tl.sqrt(tl.load(var + rows, rows < N, 1.0))[:, None]
+    packed = tl.load(W + places, inside, 0.0) / sigma
+    tl.store(V + places, tl.clamp(packed, -LIMIT, LIMIT).to(V.dtype.element_ty), inside)
+
+
+@triton.jit
+def standardise(v, mu, var, u, operand, C, N, BM: tl.constexpr, BN: tl.constexpr):
+    """u = (v − μ)/σ (C, N), and its copy as an operand."""
+    rows, units = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    inside = (rows[:, None] < C) & (units[None, :] < N)
+    places = rows[:, None].to(tl.int64) * N + units[None, :]
+    centre, sigma = tl.load(mu + units, units < N, 0.0), tl.sqrt(tl.load(var + units, units < N, 1.0))
+    _store((tl.load(v + places, inside, 0.0) - centre[None, :]) / sigma[None, :], u, operand, places, inside)
+
+
+@triton.jit
+def slope(
+    data_uh, chains_uh, data_u, chains_u, data_h, chains_h, W, mu, var, grad, by_row, by_column, a, b, N, M,
+    CENTRED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """−∂W (N, M), and in parts what other slopes need of sums over it; a and b make means of sums.
+
+    ``by_row`` (2, S, N) are Σ_j W_ij ∂W_ij, not centred, and Σ_j ∂W_ij m_j; ``by_column`` (T, M) is Σ_i λ_i/σ_i² ∂W_ij.
+    """
+    rows, units = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    in_v, in_h, inside = rows < N, units < M, (rows[:, None] < N) & (units[None, :] < M)
+    places = rows[:, None].to(tl.int64) * M + units[None, :]
+    sigma = tl.sqrt(tl.load(var + rows, in_v, 1.0))
+    at = tl.load(mu + rows, in_v, 0.0) / sigma
+    mean_u, mean_h = a * tl.load(data_u + rows, in_v, 0.0), a * tl.load(data_h + units, in_h, 0.0)
+    du = mean_u - b * tl.load(chains_u + rows, in_v, 0.0)
+    dh = mean_h - b * tl.load(chains_h + units, in_h, 0.0)
+    duh = a * tl.load(data_uh + places, inside, 0.0) - b * tl.load(chains_uh + places, inside, 0.0)
+    up = (duh + at[:, None] * dh[None, :]) / sigma[:, None]
+    weights = tl.load(W + places, inside, 0.0)
+    first = tl.program_id(1) * N + rows
+    tl.store(by_row + first, tl.sum(tl.where(inside, weights * up, 0.0), 1), in_v)
+    if CENTRED:
+        up = (duh - mean_u[:, None] * dh[None, :] - du[:, None] * mean_h[None, :]) / sigma[:, None]
+        up = tl.where(inside, up, 0.0)
+        tl.store(by_row + tl.num_programs(1) * N + first, tl.sum(up * mean_h[None, :], 1), in_v)
+        offset = (at + mean_u) / sigma
+        tl.store(by_column + tl.program_id(0) * M + units, tl.sum(offset[:, None] * up, 0), in_h)
+    tl.store(grad + places, -up, inside)
+
+
+@triton.jit
+def other_slopes(
+    data_u, chains_u, data_u2, chains_u2, data_h, chains_h, mu, var, by_row, by_column,
+    grad_b, grad_mu, grad_log_var, mean_h, data_v, chains_v2, a, b, n_data, N, M,
+    CENTRED: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The gradients of b, μ, log σ² by sums of what `slope` left; the data's mean h, sum of v; the chains' mean v²."""
+    units = tl.program_id(0) * BN + tl.arange(0, BN)
+    in_v, in_h = units < N, units < M
+    sigma, centre = tl.sqrt(tl.load(var + units, in_v, 1.0)), tl.load(mu + units, in_v, 0.0)
+    sum_u, mean = tl.load(data_u + units, in_v, 0.0), b * tl.load(chains_u + units, in_v, 0.0)
+    mean2 = b * tl.load(chains_u2 + units, in_v, 0.0)
+    at_data = a * tl.load(data_h + units, in_h, 0.0)
+    dh = at_data - b * tl.load(chains_h + units, in_h, 0.0)
+    weighted = tl.load(by_row + units, in_v, 0.0)
+    moved = tl.load(by_row + N + units, in_v, 0.0) if CENTRED else 0.0
+    column = tl.load(by_column + units, in_h, 0.0) if CENTRED else 0.0
+    tl.store(grad_mu + units, moved - (a * sum_u - mean) / sigma, in_v)
+    tl.store(grad_log_var + units, weighted - 0.5 * (a * tl.load(data_u2 + units, in_v, 0.0) - mean2), in_v)
+    tl.store(grad_b + units, column - dh, in_h)
+    tl.store(mean_h + units, at_data, in_h)
+    tl.store(data_v + units, n_data * centre + sigma * sum_u, in_v)
+    tl.store(chains_v2 + units, centre * centre + 2.0 * centre * sigma * mean + sigma * sigma * mean2, in_v)
+
+
+@triton.jit
+def follow(x, grad, rate, factor, broken, least, n, BLOCK: tl.constexpr):
+    """x (n,) less rate · factor · grad, but not below ``least``; as it was where ``broken``."""
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = tl.load(x + places, places < n, 0.0)
+    moved = here - tl.load(grad + places, places < n, 0.0) * (tl.load(rate) * tl.load(factor))
+    moved = tl.where(moved < least, least, moved)
+    tl.store(x + places, tl.where(tl.load(broken) != 0, here, moved), places < n)
+
+
+@triton.jit
 def column_sums(x, sums, squares, n_rows, n, share, BM: tl.constexpr, BN: tl.constexpr):
     """Sums over rows of x (n_rows, n) and of its squares, in parts (S, n), each over ``share`` rows."""
     units, first = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * share
@@ -230,7 +278,7 @@ def column_sums(x, sums, squares, n_rows, n, share, BM: tl.constexpr, BN: tl.con
 
 @triton.jit(do_not_specialize=["draw"])
 def walk_on_chip(
-    u, V, Vt, c, shrink, noise_std, state, draw, operand, h, last, C, N, M, n_steps, move_rows,
+    u, V, c, shrink, noise_std, state, draw, operand, h, last, C, N, M, n_steps, move_rows,
     BM: tl.constexpr, BV: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
     """All steps of BM chains of a small machine, N <= BV and M <= BH, in half precision; h of the start is given.
@@ -243,7 +291,7 @@ def walk_on_chip(
     in_v, in_h = (rows[:, None] < C) & (visible[None, :] < N), (rows[:, None] < C) & (hidden[None, :] < M)
     at_v, at_h = rows[:, None] * N + visible[None, :], rows[:, None] * M + hidden[None, :]
     up = tl.load(V + visible[:, None] * M + hidden[None, :], (visible[:, None] < N) & (hidden[None, :] < M), 0.0)
-    down = tl.load(Vt + hidden[:, None] * N + visible[None, :], (hidden[:, None] < M) & (visible[None, :] < N), 0.0)
+    down = tl.load(V + visible[None, :] * M + hidden[:, None], (hidden[:, None] < M) & (visible[None, :] < N), 0.0)
     bias = tl.load(c + hidden, hidden < M, 0.0)[None, :]
     here, on = tl.load(u + at_v, in_v, 0.0), tl.load(h + at_h, in_h, 0.0)
     for t in range(n_steps):

@@ -1,4 +1,4 @@
-"""A GPU's first 25 minutes: tests, speed, tiles, samplers, and twenty minutes of a large model of MNIST.
+"""A GPU's first 25 minutes: tests, speed, samplers, and twenty minutes of a large model of MNIST.
 
     uv run python -m benchmarks.gpu --out DIR --data-dir DATA                # all of it: 25 minutes
     uv run python -m benchmarks.gpu --out DIR --data-dir DATA --seconds 570  # what can be done in that; go on later
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu_parts import Found, Where, samplers, steps, tests, tiles, training
+from benchmarks.gpu_parts import Found, Where, samplers, steps, tests, training
 from grbm.core.files import write_text
 
 
@@ -36,7 +36,6 @@ class Part(NamedTuple):
 PARTS = {
     "tests": Part(tests, 150),
     "steps": Part(steps, 90),
-    "tiles": Part(tiles, 60),
     "samplers": Part(samplers, 50),
     "training": Part(training, 1400),  # 1,200 of them learning; what is left of 25 minutes, and of a later call
 }
@@ -126,7 +125,7 @@ def page(found: Found) -> str:
         ]
     if peak := part["steps"].get("peak_tflops"):
         most = ", ".join(f"{name} {x:.1f}" for name, x in peak.items())
-        said = "Default tiles; updates have as many steps as the walks."
+        said = "Updates have as many steps as the walks."
         lines += ["", "## A CD step", "", f"Peak, by one large product: {most} TFLOP/s. {said}"]
     for one in part["steps"].get("sizes", []):
         lines += ["", said_of(one["size"]), "", "| | ms a step | times published | TFLOP/s | share of peak | GB |"]
@@ -136,15 +135,6 @@ def page(found: Found) -> str:
             times, memory = f"{row.get('times_published', math.nan):.1f}", f"{row['gb']:.2f}"
             lines += [f"| {name} | {row['ms']:.4f} | {times} | {row['tflops']:.1f} | {share} | {memory} |"]
         lines += failures(one)
-    if sizes := part["tiles"].get("sizes"):
-        lines += ["", "## Tiles of the fused product", "", "| | tile | ms | default, ms |", "|---|---|---|---|"]
-        usual = json.dumps(part["tiles"]["default"])
-        for one in sizes:
-            tile, times = one.get("tile", {}), one["ms"]
-            said, best = ", ".join(f"{k} {x}" for k, x in tile.items()), times.get(json.dumps(tile), math.nan)
-            lines += [f"| {said_of(one['size'])} | {said} | {best:.4f} | {times.get(usual, math.nan):.4f} |"]
-        for one in sizes:
-            lines += failures(one)
     if sizes := part["samplers"].get("sizes"):
         lines += ["", "## Adjusted and tempered walks, ms a step", "", "| | PyTorch | highest | high | fast |"]
         lines += ["|---|---|---|---|---|"]

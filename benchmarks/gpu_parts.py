@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import itertools
-import json
 import math
 import os
 import re
@@ -30,8 +29,6 @@ from grbm.runs import checkpoint
 from grbm.runs.preparing import Prepared, open_data, prepare
 from grbm.runs.presets import PRESETS
 from grbm.samplers.chains import Sampler, Walk
-from grbm.samplers.engines import tile_table
-from grbm.samplers.engines.tile_table import Tile
 from grbm.samplers.moves import MoveSampler
 from grbm.samplers.sampling import step_by_step
 
@@ -168,70 +165,6 @@ def steps(where: Where, sizes: list[Size] = SIZES, peak_size: int = 8192) -> Ite
             one["gb"] = memory_of(calls[name], where.device)
         found.append(entry)
         yield {"sizes": found}
-
-
-BETTER = 0.95  # of the default's time that another tile must need at most, to be chosen
-
-
-def tiles(where: Where, sizes: list[Size] | None = None, candidates: list[Tile] | None = None) -> Iterator[Found]:
-    """The fastest tile of the fused product for each size, from the largest; kept in the user's cache."""
-    from grbm.samplers.engines import cuda_buffers
-
-    name = torch.cuda.get_device_name(where.device) if where.device.type == "cuda" else "interpreter"
-    found: list[Found] = []
-    default = dict(cuda_buffers.TILE)
-    for size in sizes or SIZES[::-1]:
-        draws = Draws(size, where.device)
-        tried = {json.dumps(tile): tile for tile in [default, *(LIKELY_TILES if candidates is None else candidates)]}
-        calls: Calls = {key: draws.by(tile) for key, tile in tried.items()}
-        times, errors = timed(calls, where.device)
-        entry: Found = {"size": size._asdict(), "ms": times, "errors": errors}
-        if times:
-            usual = json.dumps(default)
-            best = min(times, key=lambda key: times[key] * (BETTER if key == usual else 1.0))
-            entry["tile"] = tried[best]
-            tile_table.save(name, {tile_table.Product(size.C, size.N, size.M): tried[best]})
-        found.append(entry)
-        yield {"device": name, "default": default, "sizes": found, "kept_in": str(tile_table.path(name))}
-
-
-LIKELY_TILES: list[Tile] = [
-    {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 4},
-    {"BM": 64, "BN": 128, "BK": 64, "num_warps": 4, "num_stages": 3},
-    {"BM": 64, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3},
-    {"BM": 128, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 3},
-    {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 4},
-    {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3},
-    {"BM": 32, "BN": 64, "BK": 64, "num_warps": 4, "num_stages": 3},
-]
-
-
-class Draws:
-    """Many draws of h from u at a time, as the fused walk makes one a step; on a GPU in one graph, without launches."""
-
-    def __init__(self, size: Size, device: torch.device) -> None:
-        from grbm.samplers.engines.cuda_buffers import Buffers
-
-        N, M, C = size[:3]
-        rng = torch.Generator(device=device).manual_seed(0)  # products of zeros would cost less power, and time
-        self.buffers = w = Buffers(C, N, M, "fast", device)
-        self.u, self.h, self.parts = w.room(C, N, kind=w.kind), w.room(C, M, kind=w.kind), w.room_for_parts(0)
-        self.times = 50 if device.type == "cuda" else 2
-        for x in (self.u, w.V):
-            x.copy_(torch.randn(x.shape, generator=rng, device=device))
-
-    def by(self, tile: Tile) -> Callable[[], None]:
-        """All draws by this tile."""
-        from grbm.samplers.engines.cuda_buffers import Replay
-
-        w, replay = self.buffers, Replay(self.buffers.device)
-
-        def draws() -> None:
-            w.tile = tile
-            for k in range(self.times):
-                w.draw_hidden(self.u, k, self.h, None, w.rows, "", self.parts)
-
-        return lambda: replay(draws)
 
 
 def samplers(where: Where, sizes: list[Size] | None = None, n_replicas: int = 14) -> Iterator[Found]:

@@ -67,17 +67,6 @@ def few_looks(monkeypatch):
     monkeypatch.setattr("grbm.core.options.LOOKS_BEFORE_ROUNDS", 8)
 
 
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """Use small tiles, so that small walks need several."""
-    if not torch.cuda.is_available():
-        walks = importlib.import_module("grbm.samplers.engines.cuda_walk")
-        buffers = importlib.import_module("grbm.samplers.engines.cuda_buffers")
-        monkeypatch.setattr(buffers, "TILE", {"BM": 16, "BN": 64, "BK": 32, "num_warps": 4, "num_stages": 1})
-        walks.walker.cache_clear()
-        importlib.import_module("grbm.samplers.engines.cuda_learning").learner.cache_clear()
-
-
 @pytest.fixture(params=["native", "fused"])
 def fast_engine(request, monkeypatch):
     """Chains under measurements run on each engine that has a walk for them."""

@@ -14,21 +14,16 @@ pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installe
 
 from benchmarks import gpu, gpu_parts, speedrun
 from benchmarks.cd_step import Size
-from grbm.samplers.engines import cuda, cuda_buffers, cuda_given, cuda_ladder, tile_table
-from grbm.samplers.engines.tile_table import Product
+from grbm.samplers.engines import cuda_buffers, cuda_given, cuda_ladder, cuda_walk
 from tests.helpers import mnist_folder
 
 CPU = torch.device("cpu")
 TINY = Size(3, 5, 4, 2, 3)
-TILE = {"BM": 16, "BN": 64, "BK": 16, "num_warps": 4, "num_stages": 1}
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path, small_tiles):
+def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
-    tile_table.read.cache_clear()
-    yield
-    tile_table.read.cache_clear()
 
 
 def where(tmp_path, seconds: float = 100.0) -> gpu_parts.Where:
@@ -64,12 +59,6 @@ def test_every_part_finds_what_the_page_shows(tmp_path):
         assert one["times_published"] == pytest.approx(per_step["published"]["ms"] / one["ms"])
     fused = per_step["fused, fast"]
     assert fused["share_of_peak"] == pytest.approx(fused["tflops"] / found["steps"]["peak_tflops"]["fast"])
-    wide = TILE | {"BM": 32}
-    found["tiles"] = next(gpu_parts.tiles(where(tmp_path), [TINY], [wide, {"BM": 48}]))
-    [one] = found["tiles"]["sizes"]
-    assert set(one["ms"]) == {json.dumps(found["tiles"]["default"]), json.dumps(wide)}
-    assert list(one["errors"]) == ['{"BM": 48}']  # the others are timed all the same
-    assert tile_table.read("interpreter") == {Product(4, 3, 5): {name: one["tile"][name] for name in tile_table.RANGES}}
     found["samplers"] = next(gpu_parts.samplers(where(tmp_path), [TINY], 2))
     assert set(found["samplers"]["sizes"][0]["tempered"]) == {"pytorch", *gpu_parts.PRECISIONS}
     found["training"] = {"seconds_an_epoch": 0.25}
@@ -77,13 +66,8 @@ def test_every_part_finds_what_the_page_shows(tmp_path):
     page = gpu.page(found)
     for said in ("2 passed, 2 failed", "- tests/test_fused.py::test_b[1-2]", "| fused, fast |", "0.25 s an epoch"):
         assert said in page
-    for said in ("3 x 5, 4 chains, 2 steps, tempered, 2 replicas", "| 60 | 900 | 7.5 | 21.5 |", "BM ", '{"BM": 48}: '):
+    for said in ("3 x 5, 4 chains, 2 steps, tempered, 2 replicas", "| 60 | 900 | 7.5 | 21.5 |"):
         assert said in page
-
-
-def test_likely_tiles_are_allowed():
-    for tile in gpu_parts.LIKELY_TILES:
-        assert tile_table._checked(tile) == tile
 
 
 def test_buffers_are_freed_when_a_walker_is_forgotten():
@@ -91,7 +75,7 @@ def test_buffers_are_freed_when_a_walker_is_forgotten():
     gc.disable()
     try:
         for module, shape in (
-            (cuda, cuda_buffers.Shape(1, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
+            (cuda_walk, cuda_buffers.Shape(1, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
             (cuda_ladder, cuda_buffers.Shape(2, 2, 3, 4, 1, 1, None, False, False, "highest", CPU)),
             (cuda_given, cuda_given.Shape(2, 3, 4, 1, None, False, True, "highest", CPU)),
         ):
@@ -103,57 +87,6 @@ def test_buffers_are_freed_when_a_walker_is_forgotten():
             assert gone() is None
     finally:
         gc.enable()
-
-
-def test_another_tile_is_chosen_only_where_it_is_clearly_faster(monkeypatch, tmp_path):
-    usual, other = json.dumps(dict(cuda_buffers.TILE)), json.dumps(TILE | {"BM": 32})
-    for milliseconds, chosen in ((0.97, usual), (0.9, other), (1.1, usual)):
-        times = {usual: 1.0, other: milliseconds}
-        monkeypatch.setattr(gpu_parts, "timed", lambda *given, times=times: (times, {}))
-        found = next(gpu_parts.tiles(where(tmp_path), [TINY], [json.loads(other)]))
-        assert json.dumps(found["sizes"][0]["tile"]) == chosen
-
-
-def test_the_nearest_measured_product_gives_the_tile(monkeypatch):
-    other = TILE | {"BM": 128}
-    tile_table.save("An H100, of 80 GB", {Product(100, 2, 256): TILE, Product(512, 784, 4096): other})
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "An H100, of 80 GB")
-    device = torch.device("cuda")
-    assert tile_table.tile_for(Product(256, 784, 2048), device, {}) == other
-    assert tile_table.tile_for(Product(64, 4, 256), device, {}) == TILE
-    assert tile_table.tile_for(Product(64, 64, 256), device, {}) == {}  # too far from both
-    tile_table.save("An H100, of 80 GB", {Product(64, 64, 256): TILE})  # beside the others
-    assert tile_table.tile_for(Product(64, 64, 256), device, {}) == TILE
-    assert tile_table.tile_for(Product(256, 784, 2048), device, {}) == other
-    assert tile_table.tile_for(Product(64, 4, 256), CPU, {"BM": 1}) == {"BM": 1}
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another")
-    assert tile_table.tile_for(Product(64, 4, 256), device, {"BM": 1}) == {"BM": 1}
-
-
-def test_tiles_that_come_with_the_program_can_be_used_and_give_way_to_measured_ones():
-    name = "NVIDIA H100 80GB HBM3"
-    known = list(tile_table.MEASURED[name].values())
-    assert [tile_table._checked(tile) for tile in known] == known
-    assert tile_table.read(name) == tile_table.MEASURED[name]
-    product, usual = next(iter(tile_table.MEASURED[name].items()))
-    one = [{"product": list(product), "tile": TILE}]
-    tile_table.save(name, {}).write_text(json.dumps(one))
-    tile_table.read.cache_clear()
-    assert tile_table.read(name)[product] == TILE != usual
-    assert len(tile_table.read(name)) == len(known)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["", "[1]", '{"a": 1}', '[{"product": [1, 2], "tile": {}}]', "BM 48", "BM 512", "BM x"]
-)
-def test_a_damaged_table_is_passed_over(wrong):
-    path = tile_table.save("some", {Product(1, 2, 3): TILE})
-    if wrong.startswith("BM"):
-        number = wrong.removeprefix("BM ")
-        entry = {"product": [1, 2, 3], "tile": TILE | {"BM": int(number) if number.isdigit() else number}}
-        wrong = json.dumps([entry])
-    path.write_text(wrong)
-    assert tile_table.read("some") == {}
 
 
 def test_training_is_judged_at_its_marks_and_goes_on_where_it_was_cut_off(monkeypatch, tmp_path):
@@ -210,9 +143,9 @@ def test_a_part_that_is_cut_off_or_breaks_keeps_what_it_found(monkeypatch, tmp_p
             self.returncode = 1 if self.name == "steps" else 0
 
         def communicate(self, timeout=None):
-            if self.name == "tiles" and timeout is not None:
-                gpu.write_text(tmp_path / "tiles.json", json.dumps({"sizes": []}))
-                raise subprocess.TimeoutExpired("tiles", timeout)
+            if self.name == "samplers" and timeout is not None:
+                gpu.write_text(tmp_path / "samplers.json", json.dumps({"sizes": []}))
+                raise subprocess.TimeoutExpired("samplers", timeout)
             if self.name == "tests":
                 gpu.write_text(
                     tmp_path / "tests.json", json.dumps({"passed": 3, "failed": [], "skipped": 0, "finished": 1})
@@ -222,14 +155,14 @@ def test_a_part_that_is_cut_off_or_breaks_keeps_what_it_found(monkeypatch, tmp_p
     monkeypatch.setattr(gpu.subprocess, "Popen", Process)
     monkeypatch.setattr(gpu.os, "killpg", lambda pid, number: calls.append("killed"))
     options = gpu.argparse.Namespace(
-        out=tmp_path, data_dir=None, seconds=1000.0, training_seconds=60.0, only=["tests", "steps", "tiles"]
+        out=tmp_path, data_dir=None, seconds=1000.0, training_seconds=60.0, only=["tests", "steps", "samplers"]
     )
     gpu.run_all(options, CPU)
-    assert calls == ["tests", "steps", "tiles", "killed"]
+    assert calls == ["tests", "steps", "samplers", "killed"]
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["tests"]["passed"] == 3
     assert found["steps"]["stopped"] == "RuntimeError: it broke"
-    assert found["tiles"]["stopped"].startswith("cut off after")
+    assert found["samplers"]["stopped"].startswith("cut off after")
     assert "3 passed" in (tmp_path / "gpu.md").read_text()
     gpu.run_all(options, CPU)
-    assert calls == ["tests", "steps", "tiles", "killed"]  # nothing again
+    assert calls == ["tests", "steps", "samplers", "killed"]  # nothing again

@@ -24,22 +24,19 @@ from grbm.model import Energy
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines.kernels import (
     column_sums,
-    hidden_fused,
     hidden_tail,
     noise,
     pack,
     standardise,
     visible_tail,
 )
-from grbm.samplers.engines.tile_table import Product, Tile, tile_for
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
 
-# Sizes from the arithmetic of an H100 (one wave of tiles at the paper's MNIST size), for devices without a table.
-TILE: Tile = {"BM": 128, "BN": 128, "BK": 64, "num_warps": 8, "num_stages": 3}
+Tile = dict[str, int]
 TAIL: Tile = {"BM": 16, "BN": 64}
 SUMMED: Tile = {"BM": 32, "BN": 64}
-FUSED = 5e9  # multiplications of a product for h up to which it is fused with its draws: larger ones have a library's
+SHARE = 128  # rows that a program sums
 ROOM = 3e8  # bytes of states that wait for one product to sum them
 
 Part = Literal["", "softplus", "drive", "joint"]  # what the tiles of h leave of sums over hidden units
@@ -116,8 +113,7 @@ class Buffers:
         self.rows, self.n_visible, self.n_hidden = rows, n_visible, n_hidden
         self.precision, self.device = precision, device
         self.kind = torch.float16 if precision == "fast" else torch.float32  # of operands
-        self.is_fused = precision == "fast" and rows * n_visible * n_hidden <= FUSED
-        self.tile, self.tail = tile_for(Product(rows, n_visible, n_hidden), device, TILE), TAIL
+        self.tail = TAIL
         self.state = self.room(3, kind=torch.int64)  # where random numbers begin: key, chain, draw
         self.V, self.c = self.room(n_visible, n_hidden, kind=self.kind), self.room(n_hidden)
         self.sums_u, self.sum_h = self.room(2, n_visible), self.room(n_hidden)  # of u and u²
@@ -156,13 +152,9 @@ class Buffers:
         part: Part, parts: Tensor, beta: Tensor | None = None,
     ) -> None:  # fmt: skip
         """h (rows, M) given the ``operand`` (rows, N), its probabilities where there is room, and the parts."""
-        C, N, M, n_parts, keep_p = self.rows, self.n_visible, self.n_hidden, parts.shape[1], p is not None
+        C, M, n_parts, keep_p = self.rows, self.n_hidden, parts.shape[1], p is not None
         given = (self.c, beta, self.state, draw, h, p, parts, C, n_chains)
-        if self.is_fused:
-            hidden_fused[grid(C, M, self.tile)](operand, self.V, *given, N, M, n_parts, keep_p, part, **self.tile)
-        else:
-            logits = product(operand, self.V)
-            hidden_tail[grid(C, M, self.tail)](logits, *given, M, n_parts, keep_p, part, **self.tail)
+        hidden_tail[grid(C, M, self.tail)](product(operand, self.V), *given, M, n_parts, keep_p, part, **self.tail)
 
     def move(
         self, d: Tensor, u: Tensor, shrink: Tensor, noise_std: Tensor, draw: int, moved: Tensor, operand: Tensor
@@ -174,18 +166,24 @@ class Buffers:
 
     def add(self, operand: Tensor, h: Tensor) -> None:
         """Add states: u (n, N) as operands, and h (n, M) or its probabilities."""
-        n, share, N = len(operand), 1024, self.n_visible
-        parts = torch.empty(2, triton.cdiv(n, share), N, device=self.device)
-        column_sums[(triton.cdiv(N, SUMMED["BN"]), parts.shape[1])](operand, *parts, n, N, share, **SUMMED)
+        of_u, of_h = (self._sums_of(x, n) for x, n in ((operand, 2), (h, 1)))
         if self.is_clear:
-            torch.sum(parts, 1, out=self.sums_u)
-            torch.sum(h, 0, dtype=torch.float32, out=self.sum_h)
+            torch.sum(of_u, 1, out=self.sums_u)
+            torch.sum(of_h[0], 0, out=self.sum_h)
             product(operand.T, h, self.sum_uh)
         else:
-            self.sums_u += parts.sum(1)
-            self.sum_h += h.sum(0, dtype=torch.float32)
+            self.sums_u += of_u.sum(1)
+            self.sum_h += of_h[0].sum(0)
             self.sum_uh += product(operand.T, h)
         self.is_clear = False
+
+    def _sums_of(self, x: Tensor, n_powers: int) -> Tensor:
+        """Sums over rows of x (n, units), and with two powers of its squares, in parts (n_powers, S, units)."""
+        n, units = x.shape
+        parts = torch.empty(n_powers, triton.cdiv(n, SHARE), units, device=self.device)
+        where = triton.cdiv(units, SUMMED["BN"]), parts.shape[1]
+        column_sums[where](x, parts[0], parts[-1], n, units, SHARE, n_powers > 1, **SUMMED)
+        return parts
 
     def clear(self) -> None:
         """Nothing is summed yet: what is added first is written over what was there."""

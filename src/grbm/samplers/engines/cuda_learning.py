@@ -17,7 +17,7 @@ from torch import Tensor
 from grbm.core.randomness import Blocks
 from grbm.model import GRBM, Energy
 from grbm.samplers.chains import Walk
-from grbm.samplers.engines.cuda_buffers import SUMMED, TAIL, Shape, grid, set_for
+from grbm.samplers.engines.cuda_buffers import SUMMED, TAIL, Shape, grid, place_counters, set_for
 from grbm.samplers.engines.cuda_walk import Walker, shape_of
 from grbm.samplers.engines.definition import Followers
 from grbm.samplers.engines.kernels import follow, other_slopes, slope
@@ -52,14 +52,15 @@ def learn(
     """Make an update's phases and its gradient, as `grbm.samplers.engines.native_learning.learn`: no sums are kept."""
     assert walk.burn_in is not None
     B, C, (N, M) = len(data.v), len(walk.v), energy.W.shape
-    at_data = Gibbs().moves(energy, 1)
-    both = learner(shape_of(energy, at_data, data), shape_of(energy, moves, walk))
+    both = learner(shape_of(energy, Gibbs().moves(energy, 1), data), shape_of(energy, moves, walk))
     a, b = 1 / B, 1 / (C * (walk.n_steps - walk.burn_in))
     numbers = rng.philox(B)
     numbers.draw = first
-    for w, of_moves, begun, its in ((both.data, at_data, data, numbers), (both.chains, moves, walk, rng)):
-        w.prepare(energy, of_moves, begun, its)
-        with set_for(energy.precision, energy.W.device):
+    place_counters(both.data.state, numbers, B, 1)
+    both.data.start(data.v, energy, both.data.u[0], both.data.operand[0])
+    sigma = both.chains.prepare(energy, moves, walk, rng)  # for both
+    with set_for(energy.precision, energy.W.device):
+        for w in (both.data, both.chains):
             w.replay(w.run)
     grads = {name: p.new_empty(p.shape) for name, p in model.named_parameters()}
     (data_u, data_u2), (chains_u, chains_u2) = both.data.sums_u, both.chains.sums_u
@@ -79,7 +80,7 @@ def learn(
     pooled = Pooled(
         None, a * b, data_v, data_h, B, chains_v2, mean_h, None if rate is None else rate.mean(), swap_rate=None
     )
-    last_v = mu + both.chains.u[walk.n_steps % 2] * var.sqrt()
+    last_v = torch.addcmul(mu, both.chains.u[walk.n_steps % 2], sigma)
     return last_v, pooled, torch.nn.utils.get_total_norm(list(grads.values()))
 
 

@@ -100,7 +100,7 @@ class Walker(Buffers):
             walk_on_chip[(triton.cdiv(s.n_chains, CHAINS),)](
                 here, self.V, self.c, self.shrink[first:], self.noise_std[first:], self.state, draw,
                 self.operand, self.h, there, s.n_chains, s.n_visible, s.n_hidden, n,
-                s.n_visible if s.n_moves > 1 else 0, CHAINS, *ON_CHIP,
+                s.n_visible if s.n_moves > 1 else 0, CHAINS, *ON_CHIP, num_warps=8,
             )  # fmt: skip
             self.slot = n
             return draw + 2 * n

@@ -100,25 +100,6 @@ def hidden_tail(
     _draw_hidden(x, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
 
 
-@triton.jit(do_not_specialize=["draw"])
-def hidden_fused(
-    u, V, c, beta, state, draw, h, p, part, C, chains, N, M, n_parts,
-    KEEP_P: tl.constexpr, PART: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """h from u (C, N) and V (N, M) in half precision: product, bias, sigmoid and draw without leaving the chip."""
-    rows, first = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN
-    units, ks = first + tl.arange(0, BN), tl.arange(0, BK)
-    left, right = u + rows[:, None].to(tl.int64) * N, V + units[None, :]
-    sums = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, N, BK):
-        inner = k + ks
-        a = tl.load(left + inner[None, :], (rows[:, None] < C) & (inner[None, :] < N), 0.0)
-        b = tl.load(right + inner[:, None].to(tl.int64) * M, (inner[:, None] < N) & (units[None, :] < M), 0.0)
-        sums = tl.dot(a, b, sums)
-    sums += tl.load(c + units, units < M, 0.0)[None, :]
-    _draw_hidden(sums, beta, state, draw, h, p, part, rows, first, C, chains, M, n_parts, KEEP_P, PART, BM, BN)
-
-
 @triton.jit
 def _noise(state, rows, chains, first, draw, BM: tl.constexpr, BN: tl.constexpr):
     """ξ of a tile (BM, BN) of chains and visible units."""
@@ -261,8 +242,8 @@ def follow(x, grad, rate, factor, broken, least, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def column_sums(x, sums, squares, n_rows, n, share, BM: tl.constexpr, BN: tl.constexpr):
-    """Sums over rows of x (n_rows, n) and of its squares, in parts (S, n), each over ``share`` rows."""
+def column_sums(x, sums, squares, n_rows, n, share, SQUARES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Sums over rows of x (n_rows, n), and of its squares, in parts (S, n), each over ``share`` rows."""
     units, first = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * share
     total, total2 = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
     for k in range(first, tl.minimum(first + share, n_rows), BM):
@@ -273,7 +254,8 @@ def column_sums(x, sums, squares, n_rows, n, share, BM: tl.constexpr, BN: tl.con
         total2 += here * here
     places = tl.program_id(1) * n + units
     tl.store(sums + places, tl.sum(total, 0), units < n)
-    tl.store(squares + places, tl.sum(total2, 0), units < n)
+    if SQUARES:
+        tl.store(squares + places, tl.sum(total2, 0), units < n)
 
 
 @triton.jit(do_not_specialize=["draw"])

@@ -118,26 +118,26 @@ def balls(images: Tensor, radius: float = RADIUS) -> int:
     return n
 
 
-def score(out: Path, data_dir: Path, weights: Path | None, names: list[str]) -> Iterator[str]:
-    """Fréchet distances, precision and recall, FID-768 where there are ``weights``, and balls, of what was drawn."""
+def score(out: Path, data_dir: Path, weights: Path | None, names: list[str], device: str) -> Iterator[str]:
+    """FID-768 of what was drawn, where there are ``weights``; else the classifier's scores and balls."""
     known, unseen = (load_idx("mnist", data_dir, train=part) for part in (True, False))
-    judges = [classifier("mnist", known, unseen, (28, 28)), *([inception_768(weights)] if weights else [])]
+    judge = inception_768(weights, device) if weights else classifier("mnist", known, unseen, (28, 28))
     real, test = (x[spread(len(x), N_IMAGES)].float().view(-1, 1, 28, 28) for x in (known[0], unseen[0]))
-    features = [judge.extract(real) for judge in judges]
-    yield json.dumps({"test images": {"balls": balls(test.flatten(1))}})
+    at_data = judge.extract(real)
+    statistics = FeatureStatistics.of(at_data)
+    if weights is None:
+        yield json.dumps({"test images": {"balls": balls(test.flatten(1))}})
     for name in names:
-        drawn, found = read_tensors(out / f"{name}.samples.safetensors"), {}
+        drawn = read_tensors(out / f"{name}.samples.safetensors")
+        found: dict[str, dict[str, float]] = {}
         for kind in ("means", "states"):
             images = (drawn[kind].float() / 255).view(-1, 1, 28, 28)
-            row: dict[str, float | str] = {"balls": balls(images.flatten(1))}
-            for judge, at_data in zip(judges, features, strict=True):
-                own = judge.extract(images)
-                estimate = frechet_estimate(FeatureStatistics.of(at_data), own)
-                row[judge.label] = f"{estimate.mean:.4f} ± {estimate.error:.4f}"
-                if judge.neighbours:
-                    near = neighbours(at_data, own)
-                    row |= {"precision": near.precision, "recall": near.recall}
-            found[kind] = row
+            own = judge.extract(images)
+            estimate = frechet_estimate(statistics, own)
+            found[kind] = {judge.label: round(estimate.mean, 4), "±": round(estimate.error, 4)}
+            if judge.neighbours:
+                near = neighbours(at_data, own)
+                found[kind] |= {"precision": near.precision, "recall": near.recall, "balls": balls(images.flatten(1))}
         yield json.dumps({name: found}, ensure_ascii=False)
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.score:
-        for line in score(options.out, options.data_dir, options.fid_weights, options.only):
+        for line in score(options.out, options.data_dir, options.fid_weights, options.only, options.device):
             print(line, flush=True)
         return
     changes = {name: float(value) for name, value in (pair.split("=") for pair in options.set)}

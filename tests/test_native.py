@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -232,6 +233,26 @@ def test_half_precision_of_several_replicas_follows_one_of_a_single_one():
     together = run_chains(energy, Gibbs(), v, 2, Philox(KEY)).chains
     torch.testing.assert_close(together.v[0], alone.v)
     assert together.v.isfinite().all()
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="processors of another kind")
+@pytest.mark.parametrize("processor", ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"])
+def test_the_code_compiles_for_every_processor(processor):
+    """Each has parts of its own in it, and other headers: matrix units are asked for by a system call."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    command = [*str(compiler).split(), f"-march={processor}", "-fsyntax-only", "-Wall", "-Werror=implicit", "-x", "c"]
+    if subprocess.run([*command, "-"], input="", capture_output=True, text=True).returncode:
+        pytest.skip("the compiler knows no such processor")
+    for source in compiled.SOURCES:
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_why_code_does_not_compile_is_the_compilers_word():
+    said = "a.c:91:13: error: conflicting types for 'x'\n   91 | static void x(void)\n      |             ^"
+    assert "conflicting types" in compiled._why(subprocess.CalledProcessError(1, "cc", stderr=said))
+    assert "no C compiler" in compiled._why(OSError("no C compiler found"))
 
 
 @pytest.mark.whole

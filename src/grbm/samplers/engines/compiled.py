@@ -59,8 +59,9 @@ def library() -> ctypes.CDLL | None:
 
 
 def _why(error: Exception) -> str:
-    output = getattr(error, "stderr", None) or str(error)
-    return f"native.c could not be compiled or kept ({output.strip().splitlines()[-1]})"
+    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+    told = next((line for line in lines if "error" in line), lines[-1])  # a compiler goes on to show where it is
+    return f"native.c could not be compiled or kept ({told.strip()})"
 
 
 def _compiled() -> Path:

@@ -88,7 +88,7 @@ ALWAYS vf truncated(vf m, vf s, vf low, vf high, vf u) {
 }
 
 // v of all chains, given their means, truncated to their intervals; what is known stays
-static void truncate(const Given *g, uint32_t draw) {
+static void draw_truncated(const Given *g, uint32_t draw) {
     const Walk *w = &g->walk;
     for (int64_t c = 0; c < w->n_chains; c++)
         for (int64_t j = 0; j < panels(w->n_visible); j++)
@@ -121,7 +121,7 @@ static void part(const void *all, int64_t k) {
     noise.mean = (float *)g.zero, noise.shrink = g.zero, noise.noise_std = g.one, noise.move_row = 0;
     for (int64_t t = 0; t < w->n_steps; t++) {
         given_mean(&g, t - 1);  // of the state before: no state counts before the first step
-        if (g.low) truncate(&g, draw++);
+        if (g.low) draw_truncated(&g, draw++);
         else {
             move(&noise, 0, draw++, w->v, g.noise);
             for (int64_t i = 0; i < w->n_chains * w->v_row; i += L)

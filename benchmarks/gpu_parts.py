@@ -1,40 +1,31 @@
 """What `benchmarks.gpu` does on a GPU, part by part; each yields what it has found as soon as it has found it."""
 
-import copy
 import importlib.util
-import itertools
-import math
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import published
+from benchmarks import at_size, published
 from benchmarks.cd_step import BLOCKS, SIZES, STEP_SIZE, Size, endless_updates, measure, prepared
-from grbm import GRBM, Gibbs, GibbsLangevin, ParallelTempering, TrainState, fit, sample
-from grbm.core.distributed import ALONE
+from grbm import Gibbs, GibbsLangevin, ParallelTempering
 from grbm.core.options import Precision
 from grbm.core.randomness import Blocks
-from grbm.evaluate.features import Features
-from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate
 from grbm.model import Energy, base_for
-from grbm.runs import checkpoint
-from grbm.runs.preparing import Prepared, open_data, prepare
-from grbm.runs.presets import PRESETS
 from grbm.samplers.chains import Sampler, Walk
 from grbm.samplers.moves import MoveSampler
 from grbm.samplers.sampling import step_by_step
 
 Found = dict[str, Any]
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "fast")
-MARKS = (30, 60, 120, 240, 480, 720, 960)  # seconds of training after which the model is judged, and at its end
+SPARE = 15  # seconds that a row takes beside its training
+UPDATES = 8  # that are timed at a time, since the host runs ahead of a GPU
 
 
 class Where(NamedTuple):
@@ -44,7 +35,7 @@ class Where(NamedTuple):
     data_dir: Path | None
     until: float  # when it is cut off, as time.time() has it
     device: torch.device
-    learns_for: float = 1200.0  # seconds of training
+    learns_for: float = 50.0  # seconds of training of each row of the paper
 
 
 Calls = dict[str, Callable[[], object]]
@@ -150,21 +141,31 @@ def steps(where: Where, sizes: list[Size] = SIZES, peak_size: int = 8192) -> Ite
         for precision in PRECISIONS:
             at = energy.at(precision)
             calls[f"fused, {precision}"] = lambda e=at, v=v, s=size, g=sampler: fused_walk(e, g, v, s.steps)
-            calls[f"update, {precision}"] = endless_updates(model, v, size, sampler, precision)
+            calls[f"update, {precision}"] = several(endless_updates(model, v, size, sampler, precision))
         times, errors = timed(calls, where.device)
         entry: Found = {"size": size._asdict(), "per_step": {}, "errors": errors}
         for name, whole in times.items():
-            milliseconds = whole / size.steps
+            milliseconds = whole / size.steps / (UPDATES if name.startswith("update") else 1)
             tflops = 6 * size.N * size.M * size.C / milliseconds / 1e9
             entry["per_step"][name] = {"ms": milliseconds, "tflops": tflops}
         for name, one in entry["per_step"].items():
             if "published" in times:
-                one["times_published"] = times["published"] / times[name]
+                one["times_published"] = entry["per_step"]["published"]["ms"] / one["ms"]
             if (precision_of := name.rpartition(", ")[2]) in peak:
                 one["share_of_peak"] = one["tflops"] / peak[precision_of]
             one["gb"] = memory_of(calls[name], where.device)
         found.append(entry)
         yield {"sizes": found}
+
+
+def several(call: Callable[[], object]) -> Callable[[], None]:
+    """`UPDATES` of it."""
+
+    def all_of_them() -> None:
+        for _ in range(UPDATES):
+            call()
+
+    return all_of_them
 
 
 def samplers(where: Where, sizes: list[Size] | None = None, n_replicas: int = 14) -> Iterator[Found]:
@@ -191,90 +192,25 @@ def samplers(where: Where, sizes: list[Size] | None = None, n_replicas: int = 14
         yield {"sizes": found}
 
 
-def training(
-    where: Where, marks: tuple[float, ...] | None = None, spare: float = 30, **changes: int
-) -> Iterator[Found]:
-    """MNIST by 4,096 hidden units: how good its digits are, against seconds of training, at marks and when cut off.
-
-    As many updates as take ``marks[-1]`` seconds at the first ones' rate, so that the learning rate falls by then.
-    """
-    from benchmarks.speedrun import judge_of
-
-    marks = marks or marks_until(where.learns_for)
+def training(where: Where, n_hidden: int | None = None, n_updates: int | None = None) -> Iterator[Found]:
+    """MNIST by our recipe and the paper's rows in their own size, one after the other, and their scores."""
     if where.data_dir is None:
         yield {"not_run": "it needs --data-dir with the MNIST files"}
         return
-    preset = PRESETS["mnist-medium"].config
-    size = changes.get("batch_size", 512)
-    config = replace(
-        preset,
-        model=replace(preset.model, n_hidden=changes.get("n_hidden", 4096)),
-        objective=replace(preset.objective, n_chains=size),
-        train=replace(preset.train, n_updates=10**6, batch_size=size),
-        precision="fast",
-        data_dir=where.data_dir,
-    )
-    judge, real = judge_of(where.data_dir)
-    folder = where.out / "mnist-full"
-    run = prepare(open_data(config, ALONE), folder, ALONE, str(where.device), resume=False)
-    state, an_epoch = run.state, len(run.data) / size
-    saved = checkpoint.newest(folder, state, run="gpu")
-    if saved is None:
-        milliseconds = update_time(run, where.device)
-        notes: Found = {"seconds": 0.0, "looks": [], "n_updates": max(1, int(1e3 * marks[-1] / milliseconds))}
-    else:
-        checkpoint.restore(state, saved)
-        notes = saved.record["notes"]
-    options = replace(config.train, n_updates=notes["n_updates"])
-    learning = fit(state, run.data, run.objective, options, precision=config.precision)
-    done, marks_left = False, [m for m in marks if m > notes["seconds"]]
-    while not done:
-        left = where.until - time.time() - spare
-        until = notes["seconds"] + left
-        if left <= 0:
+    rows: dict[str, Found] = {}
+    for name in (at_size.OURS, *at_size.ROWS):
+        needed = SPARE + (where.learns_for if name in at_size.ROWS else 0)
+        if not (where.out / f"{name}.json").exists() and time.time() + needed > where.until:
             return
-        mark = marks_left.pop(0) if marks_left else math.inf
-        while notes["seconds"] < min(mark, until) and not done:
-            began, before = time.perf_counter(), state.update
-            for _ in itertools.islice(learning, 20):
-                pass
-            wait(where.device)
-            notes["seconds"] += time.perf_counter() - began
-            done = state.update >= options.n_updates or state.update == before
-        score = judged(state.average or state.model, run, judge, real, changes.get("n_images", 2000))
-        look = {"seconds": notes["seconds"], "updates": state.update, "epochs": state.update / an_epoch}
-        notes = notes | {"looks": [*notes["looks"], look | {"frechet": score}]}
-        checkpoint.save(folder, state, run="gpu", notes=notes)
-        checkpoint.prune(folder, 1, state.update, "gpu")
-        yield notes | {"seconds_an_epoch": notes["seconds"] / look["epochs"], "done": done}
-
-
-def marks_until(seconds: float) -> tuple[float, ...]:
-    """The marks before so many seconds of training, and its end."""
-    return (*(mark for mark in MARKS if mark < seconds), seconds)
-
-
-def update_time(run: Prepared, device: torch.device) -> float:
-    """Milliseconds of an update, by some on a copy."""
-    model = copy.deepcopy(run.state.model)
-    model.load_state_dict(run.state.model.state_dict())
-    state = TrainState(model, run.config.train.build(model))
-    made = fit(state, run.data, run.objective, run.config.train, precision=run.config.precision)
-
-    def updates() -> None:
-        for _ in itertools.islice(made, 20):
-            pass
-
-    return timed({"update": updates}, device, 3)[0]["update"] / 20
-
-
-def judged(model: GRBM, run: Prepared, judge: Features, real: FeatureStatistics, n_images: int) -> float:
-    """The Fréchet distance of images drawn from noise."""
-    how = run.config.sampling
-    sampler = how.sampler.build(run.frame)
-    v = sample(model, sampler, n_chains=n_images, n_steps=how.n_steps, mean=how.mean, seed=1, precision="fast").v
-    images = run.frame.transform.inverse(v.cpu()).clamp(0, 1).view(-1, 1, 28, 28)
-    return float(frechet_estimate(real, judge.extract(images)).mean)
+        how = {"seconds": where.learns_for, "n_updates": n_updates, "n_hidden": n_hidden}
+        rows[name] = dict(at_size.make(name, where.out, where.data_dir, str(where.device), **how))  # type: ignore[arg-type]
+        yield {"rows": rows}
+    for found in at_size.score(where.out, where.data_dir, None, list(rows), str(where.device)):
+        for name, scores in found.items():
+            if name in rows:
+                rows[name] |= scores
+        yield {"rows": rows}
+    yield {"done": True}
 
 
 def plain_walk(energy: Energy, sampler: Sampler, v: torch.Tensor, n_steps: int) -> object:

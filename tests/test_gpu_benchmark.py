@@ -12,8 +12,9 @@ import torch
 
 pytest.importorskip("grbm.samplers.engines.cuda", reason="Triton is not installed")
 
-from benchmarks import gpu, gpu_parts, speedrun
+from benchmarks import at_size, gpu, gpu_parts
 from benchmarks.cd_step import Size
+from grbm.core.files import read_tensors
 from grbm.samplers.engines import cuda_buffers, cuda_given, cuda_ladder, cuda_walk
 from tests.helpers import mnist_folder
 
@@ -61,12 +62,12 @@ def test_every_part_finds_what_the_page_shows(tmp_path):
     assert fused["share_of_peak"] == pytest.approx(fused["tflops"] / found["steps"]["peak_tflops"]["fast"])
     found["samplers"] = next(gpu_parts.samplers(where(tmp_path), [TINY], 2))
     assert set(found["samplers"]["sizes"][0]["tempered"]) == {"pytorch", *gpu_parts.PRECISIONS}
-    found["training"] = {"seconds_an_epoch": 0.25}
-    found["training"]["looks"] = [{"seconds": 60.0, "updates": 900, "epochs": 7.5, "frechet": 21.5}]
+    row = {"seconds": 60.0, "updates": 900, "epochs": 7.5, "means": {"Fréchet": 21.5}, "states": {"Fréchet": 30.0}}
+    found["training"] = {"rows": {"mnist-large": row}}
     page = gpu.page(found)
-    for said in ("2 passed, 2 failed", "- tests/test_fused.py::test_b[1-2]", "| fused, fast |", "0.25 s an epoch"):
+    for said in ("2 passed, 2 failed", "- tests/test_fused.py::test_b[1-2]", "| fused, fast |"):
         assert said in page
-    for said in ("3 x 5, 4 chains, 2 steps, tempered, 2 replicas", "| 60 | 900 | 7.5 | 21.5 |"):
+    for said in ("3 x 5, 4 chains, 2 steps, tempered, 2 replicas", "| mnist-large | 60 | 900 | 7.5 | 21.5 | 30.0 |"):
         assert said in page
 
 
@@ -89,34 +90,42 @@ def test_buffers_are_freed_when_a_walker_is_forgotten():
         gc.enable()
 
 
-def test_training_is_judged_at_its_marks_and_goes_on_where_it_was_cut_off(monkeypatch, tmp_path):
-    """What is known after several calls is what one would know: looks in order, seconds that add up, an end."""
-    monkeypatch.setattr(speedrun, "judge_of", lambda data_dir: (None, None))
-    monkeypatch.setattr(gpu_parts, "judged", lambda model, *rest: float(model.W.detach().abs().sum()))
-    monkeypatch.setattr(gpu_parts, "update_time", lambda run, device: 5.0)  # so 120 updates
+def test_rows_at_size_are_trained_scored_and_not_made_again(monkeypatch, tmp_path):
+    """Our recipe and the paper's five samplers, tiny; what was made is taken up, and without time nothing begins."""
     mnist_folder(tmp_path, compress=True)
-    tiny = {"n_hidden": 6, "batch_size": 16, "n_images": 4}
+    scores = {"means": {"Fréchet": 1.0}, "states": {"Fréchet": 2.0}}
+    monkeypatch.setattr(at_size, "score", lambda out, data, weights, names, device: [{names[0]: scores}])
+    monkeypatch.setattr(at_size, "N_IMAGES", 4)
+    monkeypatch.setattr(at_size, "rate_of", lambda run: 0.01)
     here = where(tmp_path, 1000.0)._replace(data_dir=tmp_path)
-    marks = (1e-4, 0.6)
-    assert gpu_parts.marks_until(150.0) == (30, 60, 120, 150)
-    assert list(gpu_parts.training(here._replace(until=time.time()), marks, **tiny)) == []  # no time left
-    run = gpu_parts.training(here, marks, **tiny)
-    one = next(run)
-    run.close()
-    assert one["n_updates"] == 120
-    assert [look["updates"] for look in one["looks"]] == [20]
-    *_, last = gpu_parts.training(here._replace(learns_for=marks[-1]), **tiny)  # the same marks, but for the first
-    assert last["looks"][0] == one["looks"][0]
-    assert last["looks"][-1]["updates"] == 120
-    assert last["done"]
-    assert last["seconds"] > one["seconds"] > 0
-    assert last["looks"][-1]["frechet"] != last["looks"][0]["frechet"] > 0  # it learns
+    assert list(gpu_parts.training(here._replace(until=time.time()))) == []
+    found = {}
+    for more in gpu_parts.training(here, n_hidden=6, n_updates=2):
+        found |= more
+    assert found["done"]
+    assert list(found["rows"]) == [at_size.OURS, *at_size.ROWS]
+    assert all(row["updates"] == 2 for row in found["rows"].values())
+    assert found["rows"][at_size.OURS]["states"] == {"Fréchet": 2.0}
+    drawn = read_tensors(tmp_path / "table1-langevin.samples.safetensors")
+    assert {kind: (x.shape, x.dtype) for kind, x in drawn.items()} == dict.fromkeys(
+        ("states", "means"), ((4, 784), torch.uint8)
+    )
+    monkeypatch.setattr(at_size, "begin", lambda *given: pytest.fail("it is there"))
+    *_, again = gpu_parts.training(here._replace(until=time.time() + 1), n_hidden=6, n_updates=2)
+    assert again == {"done": True}
+
+
+def test_balls_cover_all_images():
+    corners = torch.tensor([[0.0, 0.0], [0.5, 0.0], [9.0, 0.0], [9.5, 0.0], [20.0, 0.0]])
+    assert at_size.balls(corners, radius=1.0) == 3
+    assert at_size.balls(corners, radius=0.1) == 5
+    assert at_size.balls(corners, radius=100.0) == 1
 
 
 def test_a_part_in_its_own_process_takes_up_what_was_found(monkeypatch, tmp_path):
     """An old word of being stopped goes, seconds add up, and training is finished only when it is done."""
     target = tmp_path / "training.json"
-    target.write_text(json.dumps({"stopped": "cut off", "part_seconds": 100.0, "finished": True, "looks": [1]}))
+    target.write_text(json.dumps({"stopped": "cut off", "part_seconds": 100.0, "finished": True, "rows": [1]}))
     part = gpu.PARTS["training"]
     monkeypatch.setitem(gpu.PARTS, "training", part._replace(run=lambda where: iter([{"seconds": 3.0}])))
     gpu.run_part("training", where(tmp_path))
@@ -124,7 +133,7 @@ def test_a_part_in_its_own_process_takes_up_what_was_found(monkeypatch, tmp_path
     assert found["part_seconds"] >= 100
     assert "stopped" not in found
     assert not found["finished"]
-    assert found["looks"] == [1]
+    assert found["rows"] == [1]
     monkeypatch.setitem(gpu.PARTS, "training", part._replace(run=lambda where: iter([{"done": True}])))
     gpu.run_part("training", where(tmp_path))
     assert json.loads(target.read_text())["finished"]

@@ -122,6 +122,10 @@ PRESETS: dict[str, Preset] = {
         "MNIST on two CPU cores, some twenty minutes",
         _images("mnist", 2048, n_drawn=50, **_CENSORED | {"n_updates": 4000}),
     ),
+    "mnist-large": Preset(
+        "MNIST by 4,096 hidden units, on a GPU",
+        replace(_images("mnist", 4096, n_drawn=50, **_CENSORED | {"n_updates": 8000}), precision="fast"),
+    ),
     "fashion-small": Preset("Fashion-MNIST on two CPU cores", _images("fashion-mnist", 512, **_CENSORED)),
     "fashion-medium": Preset(
         "Fashion-MNIST on two CPU cores, some twenty minutes",

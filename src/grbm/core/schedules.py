@@ -12,7 +12,10 @@ def cosine(k: int, n: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * k / n))
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
 def cosine_steps(n: int, device: torch.device | str = "cpu") -> Tensor:
-    """The cosine schedule as a float64 tensor (n,), kept: a copy from the host would make it wait for a GPU."""
+    """The cosine schedule as a float64 tensor (n,).
+
+    It is kept for good: a copy from the host would make it wait for a GPU, whose recorded updates go on to read it.
+    """
     return torch.tensor([cosine(k, n) for k in range(n)], dtype=torch.float64, device=device)

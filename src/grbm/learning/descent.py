@@ -167,7 +167,7 @@ def descend(
 
 def number_for(like: Tensor, number: float | Tensor) -> Tensor:
     """A number as a tensor () beside ``like``: a recorded update is the same with another number in it."""
-    return number if isinstance(number, Tensor) else like.new_full((), number)
+    return number.to(like) if isinstance(number, Tensor) else like.new_full((), number)
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from grbm.core.errors import Divergence, DivergenceError, Remedy
-from grbm.model import GRBM, Energy
+from grbm.model import Energy
 from grbm.samplers import Sampler
 
 LOOK_EVERY = 25  # updates after which a GPU is waited for, to see whether the numbers are still sensible
@@ -43,27 +43,12 @@ class Guard:
             broken = ~(grad_norm < limit)  # also where it is NaN
             self.broken = broken if self.broken is None else self.broken.logical_or_(broken)
         if looks(update, energy.W):
-            divergence = _overshoot(update, energy, sampler)
+            divergence = overshoot(update, energy, sampler)
             if divergence is None and (not float(grad_norm) < limit or self.broken):
                 divergence = _explosion(update, energy, sampler, chains_v2, model)
             if divergence is not None:
                 self._fall_back(model, divergence)
-            self._keep(model, energy)
-
-    def stands(self, model: GRBM, sampler: Sampler, update: int) -> bool:
-        """Whether no gradient has been broken so far and no step is too long, waiting for the device.
-
-        The parameters of ``model`` are then those that training falls back on.
-        """
-        energy = model.freeze()
-        if self.broken or _overshoot(update, energy, sampler) is not None:
-            return False
-        self._keep(model, energy)
-        return True
-
-    def _keep(self, model: nn.Module, energy: Energy) -> None:
-        frozen = {"W": energy.W, "b": energy.b, "mu": energy.mu}  # copies of the parameters as they are
-        self.last_good = {n: frozen[n] if n in frozen else p.clone() for n, p in model.state_dict().items()}
+            self.last_good = kept(model, energy)
 
     def settle(self, model: nn.Module, update: int) -> None:
         """Wait for the device, and raise DivergenceError if an update since `last_good` was broken."""
@@ -78,7 +63,13 @@ class Guard:
         raise DivergenceError(divergence)
 
 
-def _overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | None:
+def kept(model: nn.Module, energy: Energy) -> dict[str, Tensor]:
+    """Copies of the parameters, of which ``energy`` has most."""
+    frozen = {"W": energy.W, "b": energy.b, "mu": energy.mu}
+    return {n: frozen[n] if n in frozen else p.clone() for n, p in model.state_dict().items()}
+
+
+def overshoot(update: int, energy: Energy, sampler: Sampler) -> Divergence | None:
     """Above α/(Tσ²) = 2 a Langevin proposal overshoots: unadjusted chains explode, adjusted ones reject everything."""
     ratios = sampler.overshoot(energy)
     if ratios is None or not float(ratios.max()) > 2:

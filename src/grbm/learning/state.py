@@ -1,4 +1,4 @@
-"""What learning goes on from, update after update, and what an update tells."""
+"""The state of training, and the diagnostics of an update."""
 
 import copy
 from collections.abc import Mapping

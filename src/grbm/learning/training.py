@@ -308,7 +308,7 @@ def _fit(
             now = now.with_sampler(now.sampler.for_batch(len(batch), options.batch_size))
         if state.update % WEIGH_EVERY == 0:
             _weigh_contrasts(state, data, options.contrast_scales)
-        if recorded is not None and len(batch) == batch_size:
+        if recorded is not None and now is objective and len(batch) == batch_size:
             yield recorded.update(data, rows)
         else:
             yield train_step(state, now, data[rows], options, precision=precision, group=group)

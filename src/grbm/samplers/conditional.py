@@ -91,8 +91,11 @@ class Conditional(Sampler):
         """Parts of p(v | h, y)."""
         if self.observed.shape[1:] != (energy.n_visible,):
             raise ValueError(f"observed must be (C, {energy.n_visible}), got shape {tuple(self.observed.shape)}.")
-        given = self.noise_var
-        noise_var = given.to(energy.W) if isinstance(given, Tensor) else energy.W.new_full((), given)  # nothing waits
+        given, like = self.noise_var, energy.W
+        if isinstance(given, (int, float)):
+            noise_var = like.new_full((), given)  # which waits for no copy from the host
+        else:
+            noise_var = torch.as_tensor(given, dtype=like.dtype, device=like.device)
         y = self.observed.to(energy.W)
         unknown = y.isnan() | noise_var.isinf()
         g = torch.where(unknown, 0.0, energy.var / (energy.var + noise_var))

@@ -63,7 +63,7 @@ class MomentSum:
 
 
 class Pooled(NamedTuple):
-    """Sums over all processes' rows and chains, in float64.
+    """Sums over all processes' rows and chains, in float64, or in float32 where one process has a GPU.
 
     The difference of means is brought to one denominator, so that what is added over processes are whole sums, which
     float64 holds exactly, and one W-shaped tensor travels in place of two.

@@ -130,8 +130,7 @@ class Buffers:
 
     def begin(self, energy: Energy, rng: Rng, n_chains: int, n_draws: int) -> Tensor:
         """Fill in where the ``n_draws`` random numbers of each chain begin, V and c. Returns σ."""
-        if _held is not None:
-            _held.append(self)
+        hold(self)
         place_counters(self.state, rng, n_chains, n_draws)
         N, M = energy.W.shape
         pack[grid(N, M, SUMMED)](energy.W.contiguous(), energy.var, self.V, N, M, **SUMMED)
@@ -164,9 +163,9 @@ class Buffers:
         where = u, d, d, d, shrink, noise_std, self.state, draw, moved, operand
         visible_tail[grid(C, N, tail)](*where, C, C, N, False, **tail)
 
-    def add(self, operand: Tensor, h: Tensor) -> None:
-        """Add states: u (n, N) as operands, and h (n, M) or its probabilities."""
-        of_u, of_h = (self._sums_of(x, n) for x, n in ((operand, 2), (h, 1)))
+    def add(self, u: Tensor, operand: Tensor, h: Tensor) -> None:
+        """Add states: u (n, N), the same as an operand, and h (n, M) or its probabilities."""
+        of_u, of_h = (self._sums_of(x, n) for x, n in ((u, 2), (h, 1)))
         if self.is_clear:
             torch.sum(of_u, 1, out=self.sums_u)
             torch.sum(of_h[0], 0, out=self.sum_h)
@@ -181,7 +180,7 @@ class Buffers:
         """Sums over rows of x (n, units), and with two powers of its squares, in parts (n_powers, S, units)."""
         n, units = x.shape
         parts = torch.empty(n_powers, triton.cdiv(n, SHARE), units, device=self.device)
-        where = triton.cdiv(units, SUMMED["BN"]), parts.shape[1]
+        where = parts.shape[1], triton.cdiv(units, SUMMED["BN"])
         column_sums[where](x, parts[0], parts[-1], n, units, SHARE, n_powers > 1, **SUMMED)
         return parts
 
@@ -221,12 +220,18 @@ def draw(kind: str, shape: tuple[int, int], rng: Rng, device: torch.device) -> T
     return out
 
 
-_held: list[Buffers] | None = None
+_held: list[object] | None = None
+
+
+def hold(used: object) -> None:
+    """Hand ``used``, which owns memory of a walk, to whoever collects it by `holding`."""
+    if _held is not None:
+        _held.append(used)
 
 
 @contextlib.contextmanager
-def holding() -> Iterator[list[Buffers]]:
-    """Collect the buffers that walks begin with inside: what a graph of them must keep."""
+def holding() -> Iterator[list[object]]:
+    """Collect all that walks inside use: a graph of them must keep its memory."""
     global _held
     before, _held = _held, []
     try:
@@ -235,12 +240,17 @@ def holding() -> Iterator[list[Buffers]]:
         _held = before
 
 
+def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The device as the current one, on which kernels are launched."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def set_for(precision: Precision, device: torch.device) -> Iterator[None]:
     """PyTorch's switches for a walk: the current device, and TF32 with "high" ("highest" is as PyTorch is set)."""
     products = torch.backends.cuda.matmul
     modern = hasattr(products, "fp32_precision")
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+    with on(device):
         if precision != "high" or device.type != "cuda":
             yield
             return

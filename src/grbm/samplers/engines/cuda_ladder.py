@@ -78,7 +78,7 @@ class Walker(Buffers):
         if s.burn_in is None or t < s.burn_in:
             return
         top = slice((s.n_replicas - 1) * s.n_chains, None)
-        self.add(self.operand[top], (self.h if self.p is None else self.p)[top])
+        self.add(self.u[top], self.operand[top], (self.h if self.p is None else self.p)[top])
 
 
 @functools.lru_cache(maxsize=4)

@@ -17,7 +17,7 @@ from torch import Tensor
 from grbm.core.randomness import Blocks
 from grbm.model import GRBM, Energy
 from grbm.samplers.chains import Walk
-from grbm.samplers.engines.cuda_buffers import SUMMED, TAIL, Shape, grid, place_counters, set_for
+from grbm.samplers.engines.cuda_buffers import SUMMED, TAIL, Shape, grid, hold, place_counters, set_for
 from grbm.samplers.engines.cuda_walk import Walker, shape_of
 from grbm.samplers.engines.definition import Followers
 from grbm.samplers.engines.kernels import follow, other_slopes, slope
@@ -29,7 +29,7 @@ BLOCK = 1024  # parameters that a program moves
 
 
 class Learner:
-    """The walks at the data and of the chains, under one set of weights, and what is left of sums over ∂W."""
+    """Walks at the data and of the chains under one set of weights, and room for sums over ∂W."""
 
     def __init__(self, at_data: Shape, of_chains: Shape) -> None:
         self.data, self.chains = Walker(at_data), Walker(of_chains)
@@ -39,10 +39,10 @@ class Learner:
         self.by_row, self.by_column = room(2, S, N), room(T, M)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)
 @torch.inference_mode(False)
 def learner(at_data: Shape, of_chains: Shape) -> Learner:
-    """The one for these shapes; each update overwrites its buffers."""
+    """Return the learner of these shapes; each update overwrites its buffers."""
     return Learner(at_data, of_chains)
 
 
@@ -53,6 +53,7 @@ def learn(
     assert walk.burn_in is not None
     B, C, (N, M) = len(data.v), len(walk.v), energy.W.shape
     both = learner(shape_of(energy, Gibbs().moves(energy, 1), data), shape_of(energy, moves, walk))
+    hold(both)
     a, b = 1 / B, 1 / (C * (walk.n_steps - walk.burn_in))
     numbers = rng.philox(B)
     numbers.draw = first
@@ -80,7 +81,7 @@ def learn(
     pooled = Pooled(
         None, a * b, data_v, data_h, B, chains_v2, mean_h, None if rate is None else rate.mean(), swap_rate=None
     )
-    last_v = torch.addcmul(mu, both.chains.u[walk.n_steps % 2], sigma)
+    last_v = torch.addcmul(mu, both.chains.u[both.chains.slot], sigma)
     return last_v, pooled, torch.nn.utils.get_total_norm(list(grads.values()))
 
 

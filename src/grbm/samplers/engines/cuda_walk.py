@@ -26,7 +26,7 @@ class _Tail(NamedTuple):
 
 
 class Walker(Buffers):
-    """Buffers of one `Shape`, and the walk over them; it ends at ``u[n_steps % 2]`` and in slot ``slot`` of states."""
+    """Buffers of one `Shape`, and the walk over them; it ends in slot ``slot`` of states."""
 
     def __init__(self, shape: Shape) -> None:
         _, C, N, M, T = shape[:5]
@@ -37,11 +37,11 @@ class Walker(Buffers):
         is_plain = shape.precision == "fast" and not (self.adjusted or self.keep_p)
         self.on_chip = is_plain and all(a <= b for a, b in zip((N, M), ON_CHIP, strict=True))
         self.in_turn = shape.burn_in is None and not self.on_chip  # states alternate between two slots
-        fit = int(ROOM / (C * (N + M * (1 + self.keep_p)) * self.kind.itemsize))
-        self.ring = 2 if self.in_turn else max(2, min(T, fit) + 1)  # a start, and states that one product sums
+        size = max(1, C) * (4 * N + self.kind.itemsize * (N + M * (1 + self.keep_p)))  # bytes of a step's states
+        self.ring = 2 if self.in_turn else max(2, min(T, int(ROOM / size)) + 1)  # a start, and what one product sums
         self.slot = 0
         self.shrink, self.noise_std = room(shape.n_moves, N), room(shape.n_moves, N)
-        self.u, self.operand = room(2, C, N), room(self.ring, C, N, kind=self.kind)
+        self.u, self.operand = room(self.ring, C, N), room(self.ring, C, N, kind=self.kind)
         self.h, self.p = (room(self.ring if keep else 1, C, M, kind=self.kind) for keep in (True, self.keep_p))
         adjusted = C if self.adjusted else 0
         self.parts = self.room_for_parts(adjusted * (1 + shape.joint))  # of Σ_j softplus, and of Σ_j h_j ℓ_j
@@ -84,7 +84,7 @@ class Walker(Buffers):
         while done < s.n_steps:
             n = s.n_steps if self.in_turn else min(self.ring - 1, s.n_steps - done)
             if self.slot:
-                for x in (self.operand, self.h) + ((self.p,) if self.keep_p else ()):
+                for x in (self.u, self.operand, self.h) + ((self.p,) if self.keep_p else ()):
                     x[0].copy_(x[self.slot])
                 self.slot = 0
             draw = self._stretch(done, n, draw)
@@ -96,19 +96,17 @@ class Walker(Buffers):
         """Take the ``n`` steps after ``done`` of them, from slot 0; returns where random numbers go on."""
         s = self.shape
         if self.on_chip:
-            here, there, first = self.u[done % 2], self.u[(done + n) % 2], done if s.n_moves > 1 else 0
+            first, rows = (done, s.n_visible) if s.n_moves > 1 else (0, 0)
             walk_on_chip[(triton.cdiv(s.n_chains, CHAINS),)](
-                here, self.V, self.c, self.shrink[first:], self.noise_std[first:], self.state, draw,
-                self.operand, self.h, there, s.n_chains, s.n_visible, s.n_hidden, n,
-                s.n_visible if s.n_moves > 1 else 0, CHAINS, *ON_CHIP, num_warps=8,
+                self.V, self.c, self.shrink[first:], self.noise_std[first:], self.state, draw, self.u, self.operand,
+                self.h, s.n_chains, s.n_visible, s.n_hidden, n, rows, CHAINS, *ON_CHIP, num_warps=8,
             )  # fmt: skip
             self.slot = n
             return draw + 2 * n
         for t in range(done, done + n):
             old, new = self.slot, 1 - self.slot if self.in_turn else self.slot + 1
             d, k = self._drive(old) if self.found is None else self.found[0], t if s.n_moves > 1 else 0
-            u, moved = self.u[t % 2], self.u[(t + 1) % 2]
-            self.move(d, u, self.shrink[k], self.noise_std[k], draw, moved, self.operand[new])
+            self.move(d, self.u[old], self.shrink[k], self.noise_std[k], draw, self.u[new], self.operand[new])
             self._hidden(new, draw + 1)
             if self.found is not None:
                 self.found = self._adjust(t, old, new, draw, self.found)
@@ -127,17 +125,17 @@ class Walker(Buffers):
         assert s.adjust_from is not None
         if t < s.adjust_from:
             return moved_d, moved
-        k, u, moved_u = t if s.n_moves > 1 else 0, self.u[t % 2], self.u[(t + 1) % 2]
+        k = t if s.n_moves > 1 else 0
         if s.joint:
             self.more.copy_((1 - 1 / s.temperature) * (found.log_p - moved.log_p))
         acceptance[(triton.cdiv(s.n_chains, self.tail["BM"]),)](
-            u, moved_u, d, moved_d, found.softplus, moved.softplus, self.more, self.shrink[k], self.noise_std[k],
-            self.state, draw, self.prob, self.accepted, s.temperature, s.n_chains, s.n_visible, **self.tail,
+            self.u[old], self.u[new], d, moved_d, found.softplus, moved.softplus, self.more, self.shrink[k],
+            self.noise_std[k], self.state, draw, self.prob, self.accepted, s.temperature, s.n_chains, s.n_visible,
+            **self.tail,
         )  # fmt: skip
         self.accept_chain += self.prob
         taken = self.accepted[:, None]
-        moved_u.copy_(torch.where(taken, moved_u, u))
-        for x in (self.operand, self.h) + ((self.p,) if self.keep_p else ()):
+        for x in (self.u, self.operand, self.h) + ((self.p,) if self.keep_p else ()):
             x[new] = torch.where(taken, x[new], x[old])
         kept = (torch.where(self.accepted, a, b) for a, b in zip(moved, found, strict=True))
         return torch.where(taken, moved_d, d), _Tail(*kept) if s.joint else _Tail(next(kept), moved.log_p)
@@ -151,7 +149,8 @@ class Walker(Buffers):
         """Add the states in slots first..last − 1, if there are any."""
         if first < last:
             h = (self.p if self.shape.probabilities else self.h)[first:last].view(-1, self.n_hidden)
-            self.add(self.operand[first:last].view(-1, self.n_visible), h)
+            u, operand = (x[first:last].view(-1, self.n_visible) for x in (self.u, self.operand))
+            self.add(u, operand, h)
 
 
 def shape_of(energy: Energy, moves: Moves, walk: Walk) -> Shape:
@@ -161,7 +160,7 @@ def shape_of(energy: Energy, moves: Moves, walk: Walk) -> Shape:
     return Shape.of(energy, moves, walk, mean_field=moves.mean_field, adjust_from=adjust_from, **test)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 @torch.inference_mode(False)
 def walker(shape: Shape) -> Walker:
     """The one for this shape; each walk overwrites its buffers."""

@@ -244,7 +244,7 @@ def follow(x, grad, rate, factor, broken, least, n, BLOCK: tl.constexpr):
 @triton.jit
 def column_sums(x, sums, squares, n_rows, n, share, SQUARES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """Sums over rows of x (n_rows, n), and of its squares, in parts (S, n), each over ``share`` rows."""
-    units, first = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * share
+    units, first = tl.program_id(1) * BN + tl.arange(0, BN), tl.program_id(0) * share
     total, total2 = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
     for k in range(first, tl.minimum(first + share, n_rows), BM):
         rows = k + tl.arange(0, BM)
@@ -252,7 +252,7 @@ def column_sums(x, sums, squares, n_rows, n, share, SQUARES: tl.constexpr, BM: t
         here = tl.load(x + rows[:, None].to(tl.int64) * n + units[None, :], inside, 0.0).to(tl.float32)
         total += here
         total2 += here * here
-    places = tl.program_id(1) * n + units
+    places = tl.program_id(0) * n + units
     tl.store(sums + places, tl.sum(total, 0), units < n)
     if SQUARES:
         tl.store(squares + places, tl.sum(total2, 0), units < n)
@@ -260,13 +260,13 @@ def column_sums(x, sums, squares, n_rows, n, share, SQUARES: tl.constexpr, BM: t
 
 @triton.jit(do_not_specialize=["draw"])
 def walk_on_chip(
-    u, V, c, shrink, noise_std, state, draw, operand, h, last, C, N, M, n_steps, move_rows,
+    V, c, shrink, noise_std, state, draw, u, operand, h, C, N, M, n_steps, move_rows,
     BM: tl.constexpr, BV: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
     """All steps of BM chains of a small machine, N <= BV and M <= BH, in half precision; h of the start is given.
 
-    Leaves every state in ``operand`` (T + 1, C, N) and ``h`` (T + 1, C, M), from slot 1 on, and the last u. ``shrink``
-    and ``noise_std`` are (T, N), or (1, N) with ``move_rows`` 0, else N.
+    States are ``u`` and ``operand`` (T + 1, C, N) and ``h`` (T + 1, C, M): the start in slot 0, and each step's in the
+    next. ``shrink`` and ``noise_std`` are (T, N), or (1, N) with ``move_rows`` 0, else N.
     """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     visible, hidden = tl.arange(0, BV), tl.arange(0, BH)
@@ -277,6 +277,7 @@ def walk_on_chip(
     bias = tl.load(c + hidden, hidden < M, 0.0)[None, :]
     here, on = tl.load(u + at_v, in_v, 0.0), tl.load(h + at_h, in_h, 0.0)
     for t in range(n_steps):
+        u += C * N
         operand += C * N
         h += C * M
         keep = tl.load(shrink + t * move_rows + visible, visible < N, 0.0)[None, :]
@@ -287,9 +288,9 @@ def walk_on_chip(
         prob = tl.sigmoid(tl.dot(half, up) + bias)
         w0, w1, w2, w3 = _words(state, rows, C, 0, draw + 2 * t + 1, BM, BH)
         on = tl.where(_uniform(_by_unit(w0, w1, w2, w3, BM, BH)) < prob, 1.0, 0.0).to(h.dtype.element_ty)
+        tl.store(u + at_v, here, in_v)
         tl.store(operand + at_v, half, in_v)
         tl.store(h + at_h, on, in_h)
-    tl.store(last + at_v, here, in_v)
 
 
 LOG_ROOT = tl.constexpr(0.22579135)  # log √(π/2)

@@ -163,8 +163,10 @@ class Recorded:
         from grbm.samplers.engines.cuda_buffers import holding, on
 
         graph, device = torch.cuda.CUDAGraph(), self.state.model.W.device
-        with on(device), holding() as self._held, torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            run()
+        with on(device), holding() as self._held:
+            where = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the one that PyTorch would take may be of another device
+            with torch.cuda.graph(graph, stream=where, capture_error_mode="thread_local"):
+                run()
 
         def replay() -> None:
             with on(device):

@@ -191,7 +191,8 @@ def fit(
     The last ``options.rounds`` updates are rounds of quasi-Newton steps (`train_round`).
 
     What is returned is an iterator that makes an update for each `StepMetrics` it yields: nothing is learned before it
-    is iterated over, and training can be looked at, or left, after any update.
+    is iterated over, and training can be looked at, or left, after any update. On a GPU most updates are replayed from
+    a recording (`grbm.learning.recorded`), and negative phases have no sums.
 
     Parameters
     ----------

@@ -18,6 +18,7 @@ from grbm.cli.options import (
     MixingOptions,
     ReportOptions,
 )
+from grbm.cli.piped import file_of
 from grbm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def evaluate(options: EvaluateOptions) -> None:
     from grbm.report.scores import dearer, evaluate, score_rows
     from grbm.runs.encoding import rows_to_encode, strangeness, weights_of
 
+    if options.moved.data is not None:
+        options = replace(options, moved=replace(options.moved, data=file_of(options.moved.data)))
     run = read_run(options.run, options.weights, options.moved, quiet=options.json)
     sizes = {"ais_steps": options.ais_steps, "ais_chains": options.ais_chains, "seed": options.seed}
     found: dict[str, Any] = {}

@@ -101,7 +101,7 @@ class EncodeOptions:
 
     run: Folder
     what: Annotated[str, Positional, arg(metavar="WHAT")]
-    """train or test (the run's own rows), a file with a table, or a folder of pictures."""
+    """train or test (the run's own rows), a file with a table, - for standard input, or a folder of pictures."""
     out: Path | None = None
     """The .npy file to write; by default RUN/codes/WHAT.npy, .bits.npy or .packed.npy."""
     bits: bool = False
@@ -121,7 +121,8 @@ class ImputeOptions:
 
     run: Folder
     file: Annotated[Path, Positional, arg(metavar="FILE")]
-    """A table in the units of the run's data, such as x.csv or x.npy, with gaps where something is missing."""
+    """A table in the units of the run's data, such as x.csv or x.npy, with gaps where something is missing; - is
+    standard input."""
     noise_std: float = 0.0
     """Standard deviation of the errors of what is there, in its units; 0 = it is exact."""
     out: Path | None = None
@@ -149,7 +150,7 @@ class ScoreOptions:
 
     run: Folder
     file: Annotated[Path, Positional, arg(metavar="FILE")]
-    """A table in the units of the run's data, such as x.csv or x.npy."""
+    """A table in the units of the run's data, such as x.csv or x.npy; - is standard input."""
     out: Path | None = None
     """File to write, a row for each: .csv, .tsv, .parquet, .npz or .npy; by default RUN/scores/FILE.csv."""
     n: int = 10

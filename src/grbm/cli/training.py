@@ -9,6 +9,7 @@ from typing import Any, get_args
 from grbm.cli.common import parse
 from grbm.cli.names import close
 from grbm.cli.options import Moved, ResumeOptions, TrainOptions
+from grbm.cli.piped import SIGN
 from grbm.core.errors import UserError
 from grbm.core.streams import plain
 from grbm.data.kinds import as_array, holds_pictures, is_arrow, table_kind
@@ -70,6 +71,11 @@ def train(args: list[str]) -> None:
 def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
     """The preset that is named first, as its dynamics and scale shape it, and the other arguments."""
     name, rest = args[0], list(args[1:])
+    if name == SIGN:
+        raise UserError(
+            "Other commands read training data again, so standard input (-) cannot hold them: write them to a file, as "
+            "in ... > rows.csv, and then grbm train rows.csv"
+        )
     if name.startswith("-"):
         raise UserError(f"The preset goes first: grbm train PRESET {name} ... Choose one of {', '.join(PRESETS)}.")
     if name not in PRESETS:

@@ -1,11 +1,13 @@
 """The commands that use a run: samples, codes of data, gaps filled in, files for other programs. Parse, call, print."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from grbm.cli.common import note, note_units, read_run, refuse_out, require
 from grbm.cli.names import close
 from grbm.cli.options import EncodeOptions, ExportOptions, ImputeOptions, SampleOptions, ScoreOptions
+from grbm.cli.piped import SIGN, file_of
 from grbm.core.errors import UserError
 
 DRAWS = 200  # of each row, for quantiles
@@ -86,7 +88,7 @@ def _sample_given(options: SampleOptions, given: str) -> None:
     from grbm.samplers.conditional import Filling
 
     run = read_run(options.run, options.weights)
-    rows = given_rows(run, given, note)
+    rows = given_rows(run, str(file_of(Path(given))) if given == SIGN else given, note)
     path = _samples_path(options, "given.npy")
     note_units(strangeness(run, rows))
     draws = draw_given(run, rows, options.n, n_steps=options.steps or Filling().n_steps, seed=options.seed)
@@ -105,6 +107,8 @@ def encode(options: EncodeOptions) -> None:
     from grbm.runs.encoding import n_gappy, rows_to_encode, strangeness, write_codes, write_contrasts
 
     run = read_run(options.run, options.weights, options.moved)
+    if options.what == SIGN:
+        options = replace(options, what=str(file_of(Path(SIGN))))
     rows, numbers = rows_to_encode(run, options.what, note=note)
     form = ".packed" if options.packed else ".bits" if options.bits else ""
     path = options.out or options.run / runs.CODES / f"{Path(options.what).stem}{form}.npy"
@@ -152,7 +156,7 @@ def impute(options: ImputeOptions) -> None:
     from grbm.runs.sampling import on_device
     from grbm.samplers.conditional import Filling
 
-    run = read_run(options.run, options.weights)
+    run, options = read_run(options.run, options.weights), replace(options, file=file_of(options.file))
     rows = rows_with_gaps(run, options.file, options.key, note)
     kind = table_kind(options.file)
     name = options.file.name.removesuffix(".gz")
@@ -198,7 +202,7 @@ def score(options: ScoreOptions) -> None:
     from grbm.report import odd
     from grbm.runs.encoding import names_of_rows, rows_with_gaps, strangeness
 
-    run = read_run(options.run, options.weights)
+    run, options = read_run(options.run, options.weights), replace(options, file=file_of(options.file))
     rows = torch.from_numpy(rows_with_gaps(run, options.file, options.key, note))
     path = options.out or options.run / runs.SCORES / f"{options.file.stem}.csv"
     require_written(path)

@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -383,7 +384,24 @@ def test_the_command_line_learns_what_the_estimator_learns(tmp_path, monkeypatch
     assert all(torch.equal(learned[k], own[k]) for k in own)
     assert run.columns == ("a", "b", "c")
     n = effective(torch.from_numpy(w[w > 0]))
-    assert any("299 rows are weighted by column w" in text and f"worth {n:.0f}" in text for text in said)
+    assert any("299 rows to train on are weighted by column w" in text and f"worth {n:.0f}" in text for text in said)
+
+
+def test_rows_held_out_are_not_counted_among_those_to_train_on(survey, capsys):
+    assert cli.main(["train", "survey.csv", "--weights", "w", *TINY, "--dataset.held-out", "0.2", "--out", "run"]) == 0
+    n = int((runs.read(Path("run")).load_data().weights_of("train") > 0).sum())
+    said = capsys.readouterr()
+    assert 200 < n < 299
+    assert f"{n} rows to train on are weighted" in said.out + said.err
+
+
+def test_a_weight_that_is_no_number_is_not_to_be_left_out(survey, capsys):
+    lines = Path("survey.csv").read_text().splitlines()
+    lines[4] = "1,many,2,3"
+    Path("survey.csv").write_text("\n".join(lines) + "\n")
+    said = refused(["train", "survey.csv", "--weights", "w"], capsys)
+    assert "line 5, column 'w': 'many' is not a number, and each row needs one in this column: correct it." in said
+    assert "--drop" not in said
 
 
 def test_scores_of_a_run_are_weighted(tmp_path, survey, capsys):

@@ -47,6 +47,7 @@ class Reading(NamedTuple):
     missing: tuple[str, ...] = ()  # other texts that mean missing
     decimal: str | None = None  # "." or ","
     header: bool | None = None  # whether the first line names the columns
+    needed: tuple[str, ...] = ()  # names of columns without which a table is of no use, such as that of weights
     may_be_empty: bool = False  # whether ``columns`` may hold no value at all
 
     def chosen(self, names: Sequence[str], where: object) -> list[int]:
@@ -172,7 +173,7 @@ def _read(path: Path, how: Reading) -> TextTable:
     numbers = _by_pandas(path, dialect, len(names), numeric) if path.stat().st_size > LARGE else None
     low, high = np.full(len(numeric), -np.inf), np.full(len(numeric), np.inf)
     if numbers is None:
-        numbers, low, high = _numbers(path, dialect, names, numeric)
+        numbers, low, high = _numbers(path, dialect, names, numeric, how.needed)
     if not len(numbers):
         raise UserError(f"{path} has a line of names and no rows; give a file with a table.")
     left_out = {names[k]: f"text such as {text[:40]!r}" for k, text in examples.items() if text is not None}
@@ -217,7 +218,7 @@ def _example(dialect: Dialect, cells: list[str]) -> str | None:
 
 
 def _numbers(
-    path: Path, dialect: Dialect, names: list[str], columns: list[int]
+    path: Path, dialect: Dialect, names: list[str], columns: list[int], needed: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of some ``columns`` (n, k), and their limits by marks (k,): the highest lower, the lowest higher one.
 
@@ -235,7 +236,8 @@ def _numbers(
                 part[:, place] = dialect.numbers(cells)
             except ValueError:
                 row = [dialect.is_number(cell) for cell in cells].index(False)
-                raise _no_number(path, block[row][0], names[k], cells[row].strip(), dialect) from None
+                where = path, block[row][0], names[k], cells[row].strip()
+                raise _no_number(*where, dialect, can_go=names[k] not in needed) from None
             for row in (row for row, cell in enumerate(cells) if MARK.fullmatch(cell.strip())):
                 if "<" in cells[row]:
                     low[place] = np.fmax(low[place], part[row, place])
@@ -280,11 +282,13 @@ def _by_pandas(path: Path, dialect: Dialect, width: int, columns: list[int]) -> 
     return numbers
 
 
-def _no_number(path: Path, line: int, name: str, cell: str, dialect: Dialect) -> UserError:
-    """Error for a value that is no number in a column of numbers."""
+def _no_number(path: Path, line: int, name: str, cell: str, dialect: Dialect, *, can_go: bool) -> UserError:
+    """Error for a value that is no number in a column of numbers, which may be one that ``can_go``."""
     where = f"{path}, line {line}, column {name!r}: {cell[:60]!r} is not a number"
     if "," in cell and dialect.decimal == ".":
         where += ": a comma may stand for thousands, or for a decimal point (grbm train --decimal ,)"
+    if not can_go:
+        return UserError(f"{where}, and each row needs one in this column: correct it.")
     missing = shlex.quote(f"--na={cell[:60].splitlines()[0]}")
     leave = f"grbm train --drop {shlex.quote(name)} leaves the column out"
     return UserError(f"{where}. Correct it; or {leave}, and {missing} takes such values as missing.")

@@ -152,7 +152,7 @@ def weights_in(path: Path, how: Reading, name: str) -> torch.Tensor | None:
     """Weights (n,) of the rows of a file by the column ``name``, float64; None where it has no such column."""
     if name not in names_of(path, how):
         return None
-    column = open_table(path, how._replace(columns=(name,), drop=())).rows[:][:, 0].numpy()
+    column = open_table(path, how._replace(columns=(name,), drop=(), needed=(name,))).rows[:][:, 0].numpy()
     return checked(column, len(column), f"Weights (column {name!r} of {path})")
 
 
@@ -166,7 +166,7 @@ def open_weighted(path: Path, how: Reading, weights: str | None) -> tuple[NamedT
     if weights in how.drop:
         raise UserError(f"Column {weights!r} of {path} cannot be left out and hold the weights.")
     columns = (*how.columns, weights) if how.columns and weights not in how.columns else how.columns
-    table = open_table(path, how._replace(columns=columns))
+    table = open_table(path, how._replace(columns=columns, needed=(weights,)))
     names = table.columns or tuple(str(k) for k in range(table.rows.n_columns))
     if weights not in names:
         why = dict(table.left_out).get(weights)

@@ -135,12 +135,12 @@ def _describe_data(run: Prepared, warn: Callable[[str], None]) -> None:
     if opened is not None:
         for text in opened.describe(run.config.where, fills=run.gaps is not None):
             warn(text)
-        if run.dataset.weights is not None:
-            weights = run.dataset.weights[run.dataset.weights > 0]
+        weights = run.dataset.weights_of("train")
+        if weights is not None:
             warn(
-                f"{run.config.where}: {len(weights):,} rows are weighted by column {run.config.dataset.weights}, and "
-                f"worth {effective(weights):,.0f} of equal weight. Training repeats each as its weight says, to "
-                f"{len(run.dataset.train):,} rows."
+                f"{run.config.where}: {len(weights):,} rows to train on are weighted by column "
+                f"{run.config.dataset.weights}, and worth {effective(weights):,.0f} of equal weight. Training repeats "
+                f"each as its weight says, to {len(run.dataset.train):,} rows."
             )
     if pictures is not None:
         pictures.describe(run.config.data or run.config.data_dir, warn, "; --dataset.white chooses another number")

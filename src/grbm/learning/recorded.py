@@ -80,11 +80,15 @@ class Recorded:
             place.fill_(parameters["lr"])
         if self.options.average_decay is not None:
             self._weight.fill_(average_weight(state.update + 1, self.options.average_decay))
-        before = None if energy is None else kept(model, energy)
+        before = chains = None
+        if energy is not None:
+            before, chains = kept(model, energy), None if self._chains is None else self._chains.clone()
         self._replay()
         self.group.heed_own()
         if before is not None:
             if state.guard.broken:
+                if chains is not None:
+                    state.persistent = chains
                 return self._as_it_is(data[rows])  # which finds the same, and says it
             state.guard.last_good = before
         state.update += 1
@@ -137,23 +141,23 @@ class Recorded:
         chains = self._chains = state.persistent
 
         def run() -> None:
-            before = state.update
-            self._metrics = self.step(self._rows, Blocks(self._seed, n_blocks, device=like.device), self._weight)
-            if chains is not None and state.persistent is not None:
-                chains.copy_(state.persistent)
-            state.persistent, state.update = chains, before
+            before, rates = state.update, [parameters["lr"] for parameters in state.optimizer.param_groups]
+            try:
+                for parameters, rate in zip(state.optimizer.param_groups, self._rates, strict=True):
+                    parameters["lr"] = rate
+                self._metrics = self.step(self._rows, Blocks(self._seed, n_blocks, device=like.device), self._weight)
+                if chains is not None and state.persistent is not None:
+                    chains.copy_(state.persistent)
+            finally:
+                for parameters, rate in zip(state.optimizer.param_groups, rates, strict=True):
+                    parameters["lr"] = rate
+                state.persistent, state.update = chains, before
 
-        before, rates = state.update, [parameters["lr"] for parameters in state.optimizer.param_groups]
-        for parameters, rate in zip(state.optimizer.param_groups, self._rates, strict=True):
-            parameters["lr"] = rate
         try:
             self._replay = self._recording(run)
         except RuntimeError as error:  # of CUDA, where something waits for the device
             logging.getLogger("grbm").warning("Updates are not recorded as a CUDA graph, and are slower: %s", error)
-            self._refused, state.update, state.persistent = True, before, chains
-        finally:
-            for parameters, rate in zip(state.optimizer.param_groups, rates, strict=True):
-                parameters["lr"] = rate
+            self._refused = True
         self._bound = self._parts()
 
     def _recording(self, run: Callable[[], None]) -> Callable[[], None]:

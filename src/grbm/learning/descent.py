@@ -15,6 +15,7 @@ from grbm.model import GRBM, Energy
 from grbm.samplers import MoveSampler
 from grbm.samplers.chains import Swaps, Walk
 from grbm.samplers.engines import engine_for, engine_on, native_learning
+from grbm.samplers.engines.definition import LearningEngine
 from grbm.samplers.moments import Moments, MomentSum, Pooled, ascent, centre
 from grbm.samplers.moves import moves_of
 
@@ -78,15 +79,20 @@ def phases_at_once(
     if not isinstance(sampler, MoveSampler):
         return None
     plain = persistent is None or persistent.ndim == 2  # not replicas
-    is_native, engine = native_learning.serves(energy.W, model.W), engine_for(energy.W, rng)
-    if not plain or group.world_size > 1 or has_own(model) or not (is_native or engine.learns):
+    engine = None if native_learning.serves(energy.W, model.W) else engine_for(energy.W, rng)  # None: native code
+    if (
+        not plain
+        or group.world_size > 1
+        or has_own(model)
+        or not (engine is None or isinstance(engine, LearningEngine))
+    ):
         return None
     first = rng.draw
     rng.draw += 1  # that of the positive phase
     data, walk = Walk(v_data, 0, -1, objective.data_probabilities), objective.start(energy, v_data, persistent, rng)
     moves = moves_of(sampler, energy, walk.n_steps)
     sums: MomentSum | None = None
-    if is_native:
+    if engine is None:
         v, sums, pooled, grad_norm = native_learning.learn(
             model, energy, moves, data, walk, rng, first, centred=centred
         )

@@ -12,16 +12,15 @@ from grbm.samplers.chains import Chains, Walk, Walked
 from grbm.samplers.engines import cuda_buffers, cuda_given, cuda_ladder, cuda_learning
 from grbm.samplers.engines.cuda_buffers import on, product, set_for
 from grbm.samplers.engines.cuda_walk import shape_of, walker
-from grbm.samplers.engines.definition import Engine, Followers, Measured, Sums
+from grbm.samplers.engines.definition import Followers, LearningEngine, Measured, Sums
 from grbm.samplers.moments import Pooled
 from grbm.samplers.moves import Moves
 
 
-class Cuda(Engine):
+class Cuda(LearningEngine):
     """The kernels on a GPU: chains under one untempered energy, and ladders. The host waits for nothing."""
 
     name = "fused"
-    learns = True
 
     def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
         v, n_steps, burn_in, *_ = walk

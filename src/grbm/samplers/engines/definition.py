@@ -1,5 +1,6 @@
 """The verbs of an engine, and their definition in PyTorch."""
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -36,23 +37,11 @@ class Engine:
     """
 
     name = "pytorch"
-    learns = False  # whether `learn` does
 
     def run(self, energy: Energy, moves: Moves, walk: Walk, rng: Rng) -> Walked:
         """Make a walk of these moves, one for each step or one for all."""
         chains = start_chains(energy, walk.v, rng) if walk.given is None else walk.given._replace(v=walk.v)
         return gather(energy, move_step(energy, moves), chains, walk, rng)
-
-    def learn(
-        self, model: GRBM, energy: Energy, moves: Moves, data: Walk, walk: Walk, rng: Blocks, first: int, *,
-        centred: bool,
-    ) -> tuple[Tensor, Pooled, Tensor]:  # fmt: skip
-        """Make both phases of an update and leave the gradient in ``model``, where the engine ``learns``.
-
-        The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is.
-        Returns the chains' last visible units (C, N), what is pooled, and the norm of the gradient.
-        """
-        raise NotImplementedError(f"The engine {self.name} does not learn.")
 
     def descend(self, followers: Followers, factor: Tensor, broken: Tensor | None) -> None:
         """Let each parameter x follow ``factor`` () times its gradient downhill, by its rate, and not below its floor.
@@ -119,6 +108,21 @@ class Engine:
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
         """Draws for chains, "normal" or "uniform" (C, n)."""
         return (normal if kind == "normal" else uniform)(shape, like, rng)
+
+
+class LearningEngine(Engine, ABC):
+    """An engine that also makes both phases of an update at once."""
+
+    @abstractmethod
+    def learn(
+        self, model: GRBM, energy: Energy, moves: Moves, data: Walk, walk: Walk, rng: Blocks, first: int, *,
+        centred: bool,
+    ) -> tuple[Tensor, Pooled, Tensor]:  # fmt: skip
+        """Make both phases and leave the gradient in ``model``.
+
+        The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is.
+        Returns the chains' last visible units (C, N), what is pooled, and the norm of the gradient.
+        """
 
 
 def counters(rng: Rng, n_chains: int, n_draws: int) -> dict[str, int]:

@@ -17,7 +17,9 @@ from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, 
 from grbm.core import memory
 from grbm.core.randomness import Blocks, Philox, philox
 from grbm.evaluate import exact
+from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Walk
+from grbm.samplers.conditional import Conditional
 from grbm.samplers.engines import compiled, native_packing, structs
 from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.native import Native
@@ -233,6 +235,25 @@ def test_half_precision_of_several_replicas_follows_one_of_a_single_one():
     together = run_chains(energy, Gibbs(), v, 2, Philox(KEY)).chains
     torch.testing.assert_close(together.v[0], alone.v)
     assert together.v.isfinite().all()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("half_products")
+def test_half_precision_of_chains_within_limits_is_their_walk_up_to_its_rounding():
+    """Matrix units serve them too, which end the process where a thread has not given its tiles a shape."""
+    N, M, C = 150, 190, 50
+    model, rng = random_model(N, M, 3, dtype=torch.float32), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        model.W.mul_(0.5 / N**0.5)
+        model.b.copy_(-(model.mu / model.var) @ model.W)
+    v = torch.randn(C, N, generator=rng)
+    is_open = torch.rand(C, N, generator=rng) < 0.4
+    sampler = Conditional.of(Interval(*(torch.where(is_open, end, v) for end in (-torch.inf, -0.2))))
+    fast, full = (sampler.at_once(model.freeze(name), Walk(v, 1), Philox(KEY, 5)) for name in ("fast", "highest"))
+    apart = (fast.chains.h_prob - full.chains.h_prob).abs()
+    assert 0 < apart.max() < 0.3
+    assert apart.mean() < 0.01
+    assert (fast.chains.h != full.chains.h).double().mean() < 0.02
 
 
 @needs_compiler

@@ -86,10 +86,7 @@ static Walk one(const Walk *all, int64_t k) {
 }
 
 static void part(const void *all, int64_t k) {
-    const Walk w = one(all, k);
-    if (w.half == IN_TILES) tiles_begin();
-    run(w);
-    if (w.half == IN_TILES) tiles_end();
+    run(one(all, k));
 }
 
 void grbm_walk(const Walk *all, int64_t threads) {

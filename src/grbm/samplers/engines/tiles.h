@@ -1,6 +1,7 @@
 // Products on a processor's matrix units (AMX): tiles of 16 x 16 sums, from 16 x 16 pairs of bfloat16 on either side.
 //
-// Each thread that uses them calls tiles_begin first and tiles_end last; the system must have allowed it (tiles_allowed).
+// The system must have allowed them (tiles_allowed). Each product gives the tiles of its thread their shape, which costs
+// it nothing that can be measured: without one a single instruction ends the process.
 
 #pragma once
 
@@ -53,8 +54,6 @@ static void tiles_end(void) { __asm__ volatile("tilerelease" ::: "memory"); }
 #else
 enum { HAS_TILES = 0 };
 static int tiles_allowed(void) { return 0; }
-static void tiles_begin(void) {}
-static void tiles_end(void) {}
 #endif
 
 // c (rows, width) += a (rows, K pairs) b (K pairs, width), all multiples of SIDE: four sums at a time, which share
@@ -62,6 +61,7 @@ static void tiles_end(void) {}
 static void tiled_product(int64_t rows, int64_t width, int64_t K, const float *a, int64_t a_row, const float *b,
                           int64_t b_k, float *c, int64_t c_row) {
 #if defined(tile_multiply) || defined(EMULATED)
+    tiles_begin();
     for (int64_t k = 0; k < K; k += DEPTH) {
         const int64_t end = K - k < DEPTH ? K : k + DEPTH;
         for (int64_t j = 0; j < width; j += 2 * SIDE)
@@ -92,6 +92,7 @@ static void tiled_product(int64_t rows, int64_t width, int64_t K, const float *a
                 if (right && below) tile_store(3, sum + SIDE * c_row + SIDE, c_row);
             }
     }
+    tiles_end();
 #else
     (void)rows, (void)width, (void)K, (void)a, (void)a_row, (void)b, (void)b_k, (void)c, (void)c_row;  // never asked for
 #endif

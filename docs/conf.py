@@ -72,8 +72,14 @@ def command_line(app) -> None:
     (Path(app.srcdir) / "auto_command_line.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
+def gallery(app, docname: str, source: list[str]) -> None:
+    """Links to tutorials, which are files in a clone, lead to their pages."""
+    source[0] = re.sub(r"\]\(tutorials/(\w+)\.py\)", r"](auto_tutorials/\1)", source[0])
+
+
 def setup(app):
     """Equations as MathML, which browsers draw themselves: nothing is fetched from anywhere."""
+    app.connect("source-read", gallery)
 
     def inline(self, node: nodes.math) -> None:
         self.body.append(latex2mathml.converter.convert(node.astext(), display="inline"))

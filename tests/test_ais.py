@@ -190,3 +190,8 @@ def test_more_hidden_units_than_can_be_enumerated():
     assert_standard((alone.lower - truth) / alone.lower_error, n_cases=2)
     v = data[:10]
     torch.testing.assert_close(model.log_prob(v, truth).double(), exact.log_prob(small, v), rtol=1e-4, atol=1e-4)
+
+
+def test_data_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"data must be \(n, 4\), got shape \(5, 1, 2, 2\)"):
+        ais.log_z(GRBM(4, 3), torch.zeros(5, 1, 2, 2))

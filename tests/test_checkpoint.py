@@ -190,6 +190,18 @@ def test_when_all_are_damaged_that_is_said(tmp_path):
     assert checkpoint.newest(tmp_path / "nowhere", new_state()) is None
 
 
+@pytest.mark.parametrize("others", [(torch.optim.Adam, PlainSGD), (torch.optim.SGD, torch.optim.Adam)])
+def test_a_checkpoint_of_another_optimizer_or_model_is_refused_and_says_so(others, tmp_path):
+    """Its numbers would be taken for rates and momenta that they are not."""
+    saved, asked = others
+    checkpoint.save(tmp_path, learn(new_state(optimizer=saved), 5))
+    with pytest.raises(UserError, match="of another optimizer"):
+        checkpoint.newest(str(tmp_path), new_state(optimizer=asked))
+    with pytest.raises(UserError, match=r"of the newest, .* of shape .* does not fit the model"):
+        checkpoint.newest(tmp_path, new_state(7, optimizer=saved))
+    assert checkpoint.newest(tmp_path, new_state(optimizer=saved)) is not None
+
+
 def test_the_last_few_and_the_best_are_kept(tmp_path):
     for update, score in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 4.0), (6, 5.0)):
         checkpoint.save(tmp_path, learn(new_state(), update), notes={"score": score})

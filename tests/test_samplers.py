@@ -479,6 +479,12 @@ def test_sample_keeps_intermediate_states_and_can_finish_on_the_mean():
     assert torch.equal(sample(model, Gibbs(), v0=start, n_steps=0).v, start)
 
 
+def test_chains_of_a_compiled_model_are_those_of_the_model():
+    model = random_model(3, 4, 1)
+    a, b = (sample(m, Gibbs(), n_chains=4, n_steps=3, seed=1) for m in (model, torch.compile(model)))
+    assert torch.equal(a.v, b.v)
+
+
 def test_sample_refuses_what_it_cannot_mean():
     model = GRBM(3, 2)
     with pytest.raises(ValueError, match="either n_chains"):

@@ -245,6 +245,11 @@ def test_what_training_cannot_mean_is_refused_at_once():
 def test_data_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"\(n, 3\)"):
         next(fit(new_state(), torch.zeros(5, 4), CDS[0], FitOptions(n_updates=1)))
+    with pytest.raises(ValueError, match=r"data\.flatten\(1\)"):
+        fit(TrainState(four := GRBM(4, 2), torch.optim.SGD(four.parameters(), 0.1)), torch.zeros(5, 1, 2, 2), CDS[0])
+    lbfgs = TrainState(model := GRBM(3, 2), torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(TypeError, match="LBFGS calls a closure"):
+        fit(lbfgs, torch.zeros(5, 3), CDS[0], FitOptions(1))
     with pytest.raises(ValueError, match="NaN"):
         next(fit(new_state(), torch.full((5, 3), torch.nan), CDS[0], FitOptions(n_updates=1)))
 

@@ -127,7 +127,7 @@ def mixing(options: MixingOptions) -> None:
     model = on_device(run).model
     sampler = tuned_sampler(run, named, model)
     dataset = run.load_data()
-    rows = run.transform(dataset.some("train", 1000))
+    rows = run.fitted.units(dataset.some("train", 1000))
     try:
         trace = mixing.record(model, sampler, rows, **counts, seed=options.seed)
     except ValueError as error:

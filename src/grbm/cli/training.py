@@ -26,7 +26,7 @@ SHORT = {  # what everyone sets
 }
 OF_DATA = {
     f"--{name}": f"--dataset.{name}"
-    for name in ("key", "columns", "drop", "weights", "index", "na", "decimal", "header")
+    for name in ("key", "columns", "drop", "weights", "index", "na", "decimal", "header", "bounds")
 }
 ALIASES = SHORT | OF_DATA
 USAGE = """\

@@ -236,6 +236,11 @@ def export(options: ExportOptions) -> None:
             "Codes of censored columns are means over chains, which no exported program runs: write them with "
             f"grbm encode {options.run}."
         )
+    if run.frame.bounds.n:
+        raise UserError(
+            f"{options.run} learned columns with bounds on another scale, which no exported program makes: write codes "
+            f"with grbm encode {options.run}."
+        )
     encoder = Encoder(run.model, scale.mean, scale.scale, scale.projection)
     if path.suffix == ".onnx":
         sizes = {"grbm.n_visible": str(run.model.n_visible), "grbm.n_hidden": str(run.model.n_hidden)}

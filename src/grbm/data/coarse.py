@@ -100,5 +100,5 @@ def sentence(grid: Grid, names: Sequence[str]) -> str:
     more = f" and {len(which) - SHOWN} others" if len(which) > SHOWN else ""
     return (
         f"Few different numbers occur in {listed}{more}. Training treats them as any other. If densities or draws of "
-        f"them count, add --dataset.coarse auto: draws are then such numbers."
+        f"them count, add --dataset.coarse auto, which does not go with limits: draws are then such numbers."
     )

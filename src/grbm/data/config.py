@@ -29,6 +29,10 @@ class DatasetConfig:
     coarse: Literal["none", "auto"] = "none"
     """Tables: auto learns columns of few different numbers, such as counts and grades, as cells between them; draws are
     then such numbers. Not with limits."""
+    bounds: tuple[str, ...] = ()
+    """Tables: bounds that all numbers of a column lie strictly between, as NAME=LOW,HIGH, or LOW,HIGH for all columns;
+    either end may be empty, as in weight=0, for positive numbers. auto finds those of skewed positive columns, shares
+    and percentages. Draws keep them."""
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1
@@ -72,11 +76,19 @@ class Source(NamedTuple):
 
 def read_limits(censor: str) -> tuple[float, float]:
     """Read "LOW,HIGH"; an empty one is infinite. Raises UserError."""
+    found = read_pair(censor)
+    if found is None:
+        raise UserError(f"Limits are none, auto, marks or LOW,HIGH, such as 0, or 0,1; got {censor!r}.")
+    return found
+
+
+def read_pair(text: str) -> tuple[float, float] | None:
+    """Read "LOW,HIGH"; an empty one is infinite. None where it is no such text; UserError where LOW is not below."""
     try:
-        low, high = (float(end) if end.strip() else None for end in censor.split(","))
-    except ValueError as error:
-        raise UserError(f"Limits are none, auto, marks or LOW,HIGH, such as 0, or 0,1; got {censor!r}.") from error
+        low, high = (float(end) if end.strip() else None for end in text.split(","))
+    except ValueError:
+        return None
     found = -math.inf if low is None else low, math.inf if high is None else high
     if not found[0] < found[1]:
-        raise UserError(f"The lower limit must be below the higher one, got {censor!r}.")
+        raise UserError(f"The lower end must be below the higher one, got {text!r}.")
     return found

@@ -1,13 +1,15 @@
 """`Frame`: coordinates of a model, with limits of the columns, and Gaussian, mixture and contrasts of the units."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.grid import CONTINUOUS, Grid
 from grbm.data.transforms import Elementwise, Transform, Whitening
+from grbm.data.weighting import mean_and_error
 from grbm.model import Base, censoring, contrasts
 from grbm.model.censoring import UNCENSORED, Censoring, Interval
 from grbm.model.contrasts import UNIT, Contrasts
@@ -32,6 +34,7 @@ class Frame:
     contrasts: Contrasts = UNIT  # scales at which a machine begins
     censoring: Censoring = UNCENSORED  # limits of the columns (N,), which then have units of their own
     grid: Grid = CONTINUOUS  # steps of coarse columns, of which learning sees cells
+    bounds: Bounds = UNBOUNDED  # of columns that learning sees on a scale without bounds; they are not coarse
 
     @property
     def limits(self) -> Censoring:
@@ -43,6 +46,7 @@ class Frame:
 
         Where x is NaN the interval has no ends. Raises ValueError for NaN where units are not columns.
         """
+        x = self.bounds.inward(x)
         low, high = self.censoring.interval(x.double(), width)
         z = self.transform.exactly(low)
         known = Interval(z, z if high is low else self.transform.exactly(high))
@@ -61,16 +65,54 @@ class Frame:
         return -((~within.is_open).double() @ scale.log())
 
     def columns(self, z: Tensor) -> Tensor:
-        """Transform rows z (n, K) of units to rows (n, N) of the data, float64, cut at the limits, in their steps.
+        """Transform rows z (n, K) of units to rows (n, N) of the data, float64.
+
+        They are within the bounds, cut at the limits, and in the steps of coarse columns.
 
         A unit that is at its limit in float32 gives exactly the limit.
         """
-        x = self.grid.rounded(self.transform.inverse(z))
+        x = self.grid.rounded(self.bounds.outward(self.transform.inverse(z)))
         if self.censoring is UNCENSORED:
             return x
         at = self.limits.to(torch.zeros(1)).interval(z.float())
         low, high = (self.transform.columns_of(end.isinf().double()) > 0 for end in at)
         return torch.where(low, self.censoring.low, torch.where(high, self.censoring.high, x))
+
+    def with_columns(self, grid: Grid, bounds: Bounds) -> "Frame":
+        """The frame of rows that are to be seen `as_learned`, where this is the one of rows that are; see `inner`.
+
+        Columns with bounds have no limits.
+        """
+        if bounds is UNBOUNDED or self.censoring is UNCENSORED:
+            return replace(self, grid=grid, bounds=bounds)
+        low, high = self.censoring.low.clone(), self.censoring.high.clone()
+        low[bounds.is_bounded], high[bounds.is_bounded] = -torch.inf, torch.inf
+        has_limits = bool(low.isfinite().any() or high.isfinite().any())
+        return replace(self, grid=grid, bounds=bounds, censoring=Censoring(low, high) if has_limits else UNCENSORED)
+
+    def as_learned(self, x: Tensor, seed: int) -> Tensor:
+        """Rows x (n, N) of the data as learning sees them, before the transform: in their cells, without bounds."""
+        return self.bounds.inward(self.grid.spread(x, seed))
+
+    @property
+    def inner(self) -> "Frame":
+        """The frame of rows `as_learned`, which has neither steps nor bounds."""
+        return replace(self, grid=CONTINUOUS, bounds=UNBOUNDED)
+
+    def breaks(self, x: Tensor) -> Tensor:
+        """Mark numbers of rows x (n, N) at bounds or beyond, or against what held for all rows learned from: bool."""
+        return self.bounds.breaks(x) | self.transform.breaks(self.bounds.inward(self.bounds.moved_inside(x)))
+
+    def log_slope(self, x: Tensor) -> Tensor:
+        """log |dy/dx| of rows x (n, N) and what learning sees of them, y: (n,) float64, of columns with a density."""
+        return self.bounds.log_slopes(x)[..., self.transform.kept].sum(-1)
+
+    def mean_log_det(self, z: Tensor, weights: Tensor | None = None) -> float:
+        """Mean of log |dz/dx| over rows z (n, K) of units, which count by their ``weights`` (n,)."""
+        if self.bounds is UNBOUNDED or not len(z):
+            return self.transform.log_det
+        slopes = self.log_slope(self.bounds.outward(self.transform.inverse(z.cpu())))
+        return self.transform.log_det + mean_and_error(slopes, weights)[0]
 
     @property
     def is_whitened(self) -> bool:
@@ -96,7 +138,8 @@ class Frame:
         found = self.transform.tensors() | {"base_mean": self.base.mean, "base_var": self.base.var}
         if self.reference is not None:
             found |= {f"reference_{name}": getattr(self.reference, name) for name in REFERENCE}
-        return found | self.contrasts.tensors() | self.censoring.tensors() | self.grid.tensors()
+        found |= self.contrasts.tensors() | self.censoring.tensors()
+        return found | self.grid.tensors() | self.bounds.tensors()
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Frame":
@@ -140,7 +183,8 @@ class Frame:
             _require(torch.equal(factors, factors.tril()), "reference")
         base = Base(known["base_mean"], known["base_var"])
         scales = contrasts.from_tensors(dict(known), K, "the frame")
-        return cls(transform, base, reference, scales, limits, Grid.from_tensors(dict(tensors), N))
+        grid, bounds = Grid.from_tensors(dict(tensors), N), Bounds.from_tensors(dict(tensors), N)
+        return cls(transform, base, reference, scales, limits, grid, bounds)
 
 
 WHITE, MIXTURE = {"to_z", "to_x", "digits"}, {f"reference_{name}" for name in REFERENCE}

@@ -34,8 +34,8 @@ def limits_of(
     stats : ColumnStatistics
         Of all its rows.
     censor : str
-        "none"; "marks", for those ``marked`` in a file; "auto", to find them; or "LOW,HIGH" for all columns, either of
-        which may be empty.
+        "none"; "marks", for those ``marked`` in a file; "auto", for these and those that are found; or "LOW,HIGH" for
+        all columns, either of which may be empty.
     same_unit : bool
         True for columns of one unit, such as pixels: their limits are those of all values together.
     marked : Censoring
@@ -71,14 +71,34 @@ def limits_of(
         low, high = (torch.tensor([column[k] for column in columns], dtype=torch.float64) for k in (0, 1))
         low, high = low.masked_fill(low != stats.low, math.inf), high.masked_fill(high != stats.high, math.inf)
     low = torch.where(low.isinf(), -torch.inf, low)
+    low, high = (torch.where(own.isfinite(), own, end) for own, end in zip(marked, (low, high), strict=True))
     return UNCENSORED if bool((low.isinf() & high.isinf()).all()) else Censoring(low, high)
 
 
-def sentences(found: Censoring, table: Table, names: Sequence[str] = ()) -> Iterator[str]:
-    """Say which columns seem to stop at a limit, ``found`` as "auto" finds it, and what learns them so."""
+def is_limited(table: torch.Tensor, censor: str, marked: Censoring = UNCENSORED) -> torch.Tensor:
+    """Mark columns of a table (n, N) that have a limit, as `limits_of` finds it; NaN is no number: (N,) bool."""
+    if censor == "none":
+        return torch.zeros(table.shape[1], dtype=torch.bool)
+    if censor == "marks":
+        return (marked.low.isfinite() | marked.high.isfinite()).expand(table.shape[1])
+    if censor != "auto":
+        return torch.ones(table.shape[1], dtype=torch.bool)
+    some = table[spread(len(table), MANY)].double().numpy()
+    found = torch.tensor([not all(map(math.isinf, _ends(x[~np.isnan(x)]))) for x in some.T])
+    return found | marked.low.isfinite() | marked.high.isfinite()
+
+
+def sentences(
+    found: Censoring, table: Table, names: Sequence[str] = (), *, without: torch.Tensor | None = None
+) -> Iterator[str]:
+    """Say which columns seem to stop at a limit, ``found`` as "auto" finds it, and what learns them so.
+
+    Nothing is said of columns ``without`` (N,) bool.
+    """
     some = table[spread(len(table), MANY)]
     for end, which in zip(found, ("lowest", "highest"), strict=True):
-        for k in end.isfinite().nonzero()[:, 0].tolist():
+        is_said = end.isfinite() if without is None else end.isfinite() & ~without
+        for k in is_said.nonzero()[:, 0].tolist():
             share = float((some[:, k] == end[k].to(some)).double().mean())
             name = f" ({names[k]!r})" if len(names) else ""
             yield (

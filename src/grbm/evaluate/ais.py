@@ -176,6 +176,8 @@ def log_z(
     size = 12.0 * n_chains * (energy.n_visible + energy.n_hidden)
     require_memory(size, f"Annealing {n_chains:,} chains", "anneal fewer", device)
     if data is not None:
+        if data.ndim != 2 or data.shape[1] != model.n_visible:
+            raise ValueError(f"data must be (n, {model.n_visible}), got shape {tuple(data.shape)}.")
         data = model.at_unit_contrast(data.to(energy.W), Blocks(seed_of(seed, "contrasts"), 1, device=device))
     if base is None and data is not None:
         base = Base.fit(data)

@@ -61,7 +61,7 @@ def log_z(model: GRBM) -> float:
 
 @torch.no_grad()
 def log_prob(model: GRBM, v: Tensor) -> Tensor:
-    """log p(v) in nats, per sample: (..., N) -> (...), float64, by enumeration.
+    """log p(v) in nats, per sample: (..., N) -> (...), float64, by enumeration. It has no gradient.
 
     Of a censored machine v are measurements, and it is the density of those inside their limits times the probability
     of the others.

@@ -33,6 +33,7 @@ MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a me
 MOST_GAPPY = 500  # Maximum number of draws that rows with the same gaps are compared with.
 OBSERVED_DRAWS = 512  # Draws for the log-density of the known values of a row with gaps.
 CODE_DRAWS = 32  # Draws of a whitened row with gaps for its codes.
+BOUNDED_DRAWS = 100  # Draws of each row whose mean and deviation are those of columns with bounds.
 NUMBERS_DRAWN = 20_000_000  # Numbers of draws held for quantiles.
 DRAWN_AT_ONCE = 256  # Draws of a row with gaps at a time.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
@@ -82,7 +83,12 @@ class Fitted:
 
     def units(self, x: Tensor) -> Tensor:
         """Rows x (n, N) as the machine sees them (n, K), in its dtype, on its device."""
-        return self.frame.transform.exactly(x.cpu()).to(self.model.W)
+        return self.frame.transform.exactly(self.frame.bounds.inward(x.cpu())).to(self.model.W)
+
+    @property
+    def inner(self) -> "Fitted":
+        """The density of rows as learning sees them (`Frame.inner`)."""
+        return replace(self, frame=self.frame.inner)
 
     def columns(self, z: Tensor) -> Tensor:
         """Rows z (n, K) of the machine as rows of the data (n, N), float64, on the CPU."""
@@ -125,7 +131,7 @@ class Fitted:
 
         The machine knows z, so log p(x) = −F(z) − log Z + log |dz/dx|: without the last term, two standardisations of
         the same data could not be compared. It is a density of the columns that the frame has kept; −inf where others
-        contradict what held for all rows that were learned from.
+        contradict what held for all rows that were learned from, and beyond bounds.
 
         Of censored columns a value at a limit has a probability in place of a density. Above 12 hidden units that is
         estimated (`grbm.evaluate.censored`), from below on average.
@@ -140,11 +146,13 @@ class Fitted:
         Of coarse columns it is that of a mean over cells (`grbm.data.grid`).
         """
         x = x.cpu()
-        broken = self.frame.transform.breaks(x).any(1)
-        places = list(self.frame.grid.points(x))
+        frame = self.frame
+        broken = frame.breaks(x).any(1)
+        x = frame.bounds.moved_inside(x)
+        places = list(frame.grid.points(x))
         n_draws = max(1, OBSERVED_DRAWS // len(places))  # which are averaged too
         found = censored.averaged([self._estimate(place, log_z, n_draws, seed) for seed, place in enumerate(places)])
-        return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
+        return found._replace(log_p=(found.log_p + frame.log_slope(x)).masked_fill(broken, -torch.inf))
 
     def _estimate(self, x: Tensor, log_z: float, n_draws: int, seed: int) -> censored.Estimate:
         """The same, at rows x (n, N) themselves, of which those with gaps have so many draws by ``seed``."""
@@ -155,7 +163,8 @@ class Fitted:
                 continue
             if self.is_mixed and here is gappy:
                 how = self.model, self.frame.transform, self._reference
-                part = observed_log_prob(*how, x[here], log_z, n_draws=n_draws, seed=seed)
+                known = self.frame.bounds.inward(x[here])
+                part = observed_log_prob(*how, known, log_z, n_draws=n_draws, seed=seed)
             else:
                 part = self._log_prob(self.frame.intervals(x[here]), log_z)
             for whole, some in zip(found, part, strict=True):
@@ -208,22 +217,22 @@ class Fitted:
         seed : int
             Of u.
         """
-        transform, is_censored = self.frame.transform, self.frame.censoring is not UNCENSORED
+        frame, is_censored = self.frame, self.frame.censoring is not UNCENSORED
         width = 0.0 if levels is None else 1 / (levels - 1)
-        unit = 0.0 if levels is None or is_censored else int(transform.kept.sum()) * math.log(levels - 1)
+        unit = 0.0 if levels is None or is_censored else int(frame.transform.kept.sum()) * math.log(levels - 1)
         numbers = spread(len(rows), self._most_scored if is_censored else len(rows))
         rng, found, scored = generator(seed, "dequantisation"), [], []
         for some in torch.split(numbers, CHUNK):
             x = rows[some].double()
-            is_whole = ~transform.breaks(x).any(1)
+            is_whole = ~frame.breaks(x).any(1)
             x = x[is_whole]
             scored.append(some[is_whole])
             if levels is not None and not is_censored:
                 x = x + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) / (levels - 1)
-            if self.frame.grid.n or x.isnan().any():
+            if frame.grid.n or frame.bounds.n or x.isnan().any():
                 found.append(self.estimate(x, log_z))
             else:
-                found.append(self._log_prob(self.frame.intervals(x, width if is_censored else 0.0), log_z, seed))
+                found.append(self._log_prob(frame.intervals(x, width if is_censored else 0.0), log_z, seed))
         log_p, n_effective = (torch.cat([getattr(part, name) for part in found]) for name in ("log_p", "n_effective"))
         log_p, n = log_p - unit, len(log_p)
         if n == 0:
@@ -264,7 +273,7 @@ class Fitted:
     def surprises(self, x: Tensor, filling: Filling = Filling()) -> Imputed:
         """Mean and deviation of each number of rows x (n, N) given the others of its row, (n, N) each, float64."""
         n, N = x.shape
-        each = x.double().repeat_interleave(N, 0)
+        each = self.frame.bounds.moved_inside(x).double().repeat_interleave(N, 0)
         each[torch.arange(n * N), torch.arange(N).repeat(n)] = torch.nan
         found = self.impute(each, filling=filling)
         return Imputed(*(part.view(n, N, N).diagonal(dim1=1, dim2=2) for part in found))
@@ -355,12 +364,14 @@ class Fitted:
         noise_std : number or array
             Deviation of normal noise, one or one for each column. What is known without it is given back as it is.
         filling : Filling
-            Chains for each row; replicas go with units that are columns.
+            Chains for each row; replicas go with units that are columns. Of columns with bounds the mean and the
+            deviation are those of 100 draws.
 
         Raises
         ------
         ValueError
-            For replicas where units are no columns, or rows have several contrasts.
+            For replicas where units are no columns, or rows have several contrasts; for known values beyond bounds, and
+            noise in columns with bounds.
         """
         return self._filled(x, noise_std, filling).imputed
 
@@ -391,28 +402,42 @@ class Fitted:
         return found
 
     def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
-        transform, x = self.frame.transform, x.double().cpu()
+        frame, given = self.frame, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
-        base, grid, given = self.frame.base, self.frame.grid, x
-        x = grid.spread(x, seed_of(filling.seed, "cells"))
+        bounds, grid, is_bounded = frame.bounds, frame.grid, frame.bounds.is_bounded
+        x = frame.as_learned(given, seed_of(filling.seed, "cells"))
+        if not bounds.n:
+            found = self.inner._filled_as_learned(x, noise_var, filling)
+        else:
+            if (noise_var.expand(given.shape) > 0)[:, is_bounded].any():
+                raise ValueError("noise goes with columns without bounds.")
+            averaged = filling if filling.keep_draws else filling._replace(n_chains=BOUNDED_DRAWS, keep_draws=True)
+            found = self.inner._filled_as_learned(x, noise_var, averaged)
+            draws = bounds.outward(found.draws)
+            mean, std = draws.mean(1), draws.std(1, correction=0)
+            mean, std = (torch.where(is_bounded, *both) for both in ((mean, found.mean), (std, found.std)))
+            found = Filled(mean, std, draws if filling.keep_draws else draws[:, :0])
+        known = ~given.isnan() & (noise_var == 0)
+        draws = torch.where(known[:, None], given[:, None], grid.rounded(found.draws))
+        mean = torch.where(known, given, grid.rounded(found.mean))
+        return Filled(mean, torch.where(known, 0.0, found.std), draws)
+
+    def _filled_as_learned(self, x: Tensor, noise_var: Tensor, filling: Filling) -> Filled:
+        """The same of rows x (n, N) as learning sees them."""
+        transform, base = self.frame.transform, self.frame.base
         if self.frame.censoring is not UNCENSORED:
             if (noise_var > 0).any():
                 raise ValueError("noise goes with columns that are not censored.")
-            found = impute_censored(self.model, self.frame, x, filling)
-        elif isinstance(transform, Elementwise) and not self.is_mixed:
+            return impute_censored(self.model, self.frame, x, filling)
+        if isinstance(transform, Elementwise) and not self.is_mixed:
             noise = (noise_var.sqrt() / transform.scale)[..., transform.columns].square().to(self.model.W)
             found = fill(self.model, self.units(x), noise, filling, base)
             std = transform.columns_of(found.std.cpu()) * transform.scale
             draws = self.columns(found.draws.flatten(0, 1)).view(*found.draws.shape[:2], x.shape[1])
-            found = Filled(transform.inverse(found.mean.cpu()), std, draws)
-        elif filling.n_replicas:
+            return Filled(transform.inverse(found.mean.cpu()), std, draws)
+        if filling.n_replicas:
             raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
-        else:
-            found = impute_columns(self.model, transform, self._reference, x, noise_var, filling)
-        known = ~x.isnan() & (noise_var == 0)
-        draws = torch.where(known[:, None], given[:, None], grid.rounded(found.draws))
-        mean = torch.where(known, given, grid.rounded(found.mean))
-        return Filled(mean, torch.where(known, 0.0, found.std), draws)
+        return impute_columns(self.model, transform, self._reference, x, noise_var, filling)
 
 
 def bits_per_dimension(score: Score, n_visible: int) -> Score:

@@ -31,9 +31,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from grbm.core.devices import pick_device, threads
 from grbm.core.errors import DivergenceError
 from grbm.core.randomness import generator, seed_of
+from grbm.data.bounding import bounds_of
+from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.coarse import grid_of
 from grbm.data.frame import Frame
 from grbm.data.grid import CONTINUOUS, Grid
+from grbm.data.limits import is_limited
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes, spread
 from grbm.data.weighting import mean_and_error, repeated, rounded
 from grbm.evaluate.censored import FEWEST
@@ -120,6 +123,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         "auto" learns features of few different numbers, such as counts and grades, as cells between them
         (`grbm.data.grid`): samples and filled gaps are then such numbers, and densities of a row are means over its
         cell. Not with ``censor``.
+    bounds : {"none", "auto"}, tuple of two numbers, or dict, default="none"
+        Bounds strictly between which all values of a feature lie (`grbm.data.bounds`); samples and filled gaps keep
+        them. ``(low, high)``, either of which may be None, are those of all features, and ``{name or number: (low,
+        high)}`` of some. "auto" finds those of positive features, shares and percentages that one normal distribution
+        describes better so. Attributes in the units of X are then in those of log(x − low) − log(high − x).
     contamination : float or "auto", default="auto"
         Share of the rows without gaps that `predict` calls anomalies, of those that `fit` or the last `partial_fit`
         learned from. "auto" calls those anomalies that are less likely than 99 of 100 of the model's own draws.
@@ -206,6 +214,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         "whiten": ["boolean", StrOptions({"auto"})],
         "censor": [StrOptions({"none", "auto"}), tuple],
         "coarse": [StrOptions({"none", "auto"})],
+        "bounds": [StrOptions({"none", "auto"}), tuple, dict],
         "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
         "restart": [Interval(Real, 0, 1, closed="both")],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
@@ -243,6 +252,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         n_contrasts: int | Literal["auto"] = "auto",
         censor: str | tuple[float | None, float | None] = "none",
         coarse: Literal["none", "auto"] = "none",
+        bounds: Any = "none",
         contamination: float | Literal["auto"] = "auto",
         restart: float = 0.0,
         min_variance: float | None = None,
@@ -268,6 +278,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         self.n_contrasts = n_contrasts
         self.censor = censor
         self.coarse = coarse
+        self.bounds = bounds
         self.contamination = contamination
         self.restart = restart
         self.min_variance = min_variance
@@ -325,7 +336,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             rows, n_pass = repeated(weights, seed)
             X, table, same = X[rows], table[rows], rows if same is None else same[rows]
         grid = self._frame().grid if go_on else grid_of(table, self.coarse, censor)
-        table = grid.spread(table, seed_of(seed, "cells"))
+        bounds = self._frame().bounds if go_on else self._bounds_of(table, grid)
+        table = bounds.inward(grid.spread(table, seed_of(seed, "cells")))
         gaps = Gaps(table, seed, same) if table.isnan().any() else None
         self._facts = list(facts_of(table if gaps is None else gaps.drawn, same))
         recipe = self._recipe()
@@ -343,7 +355,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if gaps is not None:
             table = self._completed(gaps, recipe, n_updates) if not go_on else self._redrawn(gaps)
         seen = table[learned_from]  # of the others nothing is known before they are scored
-        state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, grid=grid, same=same)
+        of_frame: dict[str, Any] = {"grid": grid, "bounds": bounds, "same": same}
+        state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, **of_frame)
         frame = self._frame()
         goal = recipe.build(frame)
         rows, scored = (frame.transform(x).to(state.model.W.device) for x in (seen, table[held]))
@@ -352,7 +365,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         watch = watch_of(frame, goal.sampler, scored, seed, counts)
         keep = None if watch is None else KeepBest(watch, options, state)
         looks: list[Nats] = []
-        tell = _teller(first, rows, frame.transform.log_det) if self.verbose else lambda progress: None
+        log_det = frame.mean_log_det(scored, counts)
+        tell = _teller(first, rows, log_det) if self.verbose else lambda progress: None
 
         def after(progress: Progress) -> bool:
             if progress.nats is not None:
@@ -378,9 +392,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         updates, model = state.update, state.average or state.model if keep is None else keep.model()
         if gaussian is not None:  # learning can go on from the start in its frame
             self._frame_is(gaussian.frame)
-            state, model = begin(recipe, gaussian.frame, gaussian.units(table), seed, rows.device), gaussian.model
+            state, model = begin(recipe, gaussian.frame, gaussian.inner.units(table), seed, rows.device), gaussian.model
             state.update = updates
-        log_det = frame.transform.log_det
         self.is_gaussian_ = gaussian is not None
         self.validation_scores_ = [nats.mean + log_det for nats in looks]
         best = None if keep is None else keep.best
@@ -412,12 +425,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if first:
             checks.refuse_gaps(X, "The first rows of partial_fit must be complete: call fit first.")
         asked = {"whiten=True": self.whiten is True, "coarse='auto'": self.coarse == "auto"}
+        asked["bounds"] = any(self._told())
         for name in (name for name, is_asked in asked.items() if first and is_asked):
             raise ValueError(f"{name} needs all rows at once: call fit first, then partial_fit.")
         before = {"_seen": getattr(self, "_seen", []), "_frame_": getattr(self, "_frame_", {})}
         complete, table = torch.tensor(X[~np.isnan(X).any(1)]), torch.tensor(X)
         if not first:
-            table = self._frame().grid.spread(table, seed_of(seed, "cells", self.n_updates_))
+            table = self._frame().as_learned(table, seed_of(seed, "cells", self.n_updates_))
         if table.isnan().any():
             table = self._redrawn(Gaps(table, seed))
         X = table.numpy()
@@ -605,7 +619,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
                 ConvergenceWarning,
             )
         log_p: Array = found.log_p.numpy()
-        if n_broken := int(np.isneginf(log_p).sum()):
+        beyond = self._frame().bounds.breaks(torch.tensor(X)).any(1).numpy()
+        if n_beyond := int(beyond.sum()):
+            checks.warn_user(f"{n_beyond} of {len(X)} rows lie beyond bounds, and have no density.", UserWarning)
+        if n_broken := int((np.isneginf(log_p) & ~beyond).sum()):
             which = " or ".join(
                 k for k, found in (("constant", self.constant_), ("collinear", self.collinear_)) if found
             )
@@ -739,7 +756,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
 
     def to_coordinates(self, X: Any) -> Array:
         """X as the machine sees it, (n_samples, n_units), float64: whitened, standardised or as it is."""
-        found: Array = self._frame().transform.exactly(torch.tensor(self._validated(X))).numpy()
+        frame, rows = self._frame(), torch.tensor(self._validated(X))
+        found: Array = frame.transform.exactly(frame.bounds.inward(rows)).numpy()
         return found
 
     @property
@@ -804,6 +822,21 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         drawn = int(check_random_state(given).randint(2**31 - 1))
         return int(given) if isinstance(given, Integral) else drawn
 
+    def _told(self) -> tuple[bool, dict[str | int | None, tuple[float, float]]]:
+        """Whether bounds are to be found, and those that are told."""
+        if isinstance(self.bounds, str):
+            return self.bounds == "auto", {}
+        told = self.bounds if isinstance(self.bounds, dict) else {None: self.bounds}
+        return False, {name: _ends(pair, "bounds") for name, pair in told.items()}
+
+    def _bounds_of(self, table: torch.Tensor, grid: Grid) -> Bounds:
+        """Bounds of the columns of a table."""
+        is_auto, told = self._told()
+        names = [str(name) for name in getattr(self, "feature_names_in_", [])]
+        censor = self.censor if isinstance(self.censor, str) else _limits(self.censor)
+        without = grid.is_coarse | is_limited(table, censor)
+        return bounds_of(table, is_auto=is_auto, told=told, without=without, columns=names)
+
     # What was learned, as arrays.
 
     def _begin(
@@ -813,6 +846,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         learned_from: torch.Tensor | None = None,
         *,
         grid: Grid = CONTINUOUS,
+        bounds: Bounds = UNBOUNDED,
         same: torch.Tensor | None = None,
         whole: bool = True,
     ) -> TrainState:
@@ -825,7 +859,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if recipe.standardise == "none":
             checks.check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
         found = frame_of(recipe, table, measure(table), learned_from, same=same, seed=self._learned_with)
-        self._frame_is(replace(found, grid=grid))
+        self._frame_is(found.with_columns(grid, bounds))
         self._seen = [0, 0.0, 0.0]
         self._see(seen.numpy())
         frame = self._frame()
@@ -872,6 +906,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
         if self.coarse == "none" and self._frame().grid.n:
             raise ValueError("coarse is 'none' now, but was not in learning; set it back, or fit anew.")
+        if not any(self._told()) and self._frame().bounds.n:
+            raise ValueError("bounds are 'none' now, but were not in learning; set them back, or fit anew.")
         self._warn_beyond(X)
         self._see(X)
         recipe = self._recipe()
@@ -964,7 +1000,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         n, mean, var = self._seen
         frame = self._frame()
         unsure = 0 if frame.is_whitened else 10 / (n + 10) * frame.transform.scale.numpy() ** 2
-        checks.check_distance(array, np.asarray(mean), np.asarray(var + unsure))
+        seen = frame.bounds.known(torch.tensor(array)).numpy()
+        checks.check_distance(seen, np.asarray(mean), np.asarray(var + unsure))
         self._warn_beyond(array)
         return array
 
@@ -994,9 +1031,19 @@ def _unless_auto(number: Any) -> int | None:
 
 def _limits(censor: tuple[Any, ...]) -> str:
     """A pair of limits, as `grbm.data.limits.limits_of` reads it."""
-    if len(censor) != 2:
-        raise ValueError(f"censor must be (low, high), either of which may be None, got {censor!r}.")
-    return ",".join("" if end is None else repr(float(end)) for end in censor)
+    return ",".join(repr(end) if math.isfinite(end) else "" for end in _ends(censor, "censor"))
+
+
+def _ends(pair: Any, name: str) -> tuple[float, float]:
+    """Two ends, of which None is an infinite one."""
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise ValueError(f"{name} must be (low, high), either of which may be None, got {pair!r}.")
+    low, high = (
+        infinite if end is None else float(end) for end, infinite in zip(pair, (-math.inf, math.inf), strict=True)
+    )
+    if not low < high:
+        raise ValueError(f"{name} must be (low, high), with low below high, got {pair!r}.")
+    return low, high
 
 
 def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from grbm.core.errors import UserError
 from grbm.core.randomness import generator, seed_of
-from grbm.data.grid import CONTINUOUS
 from grbm.data.splitting import copies
 from grbm.data.tables import measure
 from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, relations
@@ -139,7 +138,7 @@ class Gaps:
     Parameters
     ----------
     rows : Tensor
-        Coarse columns lie in their cells (`grbm.data.grid`).
+        As learning sees them (`Frame.as_learned`): coarse columns lie in their cells, none has bounds.
     seed : int
         Of all that is drawn.
     same : Tensor, optional
@@ -188,7 +187,7 @@ class Gaps:
     def by(self, fitted: Fitted, seed: int) -> Tensor:
         """The rows with each gap filled by a draw from a fitted model given its row."""
         gappy, filled = self.missing.any(1), self.rows.clone()
-        drawn = _in_cells(fitted).sample_given(self.rows[gappy], Filling(n_chains=1, seed=seed))[:, 0]
+        drawn = fitted.inner.sample_given(self.rows[gappy], Filling(n_chains=1, seed=seed))[:, 0]
         filled[gappy] = torch.where(self.missing[gappy], drawn.to(filled), filled[gappy])
         return filled
 
@@ -196,12 +195,7 @@ class Gaps:
         """Callback that redraws the gaps of training ``rows`` (n', K), which have the numbers ``learned_from``."""
         numbers = self.missing[learned_from].any(1).nonzero()[:, 0]
         gappy = self.rows[learned_from][numbers]
-        return Refill(_in_cells(fitted), gappy, numbers, rows, first, n_updates, self.seed)
-
-
-def _in_cells(fitted: Fitted) -> Fitted:
-    """The density of rows as learning sees them."""
-    return replace(fitted, frame=replace(fitted.frame, grid=CONTINUOUS))
+        return Refill(fitted.inner, gappy, numbers, rows, first, n_updates, self.seed)
 
 
 class Refill(Callback):

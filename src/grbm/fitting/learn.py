@@ -94,7 +94,9 @@ def one_gaussian(
     seen, watch = rows[spread(len(rows), SEEN)], keep.watch
     if not is_gaussian_enough(frame, keep.model(), keep.best, watch.rows, seen, watch.weights):
         return None
-    whole = replace(frame_of(recipe, table, stats, same=same, seed=seed, where=where), grid=frame.grid)
+    whole = replace(
+        frame_of(recipe, table, stats, same=same, seed=seed, where=where), grid=frame.grid, bounds=frame.bounds
+    )
     model = gaussian_(GRBM(whole.transform.n_units, recipe.model.n_hidden), *whole.base)
     model.contrasts = whole.contrasts
     return Fitted(whole, model)

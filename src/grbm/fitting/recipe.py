@@ -78,13 +78,13 @@ class SamplerConfig:
     rho: float | None = None
     """partial-gibbs: share of v − (μ + W h) that a step keeps, in (−1, 1). For tempered samplers: their inner move."""
     step_size: float | None = None
-    """Langevin family: first step size α₀, in units of the variance."""
+    """Langevin family: first step size α₀, in units of the variance; by default 0.04."""
     n_inner: int | None = None
-    """gibbs-langevin: Langevin steps K per draw of h."""
+    """gibbs-langevin: Langevin steps K per draw of h; by default 10."""
     adjust_from: int | None = None
     """Langevin family: Metropolis adjustment from this step on (0 = always); None = never."""
     temperature: float | None = None
-    """Langevin family: 1 is the paper; the batch size is the published program."""
+    """Langevin family: 1 is the paper, and the default; the batch size is the published program."""
     per_unit: bool | None = None
     """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
     accept_temperature: float | None = None
@@ -100,7 +100,7 @@ class SamplerConfig:
     save_below: float | None = None
     """trajectory-tempering: save a model along training when swaps with the last one saved fall below this rate."""
     power: float | None = None
-    """Tempered samplers: exponent of the ladder or path from the base to the model."""
+    """Tempered samplers: exponent of the ladder or path from the base to the model, by default that of the sampler."""
 
     def build(self, frame: "Frame") -> "Sampler":
         """The sampler; the frame's base is where tempered ones start, its reference where global moves come from."""

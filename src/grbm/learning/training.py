@@ -47,7 +47,8 @@ def train_step(
 ) -> StepMetrics:
     """Make one update of ``state`` on the batch ``v_data`` (B, N), or on this process's part of its rows.
 
-    Of ``options`` it heeds all but what `fit` is for: ``n_updates``, ``batch_size`` and ``anneal_step_size``.
+    The options ``n_updates``, ``batch_size`` and ``anneal_step_size`` are those of `fit`, and change nothing here. The
+    learning rate is the optimizer's.
     A gradient that is not finite, or absurdly large, raises `DivergenceError` and takes the parameters back to the last
     ones whose gradient was neither (`grbm.learning.guard`); the optimizer's own state is left as it is.
     """
@@ -191,13 +192,15 @@ def fit(
     The last ``options.rounds`` updates are rounds of quasi-Newton steps (`train_round`).
 
     What is returned is an iterator that makes an update for each `StepMetrics` it yields: nothing is learned before it
-    is iterated over, and training can be looked at, or left, after any update. On a GPU most updates are replayed from
-    a recording (`grbm.learning.recorded`), and negative phases have no sums.
+    is iterated over, and training can be looked at, or left, after any update. A state that has come to update
+    ``options.n_updates`` is trained no further. On a GPU most updates are replayed as one CUDA graph
+    (`grbm.learning.recorded`), and what they yield has no sums of the negative phase.
 
     Parameters
     ----------
     state : TrainState
-        Where to start. The optimizer's own rate is where the cosine begins; the paper's is ``SGD(lr=0.01)``.
+        Where to start. The optimizer's own rate is where the cosine begins, which takes the place of any schedule of
+        yours (`train_step` keeps the rate); the paper's is ``SGD(lr=0.01)``.
     data : Tensor, Rows, Dataset or DataLoader
         (n, N), all of it in every process, visited in a new random order each epoch; an incomplete last batch is left
         out unless ``options.keep_last``. The items of PyTorch's data sets are flattened; of a DataLoader the data set
@@ -225,6 +228,10 @@ def fit(
         raise TypeError(f"options must be an object such as grbm.FitOptions(n_updates=100), got {options!r}.")
     if options.spectral_norm is not None and not isinstance(state.optimizer, torch.optim.SGD):
         raise ValueError(f"spectral_norm goes with torch.optim.SGD, not with {type(state.optimizer).__name__}.")
+    if isinstance(state.optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            "LBFGS calls a closure, which a gradient by sampling has not; FitOptions(rounds=...) is its like."
+        )
     learned = {id(p) for p in state.model.parameters()}
     if learned.isdisjoint(id(p) for group_ in state.optimizer.param_groups for p in group_["params"]):
         raise ValueError("state.optimizer holds no parameter of state.model; make it of state.model.parameters().")
@@ -238,7 +245,9 @@ def fit(
         raise ValueError(f"anneal_step_size goes with the Langevin family, not with {objective.sampler!r}.")
     data = rows_of(data, state.model.W)
     if len(data.shape) != 2 or data.shape[1] != state.model.n_visible:
-        raise ValueError(f"data must be (n, {state.model.n_visible}), got shape {tuple(data.shape)}.")
+        is_flat = math.prod(data.shape[1:]) != state.model.n_visible
+        hint = "" if is_flat else ": give data.flatten(1)"
+        raise ValueError(f"data must be (n, {state.model.n_visible}), got shape {tuple(data.shape)}{hint}.")
     if isinstance(data, Tensor) and not torch.isfinite(data).all():
         raise ValueError("data holds NaN or infinite numbers.")
     if len(data) == 0:

@@ -45,7 +45,7 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
     if dataset is None:
         absent = Finding("note", "data", "Not at hand, so units and chains were not looked at: add --data.")
         return [*findings, *_variances(run, None), absent]
-    rows = run.transform(dataset.some("train", 2000))
+    rows = run.fitted.units(dataset.some("train", 2000))
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
     findings += [*_chains(run, rows, n_chains, seed), *_mixing(run)]
     return [*findings, *_samples(run, dataset, seed), *_likelihood(run, dataset, seed)]
@@ -200,7 +200,7 @@ def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:
     held = dataset.test[:2000] if dataset.weights is None else dataset.some("test", 2000)
     if dataset.weights is not None and min(len(rows), len(held)) < 20:
         return
-    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.transform(held)))
+    seen, unseen = (run.model.free_energy(x).double() for x in (rows, run.fitted.units(held)))
     gap, spread = float(unseen.mean() - seen.mean()), float(seen.std())
     error = float((seen.var() / len(seen) + unseen.var() / len(unseen)).sqrt())
     if not gap <= max(0.5 * spread, 3 * error):  # also where it is NaN

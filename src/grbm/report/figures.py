@@ -97,8 +97,10 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
     title = "model: log-density (quadrature)"
     grid = exact.plane(run.model, spacing(dataset.mixture) if dataset.mixture else 0.1)
     if grid is not None:
-        points = run.transform.inverse(grid.points)
-        density = grid.log_density + run.transform.log_det  # of the data in their own units
+        points = run.frame.bounds.outward(run.transform.inverse(grid.points))
+        density = (
+            grid.log_density + run.transform.log_det + run.frame.log_slope(points)
+        )  # of the data in their own units
         mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True)
         bar = figure.colorbar(mesh, ax=middle, shrink=0.85)
         bar.set_label("nats", fontsize=8)

@@ -9,7 +9,6 @@ from torch import Tensor
 from grbm.core.randomness import seed_of
 from grbm.core.streams import plain
 from grbm.core.typed import is_kind
-from grbm.data.grid import CONTINUOUS
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table, spread
 from grbm.data.weighting import effective, mean_and_error
@@ -79,16 +78,16 @@ def evaluate(
             scores[f"without_density_{name}"] = score.n_without
             if score.n_rows == 0:
                 continue
-            is_whole = ~scale.breaks(some).any(1)
-            z, of_some = scale(some[is_whole]), None if of_some is None else of_some[is_whole]
+            is_whole = ~run.frame.breaks(some).any(1)
+            z = scale(run.frame.as_learned(some[is_whole], seed))  # of coarse columns one place of their cells each
+            of_some = None if of_some is None else of_some[is_whole]
             scores |= _with_error(f"log_likelihood_{name}", score) | ({f"rows_{name}": score.n_rows} if whole else {})
             if model.censoring.n:
                 scores[f"scored_{name}"], scores[f"unsure_{name}"] = score.n_rows, score.n_unsure
+            elif run.frame.grid.n or run.frame.bounds.n:
+                scores[f"free_energy_{name}"] = mean_and_error(model.free_energy(z).double(), of_some)[0]
             else:
                 scores[f"free_energy_{name}"] = -score.mean - known.value + scale.log_det
-            if run.frame.grid.n:  # at one place of the cells each, as learning saw them
-                z = scale(run.frame.grid.spread(some[is_whole], seed))
-                scores[f"free_energy_{name}"] = mean_and_error(model.free_energy(z).double(), of_some)[0]
             errors = (z - model.reconstruction(z)).square().mean(1).double()
             scores[f"reconstruction_{name}"] = mean_and_error(errors, of_some)[0]
             if whole and (levels := dataset.levels) is not None:
@@ -105,7 +104,7 @@ def evaluate(
         if model.censoring.n:
             scores["censored"] = model.censoring.n
         else:
-            z = scale(run.frame.grid.spread(generated, seed))
+            z = scale(run.frame.as_learned(generated, seed))
             scores["free_energy_samples"] = float(model.free_energy(z).double().mean())
     if dataset.mixture is not None and grid is not None and run.config.dataset.standardise == "none":
         density = density_score(model, dataset.mixture, grid)
@@ -183,7 +182,7 @@ def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int 
     if grid is not None:
         return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
     rows = dataset.some("train", 10_000)
-    seen = run.transform(rows) if len(rows) else None
+    seen = run.fitted.units(rows) if len(rows) else None
     sizes = {} if run.frame.reference is not None else {"n_steps": n_steps, "n_chains": n_chains}
     return on_device(run).log_partition(seen=seen, seed=seed, **sizes)
 
@@ -199,20 +198,17 @@ def comparisons(run: Run, dataset: Dataset, known: LogPartition, *, seed: int = 
     if n < FEWEST or width > WIDEST or len(dataset.train) < FEWEST or run.model.censoring.n:
         return []
     numbers = spread(n, MOST)
-    numbers = numbers[~run.transform.breaks(dataset.test[numbers]).any(1)]
+    numbers = numbers[~run.frame.breaks(dataset.test[numbers]).any(1)]
     test, weights = dataset.test[numbers], dataset.weights_of("test")
     if weights is not None and effective(weights[numbers]) < FEWEST:
         return []
     if len(test) < FEWEST:
         return []
-    train, grid = dataset.some("train", 10_000), run.frame.grid
-    different = grid.spread(dataset.some("train", 10_000, copies=False), seed)
-    fitted = replace(run.fitted, frame=replace(run.frame, grid=CONTINUOUS))
-    train, test = (
-        grid.spread(train, seed),
-        grid.spread(test, seed_of(seed, "test")),
-    )  # cells, of which all have densities
-    ours = fitted.log_prob(test, known.value)
+    # Rows as learning sees them: numbers that repeat, and bounds, would be the worse for simpler models.
+    different = run.frame.as_learned(dataset.some("train", 10_000, copies=False), seed)
+    train = run.frame.as_learned(dataset.some("train", 10_000), seed)
+    test = run.frame.as_learned(test, seed_of(seed, "test"))
+    ours = run.fitted.inner.log_prob(test, known.value)
     if not bool(ours.isfinite().all()):
         return []
     rows, kept = train.double().cpu().numpy(), run.transform.kept.numpy()

@@ -217,7 +217,7 @@ def newest(
 
     A damaged one is named to ``warn`` and the one before it is tried. Raises UserError if all are damaged.
     """
-    found = updates(folder)
+    found, why = updates(Path(folder)), ""
     for path in found:
         try:
             checkpoint = read(path, run=run)
@@ -226,9 +226,12 @@ def newest(
         except OtherVersionError as error:
             raise UserError(f"{path} cannot be resumed from: {error}. Use that version, or train again.") from error
         except DamagedError as error:
+            why = why or str(error)
             warn(f"The checkpoint {path} is not usable: {error}; trying the one before it.")
     if found:
-        raise UserError(f"No checkpoint in {folder} is usable; restore one from a copy, or train again.")
+        raise UserError(
+            f"No checkpoint in {folder} is usable; of the newest, {why}. Restore one from a copy, or train again."
+        )
     return None
 
 
@@ -248,6 +251,11 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
             good = good and tensor.shape in ((), parameters[int(index)].shape)
         if not good:
             raise DamagedError(f"{name} of shape {tuple(tensor.shape)} does not fit the model")
+    own, groups = state.optimizer.param_groups, checkpoint.record["optimizer"]["groups"]
+    for ours, theirs in zip(own, groups, strict=False):
+        differ = ours.keys() - theirs.keys(), theirs.keys() - ours.keys() - {"initial_lr"}
+        if all(differ):  # versions of one optimizer differ by what the newer one has
+            raise DamagedError(f"it is of another optimizer, with {', '.join(sorted(differ[1]))}")
     rates = [x for group in checkpoint.record["optimizer"]["groups"] for k, x in group.items() if k in RATES]
     if not all(is_kind(float, rate) for rate in rates):
         raise DamagedError("its learning rates are not numbers")

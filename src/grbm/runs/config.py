@@ -149,8 +149,8 @@ class RunConfig:
                     raise UserError(f"{_flag(name)} must be {words}, got {number}.")
         if self.dataset.censor not in ("none", "auto", "marks"):
             read_limits(self.dataset.censor)
-        for option in ("coarse", "weights", "index"):
-            if getattr(self.dataset, option) not in ("none", None) and self.dataset.name != "array":
+        for option in ("coarse", "bounds", "weights", "index"):
+            if getattr(self.dataset, option) not in ("none", None, ()) and self.dataset.name != "array":
                 raise UserError(f"{_flag(f'dataset.{option}')} goes with tables.")
         if (self.dataset.size or 0) > LARGEST_SIDE:
             raise UserError(f"--dataset.size must be at most {LARGEST_SIDE:,}, got {self.dataset.size:,}.")

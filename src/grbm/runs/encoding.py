@@ -131,7 +131,7 @@ def _refuse_other_limits(run: Run, table: NamedTable, path: Path) -> None:
 
 def strangeness(run: Run, rows: Table) -> float:
     """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
-    x = rows[spread(len(rows), CHUNK)]
+    x = run.frame.bounds.known(rows[spread(len(rows), CHUNK)])
     complete = x[~x.isnan().any(1)]
     if not len(complete):  # of whose columns some are known
         return float(run.transform.scaled(x)[:, run.transform.kept].square().nanmean().sqrt())
@@ -148,7 +148,9 @@ def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch
     """
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
-        z = run.transform(torch.where(x.isnan(), run.transform.mean, x.double()) if gaps else x)
+        y = run.frame.bounds.known(x)
+        stands_in = (y.isnan() & ~x.isnan()) | (x.isnan() if gaps else False)
+        z = run.transform(torch.where(stands_in, run.transform.mean, y.double()) if stands_in.any() else y)
         if not z.isfinite().all():
             row = int((~z.isfinite()).any(1).nonzero()[0])
             place, wrong = f"row {first + row}", x[row].isinf() if gaps else ~x[row].isfinite()

@@ -12,9 +12,12 @@ from grbm.core.devices import pick_device, require_memory, threads
 from grbm.core.distributed import ProcessGroup
 from grbm.core.errors import UserError
 from grbm.core.randomness import seed_of
+from grbm.data.bounding import bounds_of, read_bounds
+from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.coarse import grid_of
 from grbm.data.frame import Frame
 from grbm.data.grid import CONTINUOUS, Grid
+from grbm.data.limits import is_limited
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
 from grbm.data.tables import StoredTable, Table, measure, refuse_magnitudes
@@ -43,6 +46,7 @@ class Opened(NamedTuple):
     measured: Measured
     gaps: Gaps | None  # of the rows to train on, which the data set has filled
     grid: Grid  # of the rows to train on, which the data set has in their cells
+    bounds: Bounds  # of the same, which the data set has on a scale without them
 
 
 class Prepared(NamedTuple):
@@ -76,8 +80,10 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if asked is not None and "dataset.censor" not in asked and dataset.limits is not UNCENSORED:
         config = replace(config, dataset=replace(config.dataset, censor="marks"))
         asked = {**asked, "dataset.censor": "marks"}
-    grid, gaps = CONTINUOUS, None
-    if config.dataset.coarse != "none" or dataset.gappy is not None or dataset.weights is not None:
+    grid, bounds, gaps = CONTINUOUS, UNBOUNDED, None
+    is_auto, told = read_bounds(config.dataset.bounds)
+    changes = config.dataset.coarse != "none" or is_auto or bool(told)
+    if changes or dataset.gappy is not None or dataset.weights is not None:
         rows, numbers = _all_rows(dataset)
         if dataset.gappy is not None:
             some = dataset.gappy[0]
@@ -89,8 +95,11 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
             rows = rows[often] if isinstance(rows, Tensor) else rows.take(often)
             same = often if same is None else same[often]
         grid = grid_of(rows, config.dataset.coarse, config.dataset.censor)
+        if is_auto or told:
+            how: dict[str, Any] = {"is_auto": is_auto, "told": told, "columns": dataset.columns, "where": config.where}
+            bounds = _bounds(rows, grid, config.dataset.censor, dataset, measured, **how)
         if isinstance(rows, Tensor):
-            rows = grid.spread(rows, seed_of(config.seed, "cells"))
+            rows = bounds.inward(grid.spread(rows, seed_of(config.seed, "cells")))
         dataset = dataset._replace(train=rows, same=same)
     if dataset.gappy is not None:
         assert isinstance(dataset.train, Tensor)
@@ -100,9 +109,19 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if gaps is not None:
         filled = group.broadcast(group.on_leader(lambda: _filled(gaps, config, dataset)))
         dataset = dataset._replace(train=filled)
-    if gaps is not None or grid.n or dataset.weights is not None:
+    if gaps is not None or grid.n or bounds.n or dataset.weights is not None:
         measured = measured._replace(train=measure(dataset.train))
-    return Opened(config, dataset, measured, gaps, grid)
+    if bounds.n and (test := measured.test) is not None:
+        measured = measured._replace(test=test._replace(low=bounds.inward(test.low), high=bounds.inward(test.high)))
+    return Opened(config, dataset, measured, gaps, grid, bounds)
+
+
+def _bounds(rows: Table, grid: Grid, censor: str, dataset: Dataset, measured: Measured, **how: Any) -> Bounds:
+    """Bounds of the columns, which hold for rows held out too."""
+    if not isinstance(rows, Tensor):
+        raise UserError("Bounds go with tables that fit into memory: raise --memory, or choose no bounds.")
+    without = grid.is_coarse | is_limited(rows, censor, dataset.limits)
+    return bounds_of(rows, without=without, stats=[] if measured.test is None else [measured.test], **how)
 
 
 def _all_rows(dataset: Dataset) -> tuple[Table, Tensor]:
@@ -125,12 +144,12 @@ def _filled(gaps: Gaps, config: RunConfig, dataset: Dataset) -> Tensor:
 
 def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | None, *, resume: bool) -> Prepared:
     """Frame, machine and objective of a run; raises UserError for what cannot be built or shared."""
-    config, dataset, measured, gaps, grid = opened
+    config, dataset, measured, gaps, grid, bounds = opened
     group.on_leader(lambda: _check(config))
     among = None if gaps is None else gaps.to_hold_out
     learned_from, held, counts = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same, among)
     found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, resume=resume))
-    frame: Frame = replace(group.broadcast(found), grid=grid)
+    frame: Frame = group.broadcast(found).with_columns(grid, bounds)
     transform, rows = frame.transform, dataset.train
     where = pick_device(device or config.device, config.recipe.work(transform.n_units))
     validation = transform(rows[held[:SCORED]]).to(where)

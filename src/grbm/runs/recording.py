@@ -70,7 +70,8 @@ class MetricsLog(Callback):
         self.has_warned = False
         self.record: Record | None = None  # of the last update, where it has one
         self.seen = run.data[spread(len(run.data), 512)]
-        self.test = run.frame.transform(run.dataset.test[:512]).to(run.state.model.W.device)
+        self.test = run.frame.transform(run.frame.bounds.inward(run.dataset.test[:512])).to(run.state.model.W.device)
+        self.log_det = run.frame.mean_log_det(run.validation, run.counts)
         self.started, self.clipped, self.since = time.perf_counter(), torch.tensor(0), 0
         self.scores: list[float] = []  # energy distances since the last checkpoint
 
@@ -140,7 +141,7 @@ class MetricsLog(Callback):
             "accept_prob": None if metrics.accept_rate is None else float(metrics.accept_rate),
             "swap_rate_min": None if metrics.swap_rate is None else float(metrics.swap_rate.min()),
             "replicas": None if metrics.swap_rate is None else len(metrics.swap_rate) + 1,
-            "nats_validation": None if nats is None else nats.mean + self.session.run.frame.transform.log_det,
+            "nats_validation": None if nats is None else nats.mean + self.log_det,
             "nats_error": None if nats is None else nats.error,
             "log_z": None if nats is None else nats.log_z.log_z,
             "log_z_error": None if nats is None else nats.log_z.error,

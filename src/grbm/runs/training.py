@@ -15,9 +15,10 @@ from grbm.core.devices import threads
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import DivergenceError, StoppedError, UserError
 from grbm.core.streams import plain
-from grbm.data.coarse import SHARE, grid_of, sentence
+from grbm.data import bounding, coarse, limits
+from grbm.data.coarse import SHARE, grid_of
 from grbm.data.frame import Frame
-from grbm.data.limits import limits_of, sentences
+from grbm.data.limits import is_limited, limits_of
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import measure, spread
@@ -111,22 +112,35 @@ def train(
             group.on_leader(lambda: claiming.create(folder, run.config, overwrite=overwrite))
             if group.is_leader:
                 _describe_data(run, warn)
-                if (table := run.dataset.opened) is not None:
-                    rows, names = table.parted()[0], run.dataset.columns  # as they are in the file
-                    some = rows[spread(len(rows), LOOKED_AT // rows.n_columns + 1)]
-                    said = [found.sentence(names) for found in sentinels(some.numpy())]
-                    if run.config.dataset.censor == "none":
-                        ends = limits_of(some, measure(some), "auto", same_unit=False)
-                        said += sentences(ends, some, names)
-                    if run.config.dataset.coarse == "none" and (grid := grid_of(some, "auto", share=SHARE)).n:
-                        said.append(sentence(grid, names or [f"column {k}" for k in range(rows.n_columns)]))
-                    for text in said:
-                        warn(text)
+                for text in _advice(run):
+                    warn(text)
         log = group.on_leader(lambda: _open(run, folder, warn))
         held.enter_context(threads(run.config.recipe.n_threads(run.state.model.n_visible)))
         if log is not None:
             held.callback(log.close)
         _learn(Session(run, folder, group, log, warn), saved, on_start, on_update)
+
+
+def _advice(run: Prepared) -> Iterator[str]:
+    """Say what the columns of a file hold that its user may want to be learned in another way."""
+    asked, names, table = run.config.dataset, run.dataset.columns, run.dataset.opened
+    if table is None:
+        return
+    rows = table.parted()[0]  # as they are in the file
+    some = rows[spread(len(rows), LOOKED_AT // rows.n_columns + 1)]
+    yield from (found.sentence(names) for found in sentinels(some.numpy()))
+    yield from bounding.sentences(run.frame.bounds, names)
+    without = (
+        run.frame.grid.is_coarse | run.frame.bounds.is_bounded | is_limited(some, asked.censor, run.dataset.limits)
+    )
+    if asked.censor in ("none", "marks"):
+        ends = limits_of(some, measure(some), "auto", same_unit=False)
+        yield from limits.sentences(ends, some, names, without=without)
+        without = without | is_limited(some, "auto")
+    if asked.coarse == "none" and asked.censor == "none" and (grid := grid_of(some, "auto", share=SHARE)).n:
+        yield coarse.sentence(grid, names or [f"column {k}" for k in range(rows.n_columns)])
+        without = without | grid.is_coarse
+    yield from bounding.advice(bounding.bounds_of(some, is_auto=True, told={}, without=without), names)
 
 
 def _describe_data(run: Prepared, warn: Callable[[str], None]) -> None:

@@ -83,8 +83,8 @@ class LangevinOptions:
 class Langevin(LangevinOptions, MoveSampler):
     """v' = v − (α_t/T) ∂F/∂v + sqrt(2α_t) ξ (Eqs. 6-8); the cosine schedule runs over the steps of the walk.
 
-    h is not needed to move; it is drawn from p(h | v') for the statistics. See `LangevinOptions` for the options.
-    Unadjusted, it is biased by the step size.
+    h is not needed to move; it is drawn from p(h | v') for the statistics. Unadjusted, it is biased by the step size.
+    Its parameters are those of `grbm.samplers.langevin.LangevinOptions`.
     """
 
     def moves(self, energy: Energy, n_steps: int) -> Moves:

@@ -113,6 +113,7 @@ def sample(
     ValueError
         If not exactly one of ``n_chains`` and ``v0`` is given, or a shape or count is wrong.
     """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     energy = model.freeze(precision) if isinstance(model, GRBM) else model
     rng = Blocks(seed_of(seed, "sample"), 1, device=energy.W.device)
     if not hasattr(sampler, "bind") or isinstance(sampler, type):

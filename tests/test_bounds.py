@@ -1,0 +1,346 @@
+"""Columns with bounds: which they are, densities with the Jacobian, learning, gaps and draws within the bounds."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from grbm import Base, GaussianBernoulliRBM, cli, runs
+from grbm.core.errors import UserError
+from grbm.data.bounding import bounds_of, read_bounds
+from grbm.data.bounds import UNBOUNDED, Bounds
+from grbm.data.frame import Frame
+from grbm.data.limits import is_limited
+from grbm.data.transforms import Elementwise, Whitening
+from grbm.evaluate import exact
+from grbm.fitting.density import Fitted
+from grbm.model.censoring import Censoring
+from grbm.runs.presets import PRESETS
+from grbm.runs.training import train
+from tests.helpers import TINY, random_model, refused
+
+INF = math.inf
+RNG = np.random.default_rng(0)
+N = 400
+LATENT = RNG.normal(size=(N, 3)) @ [[1.0, 0.6, 0.3], [0.0, 1.0, 0.4], [0.0, 0.0, 1.0]]
+TABLE = np.c_[np.exp(LATENT[:, 0]), 100 / (1 + np.exp(-LATENT[:, 1])), LATENT[:, 2]]
+LOG_SLOPE = -np.log(TABLE[:, 0]) + np.log(100 / (TABLE[:, 1] * (100 - TABLE[:, 1])))
+TOLD = {0: (0, None), 1: (0, 100)}
+
+
+def ends(*pairs: tuple[float, float]) -> Bounds:
+    return Bounds(*torch.tensor(pairs, dtype=torch.float64).T.contiguous())
+
+
+FOUR = ends((0, INF), (-INF, 3), (-1, 2), (-INF, INF))
+
+
+def found_in(x: np.ndarray, **how) -> Bounds:
+    usual = {"is_auto": True, "told": {}, "without": torch.zeros(1, dtype=torch.bool)}
+    return bounds_of(torch.tensor(x), **(usual | how))
+
+
+# The scale without bounds.
+
+
+def test_the_scale_has_an_inverse_and_its_slope_is_that_of_autograd():
+    y = torch.tensor([-30.0, -2.0, 0.0, 1.0, 9.0]).double()[:, None].expand(-1, 4)
+    x = FOUR.outward(y)
+    torch.testing.assert_close(FOUR.inward(x)[1:4], y[1:4])
+    assert not FOUR.breaks(x).any()
+    x = FOUR.outward(y[1:4]).requires_grad_()
+    (slope,) = torch.autograd.grad(FOUR.inward(x).sum(), x)
+    torch.testing.assert_close(FOUR.log_slopes(x.detach()), slope.log())
+    far = FOUR.outward(torch.tensor([[-900.0] * 4, [900.0] * 4]).double())
+    assert not FOUR.breaks(far).any()
+    assert not FOUR.breaks(far.float()).any()  # files and arrays in float32 keep the bounds too
+    gaps = torch.full((1, 4), math.nan).double()
+    assert FOUR.inward(gaps).isnan().all()
+    assert FOUR.outward(gaps).isnan().all()
+    assert (FOUR.log_slopes(gaps) == 0).all()
+    with pytest.raises(
+        UserError, match=r"Column 2 has the number 2, which must lie strictly between its bounds -1 and 2"
+    ):
+        FOUR.inward(torch.tensor([[1.0, 1.0, 2.0, 1.0]]))
+
+
+def test_densities_of_columns_with_bounds_integrate_to_one():
+    """Over the whole of an amount and a share, of a machine with several modes."""
+    model = random_model(2, 4, 3, strength=0.5)
+    bounds, transform = ends((0, INF), (-1, 2)), Elementwise.of(torch.tensor([0.3, -0.2]), torch.tensor([1.5, 0.8]))
+    fitted = Fitted(Frame(transform, Base(torch.zeros(2), torch.ones(2)), bounds=bounds), model)
+    amount = torch.linspace(-12, 12, 2401).double().exp()
+    share = torch.linspace(-1, 2, 2003).double()[1:-1]
+    x = torch.cartesian_prod(amount, share)
+    p = fitted.log_prob(x, exact.log_z(model)).exp().view(len(amount), len(share))
+    whole = torch.trapezoid(torch.trapezoid(p, share), amount)
+    assert float(whole) == pytest.approx(1.0, abs=1e-3)
+    assert torch.isneginf(fitted.log_prob(torch.tensor([[0.0, 1.0], [1.0, 2.5]]).double(), 0.0)).all()
+    score = fitted.log_likelihood(torch.cat([x[:10], torch.zeros(1, 2).double()]), 0.0)
+    assert (score.n_rows, score.n_without) == (10, 1)
+
+
+def test_a_frame_keeps_its_bounds_and_damaged_ones_are_refused():
+    frame = Frame(Elementwise.of(torch.zeros(4), torch.ones(4)), Base(torch.zeros(4), torch.ones(4)), bounds=FOUR)
+    again = Frame.from_tensors(frame.tensors())
+    assert all(torch.equal(a, b) for a, b in zip(again.bounds, FOUR, strict=True))
+    assert again.inner.bounds is UNBOUNDED
+    assert Frame.from_tensors(frame.inner.tensors()).bounds is UNBOUNDED
+    good = frame.tensors()
+    for wrong in (
+        {name: x for name, x in good.items() if name != "bound_low"},
+        good | {"bound_low": good["bound_high"]},
+        good | {"bound_high": good["bound_high"][:2]},
+        good | {"bound_high": torch.full((4,), math.nan)},
+    ):
+        with pytest.raises(ValueError, match="bounds"):
+            Frame.from_tensors(wrong)
+    limits = Censoring(torch.tensor([0.5, -INF, -INF, 0.0]).double(), torch.full((4,), INF).double())
+    both = replace(frame.inner, censoring=limits).with_columns(frame.grid, FOUR)
+    assert both.censoring.low.tolist() == [-INF, -INF, -INF, 0.0]  # a column has bounds or a limit
+
+
+# Which columns have bounds.
+
+
+def test_bounds_are_found_of_amounts_shares_and_percentages():
+    def normal():
+        return RNG.normal(size=N)
+
+    columns = {
+        "amount": np.exp(normal()),
+        "percentage": 100 / (1 + np.exp(normal())),
+        "share": 1 / (1 + np.exp(normal())),
+        "normal": normal(),
+        "far from 0": 50 + normal(),
+        "negative too": np.exp(normal()) - 0.5,
+        "zeros": np.where(RNG.random(N) < 0.3, 0.0, np.exp(normal())),
+        "small shares": np.exp(normal() - 4).clip(0, 0.4),
+        "few values": RNG.choice([1.0, 10.0, 100.0], N),
+    }
+    x = np.stack(list(columns.values()), 1)
+    assert list(zip(*(end.tolist() for end in found_in(x)), strict=True)) == [
+        (0, INF), (0, 100), (0, 1), *[(-INF, INF)] * 4, (0, INF), (-INF, INF),
+    ]  # fmt: skip
+    gappy = np.where(RNG.random(x.shape) < 0.2, np.nan, x)
+    assert found_in(gappy).low.tolist() == found_in(x).low.tolist()
+    assert found_in(x, is_auto=False) is UNBOUNDED
+    assert found_in(x[:, 3:5]) is UNBOUNDED
+    assert not found_in(
+        np.c_[TABLE[:, 0], 2 * TABLE[:, 0] + TABLE[:, 1], TABLE[:, 1]]
+    ).n  # bounds would break relations
+    limited = torch.tensor([True] + [False] * 8)
+    assert found_in(x, without=limited).is_bounded.tolist()[:2] == [False, True]
+
+
+def test_bounds_are_told_by_name_or_number_and_checked():
+    is_auto, told = read_bounds(["auto", "weight=0,", "1=0,100"])
+    assert (is_auto, told) == (True, {"weight": (0, INF), "1": (0, 100)})
+    assert read_bounds(["0,"]) == (False, {None: (0, INF)})
+    assert read_bounds(()) == (False, {})
+    for wrong in (["weights"], ["weight=0"], ["weight=a,b"], ["weight=2,1"]):
+        with pytest.raises(UserError, match=r"weight|below"):
+            read_bounds(wrong)
+    how = {"is_auto": False, "columns": ("a", "b", "c"), "where": "x.csv"}
+    assert found_in(TABLE, told={"a": (-1, INF), "1": (0, 200)}, **how).high.tolist() == [INF, 200, INF]
+    with pytest.raises(
+        UserError, match=r"x\.csv, column 'c', has numbers from -.* strictly between its bounds 0 and inf"
+    ):
+        found_in(TABLE, told={None: (0, INF)}, **how)
+    with pytest.raises(UserError, match=r"x\.csv has no column 'd' that is learned.*it has a, b, c"):
+        found_in(TABLE, told={"d": (0, INF)}, **how)
+    with pytest.raises(UserError, match="is coarse or has a limit"):
+        found_in(TABLE, told={"a": (0, INF)}, without=torch.tensor([True, False, False]), **how)
+    with pytest.raises(UserError, match="column 'b', is a linear function of column 'a'"):
+        found_in(np.c_[TABLE[:, 0], 2 * TABLE[:, 0] + 1, TABLE[:, 2]], told={"b": (0, INF)}, **how)
+    stats = [torch.tensor([-2.0, 0, 0]).double()]
+    beyond = [type("Ends", (), {"low": stats[0], "high": torch.full((3,), 50.0).double()})()]
+    with pytest.raises(UserError, match="has numbers from -2 "):  # of rows held out
+        found_in(TABLE, told={"a": (0, INF)}, stats=beyond, **how)
+
+
+def test_columns_with_limits_are_told_apart():
+    x = torch.tensor(np.c_[TABLE[:, 0], np.maximum(LATENT[:, 1], 0), LATENT[:, 2]])
+    x[::7, 1] = math.nan
+    marked = Censoring(torch.tensor([-INF, -INF, 0.5]).double(), torch.full((3,), INF).double())
+    assert is_limited(x, "none").tolist() == [False] * 3
+    assert is_limited(x, "marks", marked).tolist() == [False, False, True]
+    assert is_limited(x, "auto", marked).tolist() == [False, True, True]
+    assert is_limited(x, "-9,").tolist() == [True] * 3
+
+
+# Learning.
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return GaussianBernoulliRBM(16, bounds=TOLD, n_iter=40, random_state=0).fit(TABLE)
+
+
+def test_learning_is_that_of_the_scale_by_hand_and_scores_have_its_jacobian(learned):
+    by_hand = np.c_[np.log(TABLE[:, 0]), np.log(TABLE[:, 1] / (100 - TABLE[:, 1])), TABLE[:, 2]]
+    plain = GaussianBernoulliRBM(16, n_iter=40, random_state=0).fit(by_hand)
+    np.testing.assert_allclose(learned.score_samples(TABLE), plain.score_samples(by_hand) + LOG_SLOPE, atol=1e-6)
+    shift = [a - b for a, b in zip(learned.validation_scores_, plain.validation_scores_, strict=True)]
+    assert max(shift) == pytest.approx(min(shift), abs=1e-9)  # the mean over the same rows held out
+    assert abs(shift[0] - LOG_SLOPE.mean()) < 4 * LOG_SLOPE.std() / math.sqrt(N // 10)
+    np.testing.assert_allclose(learned.transform(TABLE), plain.transform(by_hand), atol=1e-5)
+    drawn, own = learned.sample(500), plain.sample(500)
+    np.testing.assert_allclose(drawn[:, 0], np.exp(own[:, 0]), rtol=1e-4)
+    auto = GaussianBernoulliRBM(16, bounds="auto", n_iter=40, random_state=0).fit(TABLE)
+    np.testing.assert_array_equal(auto.score_samples(TABLE), learned.score_samples(TABLE))
+
+
+def test_draws_and_filled_gaps_keep_the_bounds(learned):
+    drawn = learned.sample(2000)
+    assert drawn[:, 0].min() > 0
+    assert drawn[:, 1].min() > 0
+    assert drawn[:, 1].max() < 100
+    gappy = TABLE[:60].copy()
+    gappy[:30, 0], gappy[30:, 1] = np.nan, np.nan
+    mean, std = learned.impute(gappy, return_std=True)
+    missing = np.isnan(gappy)
+    assert mean[:, 0].min() > 0
+    assert 0 < mean[:, 1].min() < mean[:, 1].max() < 100
+    np.testing.assert_array_equal(mean[~missing], gappy[~missing])
+    assert (std[~missing] == 0).all()
+    low, high = learned.impute_quantiles(gappy, [0.05, 0.95])
+    assert (low[:30, 0] > 0).all()
+    assert (high[30:, 1] < 100).all()
+    inside = (low[missing] <= TABLE[:60][missing]) & (TABLE[:60][missing] <= high[missing])
+    assert 0.75 < inside.mean() <= 1
+    given = learned.sample(40, given=[2.0, np.nan, np.nan])
+    assert (given[:, 0] == 2).all()
+    with pytest.raises(ValueError, match="noise goes with columns without bounds"):
+        learned.impute(gappy, noise_std=[0.1, 0.0, 0.0])
+    learned.impute(gappy, noise_std=[0.0, 0.0, 0.1])
+    with pytest.raises(UserError, match="Column 0 has the number -1"):
+        learned.impute(np.r_[gappy[:1], [[-1.0, np.nan, 0.0]]])
+
+
+def test_the_mean_of_a_gap_is_that_of_the_column_and_not_of_its_scale():
+    """Of one log-normal column beside another: E[x | other] = exp(m + s²/2), where exp(m) would be 27 % less."""
+    z = RNG.normal(size=(4000, 2)) @ [[1.0, 0.6], [0.0, 0.8]]
+    rbm = GaussianBernoulliRBM(8, bounds={1: (0, None)}, random_state=0).fit(np.c_[z[:, 0], np.exp(z[:, 1])])
+    x0 = np.linspace(-1, 1, 30)
+    mean, std = rbm.impute(np.c_[x0, np.full(30, np.nan)], return_std=True)
+    expected = np.exp(0.6 * x0 + 0.32)
+    ratio = mean[:, 1] / expected
+    assert abs(np.log(ratio).mean()) < 4 * 0.8 / math.sqrt(30 * 100) + 0.03
+    np.testing.assert_allclose(np.median(std[:, 1] / expected), math.sqrt(math.expm1(0.64)), rtol=0.15)
+
+
+def test_the_density_of_rows_with_gaps_has_the_jacobian_of_known_numbers():
+    """One Gaussian of the logarithms, whose marginals are known."""
+    rbm = GaussianBernoulliRBM(8, bounds={0: (0, None)}, random_state=0).fit(TABLE)
+    assert rbm.is_gaussian_ or rbm.score(TABLE) > -INF
+    frame = rbm._frame()
+    assert isinstance(frame.transform, Whitening)
+    y = np.c_[np.log(TABLE[:, 0]), TABLE[:, 1:]]
+    gappy = TABLE[:50].copy()
+    gappy[:, 1:] = np.nan
+    if rbm.is_gaussian_:
+        mean, var = y[:, 0].mean(), y[:, 0].var()
+        log_p = -0.5 * ((y[:50, 0] - mean) ** 2 / var + np.log(2 * np.pi * var)) - y[:50, 0]
+        np.testing.assert_allclose(rbm.score_samples(gappy), log_p, atol=0.05)
+    gappy[:, 0] = np.nan
+    gappy[:, 2] = TABLE[:50, 2]
+    assert np.isfinite(rbm.score_samples(gappy)).all()
+
+
+def test_rows_beyond_bounds_have_no_density_and_no_codes(learned):
+    beyond = TABLE[:3].copy()
+    beyond[0, 0], beyond[2, 1] = -1.0, 100.0
+    with pytest.warns(UserWarning, match="2 of 3 rows lie beyond bounds"):
+        scores = learned.score_samples(beyond)
+    assert np.isneginf(scores).tolist() == [True, False, True]
+    p = learned.p_values(beyond)
+    assert p[0] == p[2] == pytest.approx(1 / 2001)
+    with pytest.raises(UserError, match="Column 0 has the number -1"):
+        learned.transform(beyond)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_learning_goes_on_within_the_same_bounds():
+    rbm = GaussianBernoulliRBM(8, bounds=(0, None), n_iter=2, random_state=0).fit(TABLE[:, :2])
+    low = rbm._frame().bounds.low
+    rbm.partial_fit(TABLE[:50, :2])
+    assert torch.equal(rbm._frame().bounds.low, low)
+    with pytest.raises(UserError, match="must lie strictly between"):
+        rbm.partial_fit(-TABLE[:50, :2])
+    with pytest.raises(ValueError, match="bounds are 'none' now"):
+        rbm.set_params(bounds="none").partial_fit(TABLE[:50, :2])
+    with pytest.raises(ValueError, match="bounds needs all rows at once"):
+        GaussianBernoulliRBM(8, bounds=(0, None)).partial_fit(TABLE[:50, :2])
+    for wrong in ((0,), (2, 1), {0: 3.0}):
+        with pytest.raises(ValueError, match="bounds must be"):
+            GaussianBernoulliRBM(8, bounds=wrong, n_iter=1).fit(TABLE)
+    frame = pandas.DataFrame(TABLE, columns=["a", "b", "c"])
+    rbm = GaussianBernoulliRBM(8, bounds={"b": (0, 100)}, n_iter=1, random_state=0).fit(frame)
+    assert rbm._frame().bounds.is_bounded.tolist() == [False, True, False]
+
+
+def test_bounds_and_limits_go_together_in_different_columns():
+    x = TABLE.copy()
+    x[:, 2] = np.maximum(x[:, 2], 0)
+    rbm = GaussianBernoulliRBM(8, bounds="auto", censor="auto", n_iter=30, random_state=0).fit(x)
+    frame = rbm._frame()
+    assert frame.bounds.is_bounded.tolist() == [True, True, False]
+    assert frame.censoring.low.tolist() == [-INF, -INF, 0.0]
+    drawn = rbm.sample(500, n_steps=50)
+    assert drawn[:, 0].min() > 0
+    assert drawn[:, 1].max() < 100
+    assert (drawn[:, 2] >= 0).all()
+    assert 0.2 < (drawn[:, 2] == 0).mean() < 0.8
+    plain = GaussianBernoulliRBM(8, censor="auto", n_iter=30, random_state=0).fit(
+        np.c_[np.log(x[:, 0]), np.log(x[:, 1] / (100 - x[:, 1])), x[:, 2]]
+    )
+    by_hand = np.c_[np.log(x[:, 0]), np.log(x[:, 1] / (100 - x[:, 1])), x[:, 2]]
+    np.testing.assert_allclose(rbm.score_samples(x), plain.score_samples(by_hand) + LOG_SLOPE, atol=1e-5)
+
+
+def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("grbm.fitting.recipe.UPDATES", {"whiten": 60, "by column": 20})
+    monkeypatch.setattr("grbm.fitting.recipe.ROUNDS", 2)
+    path, folder = tmp_path / "x.csv", tmp_path / "run"
+    gappy = TABLE.copy()
+    gappy[::5, 1] = np.nan
+    pandas.DataFrame(gappy, columns=["amount", "cover", "height"]).to_csv(path, index=False)
+    usual = PRESETS["array"].config
+    asked = {"dataset.bounds": ("amount=0,", "cover=0,100")}
+    dataset = replace(usual.dataset, held_out=0.0, bounds=asked["dataset.bounds"])
+    config = replace(usual, data=path, seed=3, dataset=dataset)
+    said: list[str] = []
+    train(config, folder, asked=asked, warn=said.append)
+    run, rbm = runs.read(folder), GaussianBernoulliRBM(bounds=TOLD, random_state=3).fit(gappy)
+    own = rbm.to_model().state_dict()
+    assert all(torch.equal(x, own[name]) for name, x in run.model.state_dict().items())
+    looks = [line["nats_validation"] for line in run.metrics if line["nats_validation"] is not None]
+    assert looks == rbm.validation_scores_
+    assert any(
+        "Draws keep the bounds of column 'amount' (above 0), column 'cover' (between 0 and 100)" in x for x in said
+    )
+    new = tmp_path / "new.csv"
+    assert cli.main(["sample", str(folder), "--n", "200", "--out", str(new)]) == 0
+    drawn = pandas.read_csv(new)
+    assert drawn["amount"].min() > 0
+    assert drawn["cover"].between(0, 100, inclusive="neither").all()
+    assert cli.main(["evaluate", str(folder)]) == 0
+    assert cli.main(["doctor", str(folder)]) in (0, 3)
+    assert cli.main(["report", str(folder)]) == 0
+    assert cli.main(["impute", str(folder), str(path), "--out", str(tmp_path / "filled.csv")]) == 0
+    assert pandas.read_csv(tmp_path / "filled.csv")["cover"].between(0, 100, inclusive="neither").all()
+    pandas.DataFrame([[-2.0, 50.0, 0.0], [1.0, 50.0, 0.0]], columns=["amount", "cover", "height"]).to_csv(
+        tmp_path / "two.csv", index=False
+    )
+    assert cli.main(["score", str(folder), str(tmp_path / "two.csv")]) == 0
+    assert pandas.read_csv(folder / "scores" / "two.csv")["log_density"].tolist()[0] == -INF
+    refused(["encode", folder, tmp_path / "two.csv"], capsys, "Column 0 has the number -2")
+    refused(["export", folder, tmp_path / "x.onnx"], capsys, "bounds")
+    capsys.readouterr()
+    assert cli.main(["train", str(path), *TINY, "--out", str(tmp_path / "other")]) == 0
+    text = " ".join(capsys.readouterr().err.split())
+    assert "All numbers keep the bounds of column 'amount' (above 0), column 'cover' (between 0 and 100)" in text

@@ -13,7 +13,7 @@ from grbm.core.errors import UserError
 from grbm.data.bounding import bounds_of, read_bounds
 from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.frame import Frame
-from grbm.data.limits import is_limited
+from grbm.data.limits import limits_in
 from grbm.data.transforms import Elementwise, Whitening
 from grbm.evaluate import exact
 from grbm.fitting.density import Fitted
@@ -98,9 +98,13 @@ def test_a_frame_keeps_its_bounds_and_damaged_ones_are_refused():
     ):
         with pytest.raises(ValueError, match="bounds"):
             Frame.from_tensors(wrong)
-    limits = Censoring(torch.tensor([0.5, -INF, -INF, 0.0]).double(), torch.full((4,), INF).double())
-    both = replace(frame.inner, censoring=limits).with_columns(frame.grid, FOUR)
-    assert both.censoring.low.tolist() == [-INF, -INF, -INF, 0.0]  # a column has bounds or a limit
+    limits = Censoring(torch.tensor([0.5, -INF, -INF, 0.0]).double(), torch.tensor([INF, INF, 1.5, INF]).double())
+    inner = replace(frame.inner, censoring=limits.mapped(FOUR.ends_inward))
+    both = inner.with_columns(frame.grid, FOUR, limits)
+    assert all(torch.equal(a, b) for a, b in zip(both.censoring, limits, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(both.inner.censoring, inner.censoring, strict=True))
+    at = both.columns(both.limits.low.clamp_min(-9)[None])[0]
+    assert at[[0, 3]].tolist() == [0.5, 0.0]  # the limits themselves
 
 
 # Which columns have bounds.
@@ -132,8 +136,8 @@ def test_bounds_are_found_of_amounts_shares_and_percentages():
     assert not found_in(
         np.c_[TABLE[:, 0], 2 * TABLE[:, 0] + TABLE[:, 1], TABLE[:, 1]]
     ).n  # bounds would break relations
-    limited = torch.tensor([True] + [False] * 8)
-    assert found_in(x, without=limited).is_bounded.tolist()[:2] == [False, True]
+    coarse = torch.tensor([True] + [False] * 8)
+    assert found_in(x, without=coarse).is_bounded.tolist()[:2] == [False, True]
 
 
 def test_bounds_are_told_by_name_or_number_and_checked():
@@ -152,7 +156,7 @@ def test_bounds_are_told_by_name_or_number_and_checked():
         found_in(TABLE, told={None: (0, INF)}, **how)
     with pytest.raises(UserError, match=r"x\.csv has no column 'd' that is learned.*it has a, b, c"):
         found_in(TABLE, told={"d": (0, INF)}, **how)
-    with pytest.raises(UserError, match="is coarse or has a limit"):
+    with pytest.raises(UserError, match="is coarse"):
         found_in(TABLE, told={"a": (0, INF)}, without=torch.tensor([True, False, False]), **how)
     with pytest.raises(UserError, match="column 'b', is a linear function of column 'a'"):
         found_in(np.c_[TABLE[:, 0], 2 * TABLE[:, 0] + 1, TABLE[:, 2]], told={"b": (0, INF)}, **how)
@@ -162,14 +166,19 @@ def test_bounds_are_told_by_name_or_number_and_checked():
         found_in(TABLE, told={"a": (0, INF)}, stats=beyond, **how)
 
 
-def test_columns_with_limits_are_told_apart():
+def test_limits_of_tables_with_gaps():
     x = torch.tensor(np.c_[TABLE[:, 0], np.maximum(LATENT[:, 1], 0), LATENT[:, 2]])
     x[::7, 1] = math.nan
     marked = Censoring(torch.tensor([-INF, -INF, 0.5]).double(), torch.full((3,), INF).double())
-    assert is_limited(x, "none").tolist() == [False] * 3
-    assert is_limited(x, "marks", marked).tolist() == [False, False, True]
-    assert is_limited(x, "auto", marked).tolist() == [False, True, True]
-    assert is_limited(x, "-9,").tolist() == [True] * 3
+    assert limits_in(x, "none").low.tolist() == [-INF] * 3
+    assert limits_in(x, "marks", marked).low.tolist() == [-INF, -INF, 0.5]
+    assert limits_in(x, "auto", marked).low.tolist() == [-INF, 0.0, 0.5]
+    assert limits_in(x, "-9,").low.tolist() == [-9.0] * 3
+    assert limits_in(x, "-9,").high.tolist() == [INF] * 3
+    low = torch.tensor([0.5, -INF, -INF]).double()
+    concentrations = np.c_[np.maximum(TABLE[:, 0], 0.5), TABLE[:, 1:]]
+    found = found_in(concentrations, limits=Censoring(low, torch.full((3,), INF).double()))
+    assert found.is_bounded.tolist() == [True, True, False]  # by the values above the limit
 
 
 # Learning.
@@ -283,23 +292,35 @@ def test_learning_goes_on_within_the_same_bounds():
     assert rbm._frame().bounds.is_bounded.tolist() == [False, True, False]
 
 
-def test_bounds_and_limits_go_together_in_different_columns():
+def test_bounds_and_limits_go_together_in_one_column_and_in_several():
+    """Concentrations above a detection limit, whose logarithms are learned, and zeros of rainfall."""
     x = TABLE.copy()
+    x[:, 0] = np.maximum(x[:, 0], 0.4)
     x[:, 2] = np.maximum(x[:, 2], 0)
-    rbm = GaussianBernoulliRBM(8, bounds="auto", censor="auto", n_iter=30, random_state=0).fit(x)
+    how = {"censor": "auto", "n_iter": 300, "random_state": 0}
+    rbm = GaussianBernoulliRBM(8, bounds="auto", **how).fit(x)
     frame = rbm._frame()
     assert frame.bounds.is_bounded.tolist() == [True, True, False]
-    assert frame.censoring.low.tolist() == [-INF, -INF, 0.0]
-    drawn = rbm.sample(500, n_steps=50)
-    assert drawn[:, 0].min() > 0
+    assert frame.censoring.low.tolist() == [0.4, -INF, 0.0]
+    drawn = rbm.sample(2000, n_steps=50)
+    assert drawn[:, 0].min() == 0.4
+    for column, limit in ((0, 0.4), (2, 0.0)):
+        assert (drawn[:, column] == limit).mean() == pytest.approx((x[:, column] == limit).mean(), abs=0.04)
     assert drawn[:, 1].max() < 100
-    assert (drawn[:, 2] >= 0).all()
-    assert 0.2 < (drawn[:, 2] == 0).mean() < 0.8
-    plain = GaussianBernoulliRBM(8, censor="auto", n_iter=30, random_state=0).fit(
-        np.c_[np.log(x[:, 0]), np.log(x[:, 1] / (100 - x[:, 1])), x[:, 2]]
-    )
+    assert drawn[:, 2].min() == 0
     by_hand = np.c_[np.log(x[:, 0]), np.log(x[:, 1] / (100 - x[:, 1])), x[:, 2]]
-    np.testing.assert_allclose(rbm.score_samples(x), plain.score_samples(by_hand) + LOG_SLOPE, atol=1e-5)
+    plain = GaussianBernoulliRBM(8, **how).fit(by_hand)
+    slope = np.where(x[:, 0] > 0.4, -np.log(x[:, 0]), 0.0) + np.log(100 / (x[:, 1] * (100 - x[:, 1])))
+    np.testing.assert_allclose(rbm.score_samples(x), plain.score_samples(by_hand) + slope, atol=1e-5)
+    gappy = x[:40].copy()
+    gappy[:, 0] = np.nan
+    filled = rbm.sample(5, given=gappy)
+    assert filled[:, 0].min() >= 0.4
+    assert (filled[:, 0] == 0.4).any()
+    mean = rbm.impute(gappy)
+    assert (mean[:, 0] > 0.4).all()
+    codes = rbm.transform(gappy)
+    assert np.isfinite(codes).all()
 
 
 def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys, monkeypatch):
@@ -337,6 +358,7 @@ def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys,
         tmp_path / "two.csv", index=False
     )
     assert cli.main(["score", str(folder), str(tmp_path / "two.csv")]) == 0
+    assert "rows have a p-value of 0.001 or less" in capsys.readouterr().out
     assert pandas.read_csv(folder / "scores" / "two.csv")["log_density"].tolist()[0] == -INF
     refused(["encode", folder, tmp_path / "two.csv"], capsys, "Column 0 has the number -2")
     refused(["export", folder, tmp_path / "x.onnx"], capsys, "bounds")

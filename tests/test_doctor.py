@@ -1,6 +1,7 @@
 """`grbm doctor`: each disease is found and named, with a remedy; health is called health."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,19 @@ def test_health_is_called_health(tmp_path):
     findings = diagnose(*healthy(tmp_path))
     assert {f.level for f in findings} == {"fine"}, findings
     assert {f.about for f in findings} >= {"training", "progress", "variances", "gradients", "hidden units", "memory"}
+
+
+def test_draws_beyond_the_numbers_of_the_data_are_told(tmp_path):
+    """An amount whose many zeros one normal distribution goes below."""
+    run, dataset = healthy(tmp_path)
+    assert named(diagnose(run, dataset), "ranges").level == "fine"
+    cut = dataset._replace(train=dataset.train.clamp_min(0.0))
+    found = named(diagnose(run._replace(columns=("rain", "b", "c")), cut), "ranges")
+    assert found.level == "note"
+    share = float((dataset.train[:, 0] < 0).double().mean())
+    (said,) = re.findall(r"rain in (\d+)% below its lowest number, 0", found.text)
+    assert int(said) / 100 == pytest.approx(share, abs=0.07)  # four standard errors of 1,000 draws
+    assert "--dataset.bounds" in found.text
 
 
 def changed(run: Run, **train) -> Run:

@@ -179,6 +179,8 @@ def impute(options: ImputeOptions) -> None:
         write_table(path, filled, run.columns)
     write_table(errors, std, run.columns)
     if shares:
+        n_gappy = int(np.isnan(rows).any(1).sum())
+        note(f"Drawing {DRAWS} values of each gap in {n_gappy:,} rows, which can take minutes.")
         drawn = Filling(options.steps, options.steps - 1, DRAWS, seed=options.seed)
         found = on_device(run).quantiles(torch.from_numpy(rows), shares, drawn)
         for target, each in zip(of_shares, found.numpy(), strict=True):
@@ -214,6 +216,7 @@ def score(options: ScoreOptions) -> None:
     own = None
     with suppress(UserError):
         own = run.load_data()
+    note(f"Scoring {len(rows):,} rows, which can take minutes where rows have gaps or limits.")
     scored = odd.score(run, rows, own, seed=options.seed)
     write_table(path, odd.as_array(scored), odd.COLUMNS, index)
     runs.note_written(options.run, path)

@@ -11,6 +11,7 @@ from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.config import read_pair
 from grbm.data.tables import ColumnStatistics, spread
 from grbm.data.whitening import WIDEST_TABLE, relations
+from grbm.model.censoring import UNCENSORED, Censoring
 
 MANY = 20_000  # Maximum number of rows in which bounds are looked for.
 FEWEST = 30  # Fewest different numbers of a column whose bounds are looked for.
@@ -44,6 +45,7 @@ def bounds_of(
     is_auto: bool,
     told: Told,
     without: torch.Tensor,
+    limits: Censoring = UNCENSORED,
     stats: Sequence[ColumnStatistics] = (),
     columns: Sequence[str] = (),
     where: str = "X",
@@ -61,7 +63,9 @@ def bounds_of(
     told : mapping
         Bounds by name or number of a column, None for all; they come before those that are found.
     without : Tensor
-        (N,) bool, columns that have none: coarse ones, whose draws are numbers that occur, and those with limits.
+        (N,) bool, columns that have none: coarse ones, whose draws are numbers that occur.
+    limits : Censoring
+        Limits of the columns, which bounds must lie beyond. Values at a limit do not count where bounds are looked for.
     stats : sequence of ColumnStatistics
         Of rows that bounds must hold for, beside those of the table.
     columns : sequence of str
@@ -73,7 +77,7 @@ def bounds_of(
     ------
     UserError
         For columns that the table does not have, numbers at bounds or beyond, and told bounds of a column that is a
-        linear function of others, or has a limit.
+        linear function of others, or is coarse.
     """
     if not is_auto and not told:
         return UNBOUNDED
@@ -84,6 +88,7 @@ def bounds_of(
     for more in stats:
         low, high = torch.minimum(low, more.low), torch.maximum(high, more.high)
     some = numbers[spread(len(numbers), MANY)].numpy()
+    lowest, highest = (end.expand(n) for end in limits)
     related = dict(relations(some)) if n <= WIDEST_TABLE else {}
     found = Bounds(torch.full((n,), -math.inf, dtype=torch.float64), torch.full((n,), math.inf, dtype=torch.float64))
     everyone = told.get(None)
@@ -91,14 +96,14 @@ def bounds_of(
         found.low[~without], found.high[~without] = everyone
     for k in range(n) if is_auto and everyone is None else ():
         if not without[k] and not any(k in (column, *others) for column, others in related.items()):
-            found.low[k], found.high[k] = _usual(some[:, k], float(low[k]), float(high[k]))
+            x = some[:, k]
+            inside = x[(x > float(lowest[k])) & (x < float(highest[k]))]
+            found.low[k], found.high[k] = _usual(inside, float(low[k]), float(high[k]))
     for name, ends in told.items():
         if name is not None:
             k = _number(name, columns, n, where)
             if without[k]:
-                raise UserError(
-                    f"{where}, {_name(k, columns)}, is coarse or has a limit, and needs no bounds: leave them out."
-                )
+                raise UserError(f"{where}, {_name(k, columns)}, is coarse, and needs no bounds: leave them out.")
             found.low[k], found.high[k] = ends
     for k in (found.is_bounded & ((low <= found.low) | (high >= found.high))).nonzero()[:1, 0].tolist():
         raise UserError(

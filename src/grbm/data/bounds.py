@@ -43,16 +43,25 @@ class Bounds(NamedTuple):
         below = torch.where(self.low.isfinite(), x - self.low, 1.0)
         return below.log(), torch.where(self.high.isfinite(), self.high - x, 1.0).log()
 
-    def inward(self, x: Tensor) -> Tensor:
-        """Rows y (..., N) of rows x, in their dtype; NaN stays. Raises UserError for numbers at bounds or beyond."""
+    def refuse(self, x: Tensor) -> None:
+        """Raise UserError for a number of rows x (..., N) at bounds or beyond."""
         for place in self.breaks(x).nonzero()[:1].tolist():
             number, low, high = (float(end) for end in (x[tuple(place)], self.low[place[-1]], self.high[place[-1]]))
             raise UserError(
                 f"Column {place[-1]} has the number {number:g}, which must lie strictly between its bounds {low:g} and "
                 f"{high:g}."
             )
+
+    def inward(self, x: Tensor) -> Tensor:
+        """Rows y (..., N) of rows x, float64; NaN stays. Raises UserError for numbers at bounds or beyond."""
+        self.refuse(x)
         below, above = self._apart(x)
-        return torch.where(self.is_bounded, below - above, x.double()).to(x.dtype)
+        return torch.where(self.is_bounded, below - above, x.double())
+
+    def ends_inward(self, x: Tensor) -> Tensor:
+        """The same of ends x (..., N) of intervals, which may be infinite."""
+        known = x.masked_fill(x.isinf(), torch.nan)
+        return torch.where(x.isinf(), x.double(), self.inward(self.moved_inside(known)))
 
     def known(self, x: Tensor) -> Tensor:
         """Rows y (n, N) of rows x, NaN where x lies at bounds or beyond."""
@@ -113,7 +122,13 @@ class Unbounded(Bounds):
     def breaks(self, x: Tensor) -> Tensor:
         return torch.zeros(x.shape, dtype=torch.bool)
 
+    def refuse(self, x: Tensor) -> None:
+        pass
+
     def inward(self, x: Tensor) -> Tensor:
+        return x
+
+    def ends_inward(self, x: Tensor) -> Tensor:
         return x
 
     def outward(self, y: Tensor) -> Tensor:

@@ -39,17 +39,17 @@ class Frame:
     @property
     def limits(self) -> Censoring:
         """Limits of the units (K,)."""
-        return self.censoring.mapped(lambda limit: self.transform.exactly(limit[None])[0])
+        return self.inner.censoring.mapped(lambda limit: self.transform.exactly(limit[None])[0])
 
     def intervals(self, x: Tensor, width: float = 0.0) -> Interval:
         """Intervals of the latent values of rows x (n, N), in units (n, K), float64 (`Censoring.interval`).
 
         Where x is NaN the interval has no ends. Raises ValueError for NaN where units are not columns.
         """
-        x = self.bounds.inward(x)
+        self.bounds.refuse(x)
         low, high = self.censoring.interval(x.double(), width)
-        z = self.transform.exactly(low)
-        known = Interval(z, z if high is low else self.transform.exactly(high))
+        z = self.transform.exactly(self.bounds.ends_inward(low))
+        known = Interval(z, z if high is low else self.transform.exactly(self.bounds.ends_inward(high)))
         missing = self.transform.exactly(x).isnan()
         if not missing.any():
             return known
@@ -71,22 +71,21 @@ class Frame:
 
         A unit that is at its limit in float32 gives exactly the limit.
         """
-        x = self.grid.rounded(self.bounds.outward(self.transform.inverse(z)))
+        x = self.outward(self.transform.inverse(z))
         if self.censoring is UNCENSORED:
             return x
         at = self.limits.to(torch.zeros(1)).interval(z.float())
         low, high = (self.transform.columns_of(end.isinf().double()) > 0 for end in at)
         return torch.where(low, self.censoring.low, torch.where(high, self.censoring.high, x))
 
-    def with_columns(self, grid: Grid, bounds: Bounds) -> "Frame":
+    def with_columns(self, grid: Grid, bounds: Bounds, limits: Censoring = UNCENSORED) -> "Frame":
         """The frame of rows that are to be seen `as_learned`, where this is the one of rows that are; see `inner`.
 
-        Columns with bounds have no limits.
+        Columns with bounds have the ``limits`` (N,), of the rows before.
         """
         if bounds is UNBOUNDED or self.censoring is UNCENSORED:
             return replace(self, grid=grid, bounds=bounds)
-        low, high = self.censoring.low.clone(), self.censoring.high.clone()
-        low[bounds.is_bounded], high[bounds.is_bounded] = -torch.inf, torch.inf
+        low, high = (torch.where(bounds.is_bounded, *ends) for ends in zip(limits, self.censoring, strict=True))
         has_limits = bool(low.isfinite().any() or high.isfinite().any())
         return replace(self, grid=grid, bounds=bounds, censoring=Censoring(low, high) if has_limits else UNCENSORED)
 
@@ -97,15 +96,25 @@ class Frame:
     @property
     def inner(self) -> "Frame":
         """The frame of rows `as_learned`, which has neither steps nor bounds."""
-        return replace(self, grid=CONTINUOUS, bounds=UNBOUNDED)
+        limits = self.censoring.mapped(self.bounds.ends_inward)
+        return replace(self, grid=CONTINUOUS, bounds=UNBOUNDED, censoring=limits)
+
+    def outward(self, y: Tensor) -> Tensor:
+        """Rows x (..., N) of the data, float64, of rows y as learning sees them."""
+        x = self.grid.rounded(self.bounds.outward(y))
+        if self.bounds is UNBOUNDED or self.censoring is UNCENSORED:
+            return x
+        low, high = self.inner.censoring  # which give the limits themselves, without rounding
+        return torch.where(y <= low, self.censoring.low, torch.where(y >= high, self.censoring.high, x))
 
     def breaks(self, x: Tensor) -> Tensor:
         """Mark numbers of rows x (n, N) at bounds or beyond, or against what held for all rows learned from: bool."""
         return self.bounds.breaks(x) | self.transform.breaks(self.bounds.inward(self.bounds.moved_inside(x)))
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """log |dy/dx| of rows x (n, N) and what learning sees of them, y: (n,) float64, of columns with a density."""
-        return self.bounds.log_slopes(x)[..., self.transform.kept].sum(-1)
+        """log |dy/dx| of rows x (n, N) and what learning sees of them, y: (n,) float64, of values with a density."""
+        slopes = self.bounds.log_slopes(x).masked_fill(self.censoring.interval(x.double()).is_open, 0.0)
+        return slopes[..., self.transform.kept].sum(-1)
 
     def mean_log_det(self, z: Tensor, weights: Tensor | None = None) -> float:
         """Mean of log |dz/dx| over rows z (n, K) of units, which count by their ``weights`` (n,)."""

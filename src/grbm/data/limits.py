@@ -75,17 +75,19 @@ def limits_of(
     return UNCENSORED if bool((low.isinf() & high.isinf()).all()) else Censoring(low, high)
 
 
-def is_limited(table: torch.Tensor, censor: str, marked: Censoring = UNCENSORED) -> torch.Tensor:
-    """Mark columns of a table (n, N) that have a limit, as `limits_of` finds it; NaN is no number: (N,) bool."""
-    if censor == "none":
-        return torch.zeros(table.shape[1], dtype=torch.bool)
+def limits_in(table: torch.Tensor, censor: str, marked: Censoring = UNCENSORED) -> Censoring:
+    """Return the limits of the columns of a table (n, N) with gaps, as `limits_of` finds those of complete rows."""
+    if censor == "auto":
+        some = table[spread(len(table), MANY)].double().numpy()
+        low, high = torch.tensor([_ends(x[~np.isnan(x)]) for x in some.T], dtype=torch.float64).T
+        low = torch.where(low.isinf(), -torch.inf, low)
+        low, high = (torch.where(own.isfinite(), own, end) for own, end in zip(marked, (low, high), strict=True))
+        return Censoring(low, high)
+    ends = read_limits(censor) if censor not in ("none", "marks") else (-math.inf, math.inf)
+    low, high = (torch.full((table.shape[1],), end, dtype=torch.float64) for end in ends)
     if censor == "marks":
-        return (marked.low.isfinite() | marked.high.isfinite()).expand(table.shape[1])
-    if censor != "auto":
-        return torch.ones(table.shape[1], dtype=torch.bool)
-    some = table[spread(len(table), MANY)].double().numpy()
-    found = torch.tensor([not all(map(math.isinf, _ends(x[~np.isnan(x)]))) for x in some.T])
-    return found | marked.low.isfinite() | marked.high.isfinite()
+        low, high = torch.maximum(low, marked.low), torch.minimum(high, marked.high)
+    return Censoring(low, high)
 
 
 def sentences(

@@ -261,13 +261,17 @@ class Fitted:
 
         These are in rising order: ``n_draws``, or fewer where scores take long, of annealed rows or rows with gaps.
         """
-        if self.frame.censoring is not UNCENSORED and self.model.n_hidden > censored.ENUMERATED:
-            n_draws = min(n_draws, MOST_ANNEALED)
-        drawn = self.sample(n_draws, seed=seed)
+        drawn = self.sample(self.n_compared(n_draws), seed=seed)
         patterns, which = torch.unique(x.isnan(), dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         for k, gaps in enumerate(patterns):
-            alike = drawn[:MOST_GAPPY].masked_fill(gaps, torch.nan) if gaps.any() else drawn
+            alike = drawn[: self.n_compared(n_draws, gaps=True)].masked_fill(gaps, torch.nan) if gaps.any() else drawn
             yield (which == k).nonzero()[:, 0], self.log_prob(alike, 0.0).sort().values
+
+    def n_compared(self, n_draws: int = 2000, *, gaps: bool = False) -> int:
+        """Number of draws that a row is compared with by `p_values`, with ``gaps`` or without."""
+        if self.frame.censoring is not UNCENSORED and self.model.n_hidden > censored.ENUMERATED:
+            n_draws = min(n_draws, MOST_ANNEALED)
+        return min(n_draws, MOST_GAPPY) if gaps else n_draws
 
     @torch.no_grad()
     def surprises(self, x: Tensor, filling: Filling = Filling()) -> Imputed:
@@ -413,7 +417,7 @@ class Fitted:
                 raise ValueError("noise goes with columns without bounds.")
             averaged = filling if filling.keep_draws else filling._replace(n_chains=BOUNDED_DRAWS, keep_draws=True)
             found = self.inner._filled_as_learned(x, noise_var, averaged)
-            draws = bounds.outward(found.draws)
+            draws = frame.outward(found.draws)
             mean, std = draws.mean(1), draws.std(1, correction=0)
             mean, std = (torch.where(is_bounded, *both) for both in ((mean, found.mean), (std, found.std)))
             found = Filled(mean, std, draws if filling.keep_draws else draws[:, :0])

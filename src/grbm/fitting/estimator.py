@@ -36,7 +36,7 @@ from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.coarse import grid_of
 from grbm.data.frame import Frame
 from grbm.data.grid import CONTINUOUS, Grid
-from grbm.data.limits import is_limited
+from grbm.data.limits import limits_in
 from grbm.data.tables import measure, nothing_varies, refuse_magnitudes, spread
 from grbm.data.weighting import mean_and_error, repeated, rounded
 from grbm.evaluate.censored import FEWEST
@@ -54,7 +54,7 @@ from grbm.learning.objectives import Adaptation
 from grbm.learning.state import TrainState
 from grbm.learning.training import train_step
 from grbm.model import GRBM
-from grbm.model.censoring import UNCENSORED
+from grbm.model.censoring import UNCENSORED, Censoring
 from grbm.samplers import Gibbs, sample
 from grbm.samplers.conditional import Filling
 
@@ -336,7 +336,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             rows, n_pass = repeated(weights, seed)
             X, table, same = X[rows], table[rows], rows if same is None else same[rows]
         grid = self._frame().grid if go_on else grid_of(table, self.coarse, censor)
-        bounds = self._frame().bounds if go_on else self._bounds_of(table, grid)
+        bounds, limits = (self._frame().bounds, UNCENSORED) if go_on else self._bounds_of(table, grid)
         table = bounds.inward(grid.spread(table, seed_of(seed, "cells")))
         gaps = Gaps(table, seed, same) if table.isnan().any() else None
         self._facts = list(facts_of(table if gaps is None else gaps.drawn, same))
@@ -355,7 +355,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if gaps is not None:
             table = self._completed(gaps, recipe, n_updates) if not go_on else self._redrawn(gaps)
         seen = table[learned_from]  # of the others nothing is known before they are scored
-        of_frame: dict[str, Any] = {"grid": grid, "bounds": bounds, "same": same}
+        of_frame: dict[str, Any] = {"grid": grid, "bounds": bounds, "limits": limits, "same": same}
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, **of_frame)
         frame = self._frame()
         goal = recipe.build(frame)
@@ -829,13 +829,16 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         told = self.bounds if isinstance(self.bounds, dict) else {None: self.bounds}
         return False, {name: _ends(pair, "bounds") for name, pair in told.items()}
 
-    def _bounds_of(self, table: torch.Tensor, grid: Grid) -> Bounds:
-        """Bounds of the columns of a table."""
+    def _bounds_of(self, table: torch.Tensor, grid: Grid) -> tuple[Bounds, Censoring]:
+        """Bounds of the columns of a table, and their limits."""
         is_auto, told = self._told()
+        if not is_auto and not told:
+            return UNBOUNDED, UNCENSORED
         names = [str(name) for name in getattr(self, "feature_names_in_", [])]
         censor = self.censor if isinstance(self.censor, str) else _limits(self.censor)
-        without = grid.is_coarse | is_limited(table, censor)
-        return bounds_of(table, is_auto=is_auto, told=told, without=without, columns=names)
+        limits = limits_in(table, censor)
+        found = bounds_of(table, is_auto=is_auto, told=told, without=grid.is_coarse, limits=limits, columns=names)
+        return found, limits
 
     # What was learned, as arrays.
 
@@ -847,6 +850,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         *,
         grid: Grid = CONTINUOUS,
         bounds: Bounds = UNBOUNDED,
+        limits: Censoring = UNCENSORED,
         same: torch.Tensor | None = None,
         whole: bool = True,
     ) -> TrainState:
@@ -859,7 +863,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if recipe.standardise == "none":
             checks.check_scale(seen.numpy(), getattr(self, "feature_names_in_", None), whole=whole)
         found = frame_of(recipe, table, measure(table), learned_from, same=same, seed=self._learned_with)
-        self._frame_is(found.with_columns(grid, bounds))
+        self._frame_is(found.with_columns(grid, bounds, limits))
         self._seen = [0, 0.0, 0.0]
         self._see(seen.numpy())
         frame = self._frame()

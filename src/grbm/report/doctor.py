@@ -25,6 +25,9 @@ Level = Literal["fine", "note", "wrong"]
 FEWEST_ROWS, COMPARED = 50, 1000  # rows and samples that are compared
 WIDEST_TABLE = 200  # columns
 QUICK_STEPS, QUICK_CHAINS = 1000, 300  # of annealing
+BEYOND = 0.02  # Share of draws beyond the numbers of a column, and 3 over the number of rows, that is no finding.
+ROUNDING = 1e-6  # Share of a column's range that is not beyond.
+SHOWN = 4  # Columns in a sentence.
 MORE = 0.1  # nats of a mixture above one Gaussian, from which data have more than a covariance
 
 
@@ -48,7 +51,7 @@ def diagnose(run: Run, dataset: Dataset | None, *, n_chains: int = 256, seed: in
     rows = run.fitted.units(dataset.some("train", 2000))
     findings += [*_variances(run, rows), *_hidden(run, rows), *_held_out(run, dataset, rows)]
     findings += [*_chains(run, rows, n_chains, seed), *_mixing(run)]
-    return [*findings, *_samples(run, dataset, seed), *_likelihood(run, dataset, seed)]
+    return [*findings, *_samples(run, dataset, seed), *_ranges(run, dataset, seed), *_likelihood(run, dataset, seed)]
 
 
 def _late(run: Run, name: str) -> list[float]:
@@ -288,6 +291,28 @@ def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     remedy += "" if run.config.dataset.name != "array" else "; the preset's own settings are meant for this"
     text += f": the model does not put its mass where the data are. Try {remedy}."
     yield Finding("wrong" if distance > 0.02 else "note", "samples", text)
+
+
+def _ranges(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
+    """Draws of the columns of a table against the numbers that occur in them."""
+    rows = dataset.some("train", 10_000).double()
+    if run.image_shape is not None or run.config.dataset.name != "array" or len(rows) < FEWEST_ROWS:
+        return
+    drawn, room = generate(run, COMPARED, seed=seed), ROUNDING * (rows.amax(0) - rows.amin(0))
+    low, high, allowed = rows.amin(0), rows.amax(0), BEYOND + 3 / len(rows)
+    ends = ("below its lowest", low, drawn < low - room), ("above its highest", high, drawn > high + room)
+    parts, names = [], run.columns or tuple(f"column {k}" for k in range(rows.shape[1]))
+    for k in range(rows.shape[1]):
+        for side, end, beyond in ends:
+            if (share := float(beyond[:, k].double().mean())) > allowed:
+                parts.append((share, f"{names[k]} in {share:.0%} {side} number, {float(end[k]):.4g}"))
+    if not parts:
+        yield Finding("fine", "ranges", f"Draws keep within the numbers of the data, but for {allowed:.0%} at most.")
+        return
+    listed = "; ".join(text for _, text in sorted(parts, reverse=True)[:SHOWN])
+    more = f", and {len(parts) - SHOWN} others" if len(parts) > SHOWN else ""
+    text = f"Draws lie beyond the numbers of the data: {listed}{more}. If such numbers cannot be, train with "
+    yield Finding("note", "ranges", f"{text}--dataset.bounds, or --dataset.censor where many rows hold the number.")
 
 
 def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:

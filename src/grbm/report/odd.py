@@ -1,5 +1,6 @@
 """Rows of a table by how likely they are, and the numbers that make a row odd."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -57,14 +58,17 @@ def lines(
         yield f"log Z has NOT converged, and log-densities are not to be used; p-values are. {scored.log_z.verdict}"
     if scored.n_unsure:
         yield f"{scored.n_unsure:,} rows have uncertain estimates: they may score some nats too low, and seem odder."
-    if gaps := len(rows) - int(complete.sum()):
+    gaps = len(rows) - int(complete.sum())
+    if gaps:
         yield f"{gaps:,} of {len(rows):,} rows have gaps: their scores are of the values that are known."
     if empty := len(rows) - len(known):
         yield f"Rows without values, which have no scores: {empty:,}."
     if not len(known):
         return
+    least = 1 / (on_device(run).n_compared(gaps=gaps > 0) + 1)  # Below it no p-value lies.
+    rare = RARE if least < RARE else math.ceil(1000 * least) / 1000
     yield (
-        f"{int((p <= RARE).sum()):,} of {len(p):,} rows have a p-value of {RARE:g} or less, where {RARE * len(p):.2g} "
+        f"{int((p <= rare).sum()):,} of {len(p):,} rows have a p-value of {rare:g} or less, where {rare * len(p):.2g} "
         f"are expected."
     )
     if complete.any():

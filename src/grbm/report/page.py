@@ -250,7 +250,7 @@ def _scored(run: Run) -> Iterator[str]:
     if rows := list(scores(run, images=False)):
         yield html.table(rows, ("", "± standard error, where it is known"))
     yield from _beside(run)
-    likelihood = "rows_train" in measured(run, runs.EVALUATION)
+    likelihood = any(name.startswith("log_likelihood_") for name in measured(run, runs.EVALUATION))
     left = [] if likelihood else ["evaluate {} --log-likelihood"]
     left += [] if measured(run, runs.MIXING) else ["mixing {}"]
     left += [] if run.image_shape is None or table is not None else ["evaluate {} --fid"]

@@ -101,6 +101,8 @@ def evaluate(
                     scores[f"worth_{name}"] = effective(weights)
         if run.frame.grid.n:
             scores["coarse"] = run.frame.grid.n
+        if run.frame.bounds.n:
+            scores["bounded"] = run.frame.bounds.n
         if model.censoring.n:
             scores["censored"] = model.censoring.n
         else:
@@ -146,6 +148,8 @@ def score_rows(
         found |= {"weights": run.config.dataset.weights, "worth": effective(weights)}
     if run.frame.grid.n:
         found["coarse"] = run.frame.grid.n
+    if run.frame.bounds.n:
+        found["bounded"] = run.frame.bounds.n
     if run.model.censoring.n:
         found |= {"censored": run.model.censoring.n, "unsure": score.n_unsure}
         some, limits = rows[spread(len(rows), 10_000)].double(), run.frame.censoring

@@ -85,6 +85,7 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
     yield from without_density(scores)
     yield from of_cells(scores)
     yield from at_limits(scores)
+    yield from of_bounds(scores)
     yield from weighted(scores)
     yield from beside(scores)
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
@@ -94,6 +95,13 @@ def of_cells(scores: dict[str, Any]) -> Iterator[str]:
     """Explain log-likelihoods of coarse columns."""
     if n := scores.get("coarse"):
         yield f"{n:,} columns are coarse: the density of a row is the mean over their cells (--dataset.coarse)."
+
+
+def of_bounds(scores: dict[str, Any]) -> Iterator[str]:
+    """Explain log-likelihoods of columns with bounds."""
+    if n := scores.get("bounded"):
+        text = f"{n:,} columns have bounds (--dataset.bounds): densities are of the columns, and logarithms are learned"
+        yield f"{text}, by simpler models too." if scores.get("baselines") else f"{text}."
 
 
 FEW = 10  # Rows of equal weight below which an error is not to be trusted.
@@ -118,7 +126,8 @@ def at_limits(scores: dict[str, Any]) -> Iterator[str]:
     text = f"{scores['censored']:,} columns are censored: a value inside the limits has a density, one at a limit the "
     text += "probability of lying there or beyond."
     if n := max(scores.get(f"scored_{name}", 0) for name in ("train", "test")):
-        text += f" Scored are at most {n:,} rows of each part, evenly spaced."
+        text += f" Scored are at most {n:,} rows of each part, evenly spaced. Simpler models know no limits, so that "
+        text += "none stand beside."
     if scores.get("beyond"):
         text += f" {scores['beyond']:,} values lie beyond the limits, and count as at them."
     unsure = sum(scores.get(name, 0) for name in ("unsure", "unsure_train", "unsure_test"))
@@ -134,7 +143,8 @@ def without_density(scores: dict[str, Any]) -> Iterator[str]:
         if n:
             yield (
                 f"  {n:,} {label + ' ' if label else ''}rows have no density and are left out: a column that is "
-                f"constant, or a linear function of others, in the training rows has another value there."
+                f"constant, or a linear function of others, in the training rows has another value there"
+                f"{', or one lies beyond its bounds' if scores.get('bounded') else ''}."
             )
 
 
@@ -153,6 +163,7 @@ def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     yield from without_density(scores)
     yield from of_cells(scores)
     yield from at_limits(scores)
+    yield from of_bounds(scores)
     yield from weighted(scores)
     yield "These rows are not the data of the run. Nothing was written to the run."
 

@@ -17,7 +17,7 @@ from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.coarse import grid_of
 from grbm.data.frame import Frame
 from grbm.data.grid import CONTINUOUS, Grid
-from grbm.data.limits import is_limited
+from grbm.data.limits import limits_in
 from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
 from grbm.data.tables import StoredTable, Table, measure, refuse_magnitudes
@@ -28,7 +28,7 @@ from grbm.fitting.start import begin, facts_of, frame_of, held_out
 from grbm.learning.objectives import Objective
 from grbm.learning.quasi_newton import REMEMBERED
 from grbm.learning.state import TrainState
-from grbm.model.censoring import UNCENSORED
+from grbm.model.censoring import UNCENSORED, Censoring
 from grbm.runs import checkpoint
 from grbm.runs.config import RunConfig
 from grbm.runs.folder import CHECKPOINTS, DATA, read_data
@@ -47,6 +47,7 @@ class Opened(NamedTuple):
     gaps: Gaps | None  # of the rows to train on, which the data set has filled
     grid: Grid  # of the rows to train on, which the data set has in their cells
     bounds: Bounds  # of the same, which the data set has on a scale without them
+    limits: Censoring  # of the same, before
 
 
 class Prepared(NamedTuple):
@@ -81,6 +82,7 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
         config = replace(config, dataset=replace(config.dataset, censor="marks"))
         asked = {**asked, "dataset.censor": "marks"}
     grid, bounds, gaps = CONTINUOUS, UNBOUNDED, None
+    limits: Censoring = UNCENSORED
     is_auto, told = read_bounds(config.dataset.bounds)
     changes = config.dataset.coarse != "none" or is_auto or bool(told)
     if changes or dataset.gappy is not None or dataset.weights is not None:
@@ -97,7 +99,7 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
         grid = grid_of(rows, config.dataset.coarse, config.dataset.censor)
         if is_auto or told:
             how: dict[str, Any] = {"is_auto": is_auto, "told": told, "columns": dataset.columns, "where": config.where}
-            bounds = _bounds(rows, grid, config.dataset.censor, dataset, measured, **how)
+            bounds, limits = _bounds(rows, grid, config.dataset.censor, dataset, measured, **how)
         if isinstance(rows, Tensor):
             rows = bounds.inward(grid.spread(rows, seed_of(config.seed, "cells")))
         dataset = dataset._replace(train=rows, same=same)
@@ -107,21 +109,24 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
     if asked is not None:
         config = for_table(config, facts_of(dataset.train if gaps is None else gaps.drawn, dataset.same), asked)
     if gaps is not None:
-        filled = group.broadcast(group.on_leader(lambda: _filled(gaps, config, dataset)))
+        marked = dataset.limits.mapped(bounds.ends_inward)
+        filled = group.broadcast(group.on_leader(lambda: _filled(gaps, config, marked)))
         dataset = dataset._replace(train=filled)
     if gaps is not None or grid.n or bounds.n or dataset.weights is not None:
         measured = measured._replace(train=measure(dataset.train))
     if bounds.n and (test := measured.test) is not None:
         measured = measured._replace(test=test._replace(low=bounds.inward(test.low), high=bounds.inward(test.high)))
-    return Opened(config, dataset, measured, gaps, grid, bounds)
+    return Opened(config, dataset, measured, gaps, grid, bounds, limits)
 
 
-def _bounds(rows: Table, grid: Grid, censor: str, dataset: Dataset, measured: Measured, **how: Any) -> Bounds:
-    """Bounds of the columns, which hold for rows held out too."""
+def _bounds(
+    rows: Table, grid: Grid, censor: str, dataset: Dataset, measured: Measured, **how: Any
+) -> tuple[Bounds, Censoring]:
+    """Bounds of the columns, which hold for rows held out too, and their limits."""
     if not isinstance(rows, Tensor):
         raise UserError("Bounds go with tables that fit into memory: raise --memory, or choose no bounds.")
-    without = grid.is_coarse | is_limited(rows, censor, dataset.limits)
-    return bounds_of(rows, without=without, stats=[] if measured.test is None else [measured.test], **how)
+    limits, stats = limits_in(rows, censor, dataset.limits), [] if measured.test is None else [measured.test]
+    return bounds_of(rows, without=grid.is_coarse, limits=limits, stats=stats, **how), limits
 
 
 def _all_rows(dataset: Dataset) -> tuple[Table, Tensor]:
@@ -133,23 +138,24 @@ def _all_rows(dataset: Dataset) -> tuple[Table, Tensor]:
     return torch.cat([dataset.train, dataset.gappy[0]])[order], numbers
 
 
-def _filled(gaps: Gaps, config: RunConfig, dataset: Dataset) -> Tensor:
+def _filled(gaps: Gaps, config: RunConfig, marked: Censoring) -> Tensor:
     """The rows with their gaps filled by a model that trains for a while."""
     recipe, train, n_units = config.recipe, config.train, gaps.rows.shape[1]
     with threads(recipe.n_threads(n_units)):
         where = pick_device(config.device, recipe.work(n_units))
-        how: dict[str, Any] = {"marked": dataset.limits, "where": config.where}
+        how: dict[str, Any] = {"marked": marked, "where": config.where}
         return gaps.by_model(recipe, train.n_updates - train.rounds, where, **how)
 
 
 def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | None, *, resume: bool) -> Prepared:
     """Frame, machine and objective of a run; raises UserError for what cannot be built or shared."""
-    config, dataset, measured, gaps, grid, bounds = opened
+    config, dataset, measured, gaps, grid, bounds, limits = opened
+    marked = dataset.limits.mapped(bounds.ends_inward)
     group.on_leader(lambda: _check(config))
     among = None if gaps is None else gaps.to_hold_out
     learned_from, held, counts = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same, among)
-    found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, resume=resume))
-    frame: Frame = group.broadcast(found).with_columns(grid, bounds)
+    found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, marked, resume=resume))
+    frame: Frame = group.broadcast(found).with_columns(grid, bounds, limits)
     transform, rows = frame.transform, dataset.train
     where = pick_device(device or config.device, config.recipe.work(transform.n_units))
     validation = transform(rows[held[:SCORED]]).to(where)
@@ -191,14 +197,21 @@ def _check(config: RunConfig) -> None:
 
 
 def _frame(
-    config: RunConfig, dataset: Dataset, measured: Measured, learned_from: Tensor, folder: Path, *, resume: bool
+    config: RunConfig,
+    dataset: Dataset,
+    measured: Measured,
+    learned_from: Tensor,
+    folder: Path,
+    marked: Censoring,
+    *,
+    resume: bool,
 ) -> Frame:
     """The frame: of the run where it has one that was learned in, else of the data."""
     if resume and (folder / DATA).is_file() and checkpoint.updates(folder / CHECKPOINTS):
-        return read_data(folder).frame  # the fingerprint of the checkpoints guards the data
+        return read_data(folder).frame.inner  # the fingerprint of the checkpoints guards the data
     channels, floor = (dataset.image_shape[0], 0.1) if dataset.image_shape else (1, 0.0)
     how: dict[str, Any] = {"n_channels": channels, "floor": floor, "seed": config.seed, "where": config.where}
-    how |= {"marked": dataset.limits, "same": dataset.same}
+    how |= {"marked": marked, "same": dataset.same}
     frame = frame_of(config.recipe, dataset.train, measured.train, learned_from, **how)
     if not frame.is_whitened:
         measured.refuse_extreme(frame.transform, config.where)

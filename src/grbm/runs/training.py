@@ -18,7 +18,7 @@ from grbm.core.streams import plain
 from grbm.data import bounding, coarse, limits
 from grbm.data.coarse import SHARE, grid_of
 from grbm.data.frame import Frame
-from grbm.data.limits import is_limited, limits_of
+from grbm.data.limits import limits_of
 from grbm.data.sentinels import sentinels
 from grbm.data.standardise import Standardised
 from grbm.data.tables import measure, spread
@@ -130,17 +130,14 @@ def _advice(run: Prepared) -> Iterator[str]:
     some = rows[spread(len(rows), LOOKED_AT // rows.n_columns + 1)]
     yield from (found.sentence(names) for found in sentinels(some.numpy()))
     yield from bounding.sentences(run.frame.bounds, names)
-    without = (
-        run.frame.grid.is_coarse | run.frame.bounds.is_bounded | is_limited(some, asked.censor, run.dataset.limits)
-    )
+    without, marked = run.frame.grid.is_coarse | run.frame.bounds.is_bounded, run.dataset.limits
+    ends = limits_of(some, measure(some), "auto", same_unit=False, marked=marked)
     if asked.censor in ("none", "marks"):
-        ends = limits_of(some, measure(some), "auto", same_unit=False)
-        yield from limits.sentences(ends, some, names, without=without)
-        without = without | is_limited(some, "auto")
+        yield from limits.sentences(ends, some, names, without=marked.low.isfinite() | marked.high.isfinite())
     if asked.coarse == "none" and asked.censor == "none" and (grid := grid_of(some, "auto", share=SHARE)).n:
         yield coarse.sentence(grid, names or [f"column {k}" for k in range(rows.n_columns)])
         without = without | grid.is_coarse
-    yield from bounding.advice(bounding.bounds_of(some, is_auto=True, told={}, without=without), names)
+    yield from bounding.advice(bounding.bounds_of(some, is_auto=True, told={}, without=without, limits=ends), names)
 
 
 def _describe_data(run: Prepared, warn: Callable[[str], None]) -> None:

@@ -149,7 +149,7 @@ def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
         y = run.frame.bounds.known(x)
-        stands_in = (y.isnan() & ~x.isnan()) | (x.isnan() if gaps else False)
+        stands_in = y.isnan() & ~x.isinf() & (~x.isnan() | gaps)
         z = run.transform(torch.where(stands_in, run.transform.mean, y.double()) if stands_in.any() else y)
         if not z.isfinite().all():
             row = int((~z.isfinite()).any(1).nonzero()[0])

@@ -360,7 +360,10 @@ def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys,
     assert cli.main(["score", str(folder), str(tmp_path / "two.csv")]) == 0
     assert "rows have a p-value of 0.001 or less" in capsys.readouterr().out
     assert pandas.read_csv(folder / "scores" / "two.csv")["log_density"].tolist()[0] == -INF
-    refused(["encode", folder, tmp_path / "two.csv"], capsys, "Column 0 has the number -2")
+    for command in ("encode", "impute"):
+        said = refused([command, folder, tmp_path / "two.csv"], capsys, "Column 0 has the number -2")
+        assert "--replicas" not in said
+    refused(["impute", folder, path, "--noise-std", "0.1", "--overwrite"], capsys, "--noise-std 0.1: noise goes with")
     refused(["export", folder, tmp_path / "x.onnx"], capsys, "bounds")
     capsys.readouterr()
     assert cli.main(["train", str(path), *TINY, "--out", str(tmp_path / "other")]) == 0

@@ -242,7 +242,10 @@ def impute_rows(
     require_memory(12.0 * n * (run.model.n_visible + run.model.n_hidden), what, "use fewer chains, or rows")
     try:
         found = here.impute(torch.from_numpy(rows), noise_std, filling)
+    except UserError:
+        raise
     except ValueError as error:
-        option = f"--noise-std {noise_std:g}" if run.model.censoring.n else f"--replicas {filling.n_replicas}"
+        is_noise = noise_std > 0 and (run.model.censoring.n or run.frame.bounds.n)
+        option = f"--noise-std {noise_std:g}" if is_noise else f"--replicas {filling.n_replicas}"
         raise UserError(f"{option}: {error}") from error
     return found.mean.numpy(), found.std.numpy()

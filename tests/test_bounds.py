@@ -14,7 +14,7 @@ from grbm.data.bounding import bounds_of, read_bounds
 from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.frame import Frame
 from grbm.data.limits import limits_in
-from grbm.data.transforms import Elementwise, Whitening
+from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
 from grbm.fitting.density import Fitted
 from grbm.model.censoring import Censoring
@@ -98,13 +98,14 @@ def test_a_frame_keeps_its_bounds_and_damaged_ones_are_refused():
     ):
         with pytest.raises(ValueError, match="bounds"):
             Frame.from_tensors(wrong)
-    limits = Censoring(torch.tensor([0.5, -INF, -INF, 0.0]).double(), torch.tensor([INF, INF, 1.5, INF]).double())
+    limits = Censoring(*torch.tensor([[0.01, -INF, -INF, 0.0], [INF, INF, 1.5, INF]], dtype=torch.float64))
     inner = replace(frame.inner, censoring=limits.mapped(FOUR.ends_inward))
     both = inner.with_columns(frame.grid, FOUR, limits)
     assert all(torch.equal(a, b) for a, b in zip(both.censoring, limits, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(both.inner.censoring, inner.censoring, strict=True))
     at = both.columns(both.limits.low.clamp_min(-9)[None])[0]
-    assert at[[0, 3]].tolist() == [0.5, 0.0]  # the limits themselves
+    assert at[[0, 3]].tolist() == [0.01, 0.0]  # the limits themselves, which logarithms round
+    assert both.outward(both.inner.censoring.low.clamp_min(-9)[None])[0, [0, 3]].tolist() == [0.01, 0.0]
 
 
 # Which columns have bounds.
@@ -124,10 +125,11 @@ def test_bounds_are_found_of_amounts_shares_and_percentages():
         "zeros": np.where(RNG.random(N) < 0.3, 0.0, np.exp(normal())),
         "small shares": np.exp(normal() - 4).clip(0, 0.4),
         "few values": RNG.choice([1.0, 10.0, 100.0], N),
+        "amount below 100": 90 * (amount := np.exp(normal())) / amount.max(),
     }
     x = np.stack(list(columns.values()), 1)
     assert list(zip(*(end.tolist() for end in found_in(x)), strict=True)) == [
-        (0, INF), (0, 100), (0, 1), *[(-INF, INF)] * 4, (0, INF), (-INF, INF),
+        (0, INF), (0, 100), (0, 1), *[(-INF, INF)] * 4, (0, INF), (-INF, INF), (0, INF),
     ]  # fmt: skip
     gappy = np.where(RNG.random(x.shape) < 0.2, np.nan, x)
     assert found_in(gappy).low.tolist() == found_in(x).low.tolist()
@@ -136,7 +138,7 @@ def test_bounds_are_found_of_amounts_shares_and_percentages():
     assert not found_in(
         np.c_[TABLE[:, 0], 2 * TABLE[:, 0] + TABLE[:, 1], TABLE[:, 1]]
     ).n  # bounds would break relations
-    coarse = torch.tensor([True] + [False] * 8)
+    coarse = torch.tensor([True] + [False] * 9)
     assert found_in(x, without=coarse).is_bounded.tolist()[:2] == [False, True]
 
 
@@ -177,6 +179,10 @@ def test_limits_of_tables_with_gaps():
     assert limits_in(x, "-9,").high.tolist() == [INF] * 3
     low = torch.tensor([0.5, -INF, -INF]).double()
     concentrations = np.c_[np.maximum(TABLE[:, 0], 0.5), TABLE[:, 1:]]
+    top = np.where(RNG.random(N) < 0.1, 500.0, 50 + 5 * LATENT[:, 0])[:, None]  # without its limit a skewed amount
+    at_top = Censoring(*torch.tensor([[-INF], [500.0]], dtype=torch.float64))
+    assert found_in(top, limits=at_top) is UNBOUNDED
+    assert found_in(top) is not UNBOUNDED
     found = found_in(concentrations, limits=Censoring(low, torch.full((3,), INF).double()))
     assert found.is_bounded.tolist() == [True, True, False]  # by the values above the limit
 
@@ -242,22 +248,12 @@ def test_the_mean_of_a_gap_is_that_of_the_column_and_not_of_its_scale():
     np.testing.assert_allclose(np.median(std[:, 1] / expected), math.sqrt(math.expm1(0.64)), rtol=0.15)
 
 
-def test_the_density_of_rows_with_gaps_has_the_jacobian_of_known_numbers():
-    """One Gaussian of the logarithms, whose marginals are known."""
-    rbm = GaussianBernoulliRBM(8, bounds={0: (0, None)}, random_state=0).fit(TABLE)
-    assert rbm.is_gaussian_ or rbm.score(TABLE) > -INF
-    frame = rbm._frame()
-    assert isinstance(frame.transform, Whitening)
-    y = np.c_[np.log(TABLE[:, 0]), TABLE[:, 1:]]
-    gappy = TABLE[:50].copy()
-    gappy[:, 1:] = np.nan
-    if rbm.is_gaussian_:
-        mean, var = y[:, 0].mean(), y[:, 0].var()
-        log_p = -0.5 * ((y[:50, 0] - mean) ** 2 / var + np.log(2 * np.pi * var)) - y[:50, 0]
-        np.testing.assert_allclose(rbm.score_samples(gappy), log_p, atol=0.05)
-    gappy[:, 0] = np.nan
-    gappy[:, 2] = TABLE[:50, 2]
-    assert np.isfinite(rbm.score_samples(gappy)).all()
+def test_the_density_of_rows_with_gaps_has_the_jacobian_of_known_numbers(learned):
+    """It integrates to one over what is known, of an amount alone and of a percentage alone."""
+    for column, grid in ((0, np.exp(np.linspace(-9, 9, 1500))), (1, np.linspace(0, 100, 1502)[1:-1])):
+        rows = np.full((len(grid), 3), np.nan)
+        rows[:, column] = grid
+        assert np.trapezoid(np.exp(learned.score_samples(rows)), grid) == pytest.approx(1.0, abs=0.02)
 
 
 def test_rows_beyond_bounds_have_no_density_and_no_codes(learned):

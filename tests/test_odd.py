@@ -145,6 +145,7 @@ def test_a_file_is_scored_row_by_row(tmp_path, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("2 of 80 rows have gaps")
     assert said[1].startswith("Rows without values, which have no scores: 1")
+    assert "rows have a p-value of 0.002 or less, where 0.16 are expected" in said[2]  # compared with 500 draws
     assert said[5].split()[0] == "7"
     assert "b 1" in said[5] or "a " in said[5]
     scores = pandas.read_csv(run / "scores" / "x.csv")
@@ -171,7 +172,9 @@ def test_rows_that_rest_on_few_chains_are_told(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert cli.main(["score", run, str(tmp_path / "x.csv"), "--n", "0"]) == 0
     n = int((v[:, 0] < 0).sum())
-    assert f"{n} rows have uncertain estimates" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{n} rows have uncertain estimates" in said
+    assert "rows have a p-value of 0.005 or less, where 0.3 are expected" in said  # compared with 200 draws
 
 
 def test_rows_have_names_beside_their_scores(tmp_path, capsys, monkeypatch):

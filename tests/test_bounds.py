@@ -168,6 +168,18 @@ def test_bounds_are_told_by_name_or_number_and_checked():
         found_in(TABLE, told={"a": (0, INF)}, stats=beyond, **how)
 
 
+def test_what_does_not_go_with_bounds_is_refused():
+    """A relation whose terms have bounds, and given limits; narrow bounds far from 0 do."""
+    a, b = TABLE[:, 0], TABLE[:, 1]
+    with pytest.raises(UserError, match="give none of them bounds"):
+        found_in(np.c_[a, b, a + b], is_auto=False, told={0: (0, INF), 1: (0, INF)})
+    with pytest.raises(ValueError, match="not with given ones"):
+        GaussianBernoulliRBM(8, bounds=(0, None), censor=(0.5, None), n_iter=1).fit(np.maximum(TABLE[:, :2], 0.5))
+    near = ends((1e7, 1e7 + 2))
+    x = 1e7 + torch.rand(50, 1).double() * 2
+    torch.testing.assert_close(near.outward(near.inward(x)), x, rtol=0, atol=1e-5)
+
+
 def test_limits_of_tables_with_gaps():
     x = torch.tensor(np.c_[TABLE[:, 0], np.maximum(LATENT[:, 1], 0), LATENT[:, 2]])
     x[::7, 1] = math.nan

@@ -111,9 +111,11 @@ def bounds_of(
             f"strictly between its bounds {float(found.low[k]):g} and {float(found.high[k]):g}; give wider ones. If "
             f"many numbers lie at an end, give a limit (censor) in place of bounds."
         )
-    for k in (k for k in related if found.is_bounded[k]):
+    for k in (k for k in related if found.is_bounded[[k, *related[k]]].any()):
         others = ", ".join(_name(other, columns) for other in related[k])
-        raise UserError(f"{where}, {_name(k, columns)}, is a linear function of {others}: drop it, or its bounds.")
+        raise UserError(
+            f"{where}, {_name(k, columns)}, is a linear function of {others}: drop it, or give none of them bounds."
+        )
     return found if found.n else UNBOUNDED
 
 

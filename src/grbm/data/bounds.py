@@ -78,12 +78,13 @@ class Bounds(NamedTuple):
 
     def moved_inside(self, x: Tensor) -> Tensor:
         """Rows x (..., N) with numbers at bounds or beyond moved to just inside, float64; NaN stays."""
-        room = [(LEAST * end.abs()).clamp_min(SMALLEST) for end in (self.low, self.high)]
+        most = LEAST * (self.high - self.low)  # where bounds are near each other
+        room = [(LEAST * end.abs()).clamp_min(SMALLEST).minimum(most) for end in (self.low, self.high)]
         low, high = self.low + room[0].nan_to_num(posinf=0.0), self.high - room[1].nan_to_num(posinf=0.0)
         return torch.minimum(torch.maximum(x.double(), low), high)
 
     def log_slopes(self, x: Tensor) -> Tensor:
-        """log |dy/dx| of each number of rows x (n, N), float64; 0 where it is missing (NaN)."""
+        """Logarithm of the slope dy/dx at each number of rows x (n, N), float64; 0 where it is missing (NaN)."""
         below, above = self._apart(x)
         both = self.low.isfinite() & self.high.isfinite()
         width = torch.where(both, self.high - self.low, 1.0).log()

@@ -148,7 +148,7 @@ class Fitted:
         x = x.cpu()
         frame = self.frame
         broken = frame.breaks(x).any(1)
-        x = frame.bounds.moved_inside(x)
+        x = torch.where(frame.bounds.breaks(x), frame.bounds.moved_inside(x), x)  # the others stay as they are
         places = list(frame.grid.points(x))
         n_draws = max(1, OBSERVED_DRAWS // len(places))  # which are averaged too
         found = censored.averaged([self._estimate(place, log_z, n_draws, seed) for seed, place in enumerate(places)])

@@ -835,8 +835,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if not is_auto and not told:
             return UNBOUNDED, UNCENSORED
         names = [str(name) for name in getattr(self, "feature_names_in_", [])]
-        censor = self.censor if isinstance(self.censor, str) else _limits(self.censor)
-        limits = limits_in(table, censor)
+        if not isinstance(self.censor, str):
+            raise ValueError("bounds go with limits that are found, not with given ones: censor='auto'.")
+        limits = limits_in(table, self.censor)
         found = bounds_of(table, is_auto=is_auto, told=told, without=grid.is_coarse, limits=limits, columns=names)
         return found, limits
 
@@ -912,7 +913,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             raise ValueError("coarse is 'none' now, but was not in learning; set it back, or fit anew.")
         if not any(self._told()) and self._frame().bounds.n:
             raise ValueError("bounds are 'none' now, but were not in learning; set them back, or fit anew.")
-        self._warn_beyond(X)
+        self._warn_beyond(X, self._frame().inner.censoring)
         self._see(X)
         recipe = self._recipe()
         model = self._here().model
@@ -1006,12 +1007,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         unsure = 0 if frame.is_whitened else 10 / (n + 10) * frame.transform.scale.numpy() ** 2
         seen = frame.bounds.known(torch.tensor(array)).numpy()
         checks.check_distance(seen, np.asarray(mean), np.asarray(var + unsure))
-        self._warn_beyond(array)
+        self._warn_beyond(array, frame.censoring)
         return array
 
-    def _warn_beyond(self, X: Array) -> None:
+    def _warn_beyond(self, X: Array, limits: Censoring) -> None:
         """Warn of values beyond the limits, which are treated as at them."""
-        low, high = (end.numpy().astype(X.dtype) for end in self._frame().censoring)
+        low, high = (end.numpy().astype(X.dtype) for end in limits)
         if beyond := int(((low > X) | (high < X)).sum()):
             checks.warn_user(f"{beyond} values lie beyond the limits, and count as at them.", UserWarning)
 

@@ -125,6 +125,8 @@ def _bounds(
     """Bounds of the columns, which hold for rows held out too, and their limits."""
     if not isinstance(rows, Tensor):
         raise UserError("Bounds go with tables that fit into memory: raise --memory, or choose no bounds.")
+    if censor not in ("none", "auto", "marks"):
+        raise UserError("Bounds go with limits that are found or marked, not with given ones: --dataset.censor auto.")
     limits, stats = limits_in(rows, censor, dataset.limits), [] if measured.test is None else [measured.test]
     return bounds_of(rows, without=grid.is_coarse, limits=limits, stats=stats, **how), limits
 

@@ -369,7 +369,7 @@ class Fitted:
             Deviation of normal noise, one or one for each column. What is known without it is given back as it is.
         filling : Filling
             Chains for each row; replicas go with units that are columns. Of columns with bounds the mean and the
-            deviation are those of 100 draws.
+            deviation are those of 100 draws, or of as many as chains.
 
         Raises
         ------
@@ -415,7 +415,11 @@ class Fitted:
         else:
             if (noise_var.expand(given.shape) > 0)[:, is_bounded].any():
                 raise ValueError("noise goes with columns without bounds.")
-            averaged = filling if filling.keep_draws else filling._replace(n_chains=BOUNDED_DRAWS, keep_draws=True)
+            averaged = (
+                filling
+                if filling.keep_draws
+                else filling._replace(n_chains=max(BOUNDED_DRAWS, filling.n_chains), keep_draws=True)
+            )
             found = self.inner._filled_as_learned(x, noise_var, averaged)
             draws = frame.outward(found.draws)
             mean, std = draws.mean(1), draws.std(1, correction=0)

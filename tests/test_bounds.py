@@ -13,11 +13,13 @@ from grbm.core.errors import UserError
 from grbm.data.bounding import bounds_of, read_bounds
 from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.frame import Frame
-from grbm.data.limits import limits_in
+from grbm.data.limits import MANY, limits_in
+from grbm.data.tables import spread
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
 from grbm.fitting.density import Fitted
-from grbm.model.censoring import Censoring
+from grbm.model.censoring import UNCENSORED, Censoring
+from grbm.report.figures import plane
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 from tests.helpers import TINY, random_model, refused
@@ -61,9 +63,7 @@ def test_the_scale_has_an_inverse_and_its_slope_is_that_of_autograd():
     assert FOUR.inward(gaps).isnan().all()
     assert FOUR.outward(gaps).isnan().all()
     assert (FOUR.log_slopes(gaps) == 0).all()
-    with pytest.raises(
-        UserError, match=r"Column 2 has the number 2, which must lie strictly between its bounds -1 and 2"
-    ):
+    with pytest.raises(UserError, match=r"Column 2 has the number 2, which must be above -1 and below 2"):
         FOUR.inward(torch.tensor([[1.0, 1.0, 2.0, 1.0]]))
 
 
@@ -147,14 +147,12 @@ def test_bounds_are_told_by_name_or_number_and_checked():
     assert (is_auto, told) == (True, {"weight": (0, INF), "1": (0, 100)})
     assert read_bounds(["0,"]) == (False, {None: (0, INF)})
     assert read_bounds(()) == (False, {})
-    for wrong in (["weights"], ["weight=0"], ["weight=a,b"], ["weight=2,1"]):
+    for wrong in (["weights"], ["weight=0"], ["weight=a,b"], ["weight=2,1"], [","], ["weight=,"], [""]):
         with pytest.raises(UserError, match=r"weight|below"):
             read_bounds(wrong)
     how = {"is_auto": False, "columns": ("a", "b", "c"), "where": "x.csv"}
     assert found_in(TABLE, told={"a": (-1, INF), "1": (0, 200)}, **how).high.tolist() == [INF, 200, INF]
-    with pytest.raises(
-        UserError, match=r"x\.csv, column 'c', has numbers from -.* strictly between its bounds 0 and inf"
-    ):
+    with pytest.raises(UserError, match=r"x\.csv, column 'c', has numbers from -.*, which must be above 0; give wider"):
         found_in(TABLE, told={None: (0, INF)}, **how)
     with pytest.raises(UserError, match=r"x\.csv has no column 'd' that is learned.*it has a, b, c"):
         found_in(TABLE, told={"d": (0, INF)}, **how)
@@ -164,6 +162,8 @@ def test_bounds_are_told_by_name_or_number_and_checked():
         found_in(np.c_[TABLE[:, 0], 2 * TABLE[:, 0] + 1, TABLE[:, 2]], told={"b": (0, INF)}, **how)
     stats = [torch.tensor([-2.0, 0, 0]).double()]
     beyond = [type("Ends", (), {"low": stats[0], "high": torch.full((3,), 50.0).double()})()]
+    constant = np.c_[TABLE[:, 0], np.zeros(N)]
+    assert found_in(constant, told={None: (0, INF)}, **how).is_bounded.tolist() == [True, False]
     with pytest.raises(UserError, match="has numbers from -2 "):  # of rows held out
         found_in(TABLE, told={"a": (0, INF)}, stats=beyond, **how)
 
@@ -184,11 +184,15 @@ def test_limits_of_tables_with_gaps():
     x = torch.tensor(np.c_[TABLE[:, 0], np.maximum(LATENT[:, 1], 0), LATENT[:, 2]])
     x[::7, 1] = math.nan
     marked = Censoring(torch.tensor([-INF, -INF, 0.5]).double(), torch.full((3,), INF).double())
-    assert limits_in(x, "none").low.tolist() == [-INF] * 3
+    assert limits_in(x, "none") is UNCENSORED
     assert limits_in(x, "marks", marked).low.tolist() == [-INF, -INF, 0.5]
     assert limits_in(x, "auto", marked).low.tolist() == [-INF, 0.0, 0.5]
-    assert limits_in(x, "-9,").low.tolist() == [-9.0] * 3
-    assert limits_in(x, "-9,").high.tolist() == [INF] * 3
+    assert limits_in(x.float(), "auto", marked).low.tolist() == [-INF, 0.0, 0.5]
+    many = torch.cat([x[:, 1:2].nan_to_num(0.0)] * 60)  # only some of so many rows are looked at
+    seen = many[spread(len(many), MANY)]
+    many[torch.isin(torch.arange(len(many)), spread(len(many), MANY)).logical_not().nonzero()[0]] = -3.0
+    assert (many.min(), seen.min()) == (-3, 0)
+    assert limits_in(many, "auto").low.tolist() == [-INF]  # since not all stop there
     low = torch.tensor([0.5, -INF, -INF]).double()
     concentrations = np.c_[np.maximum(TABLE[:, 0], 0.5), TABLE[:, 1:]]
     top = np.where(RNG.random(N) < 0.1, 500.0, 50 + 5 * LATENT[:, 0])[:, None]  # without its limit a skewed amount
@@ -244,7 +248,7 @@ def test_draws_and_filled_gaps_keep_the_bounds(learned):
     with pytest.raises(ValueError, match="noise goes with columns without bounds"):
         learned.impute(gappy, noise_std=[0.1, 0.0, 0.0])
     learned.impute(gappy, noise_std=[0.0, 0.0, 0.1])
-    with pytest.raises(UserError, match="Column 0 has the number -1"):
+    with pytest.raises(UserError, match="Column 0 has the number -1, which must be above 0"):
         learned.impute(np.r_[gappy[:1], [[-1.0, np.nan, 0.0]]])
 
 
@@ -258,6 +262,54 @@ def test_the_mean_of_a_gap_is_that_of_the_column_and_not_of_its_scale():
     ratio = mean[:, 1] / expected
     assert abs(np.log(ratio).mean()) < 4 * 0.8 / math.sqrt(30 * 100) + 0.03
     np.testing.assert_allclose(np.median(std[:, 1] / expected), math.sqrt(math.expm1(0.64)), rtol=0.15)
+
+
+def test_draws_of_filled_rows_are_held_of_some_rows_at_a_time(learned, monkeypatch):
+    """And of none without gaps."""
+    seen, whole = [], Fitted._filled_as_learned
+
+    def filled(self, x, *args):
+        seen.append(x)
+        return whole(self, x, *args)
+
+    monkeypatch.setattr(Fitted, "_filled_as_learned", filled)
+    monkeypatch.setattr("grbm.fitting.density.NUMBERS_DRAWN", 2 * 100 * 3)
+    rows = TABLE[:50].copy()
+    rows[[3, 8, 40], 0] = np.nan
+    mean = learned.impute(rows)
+    assert [len(x) for x in seen] == [2, 1]
+    assert all(x.isnan().any(1).all() for x in seen)
+    np.testing.assert_array_equal(mean[~np.isnan(rows)], rows[~np.isnan(rows)])
+    assert (mean[[3, 8, 40], 0] > 0).all()
+
+
+def test_what_others_say_of_a_number_does_not_hear_those_beyond_bounds(learned):
+    row = TABLE[:1].copy()
+    row[0, 0] = -1.0
+    fitted = learned._fitted(np.float64)
+    mean, _ = fitted.surprises(torch.tensor(row))
+    alone, _ = fitted.impute(torch.tensor(np.where(row < 0, np.nan, [[math.nan, row[0, 1], math.nan]])))
+    assert float(mean[0, 2]) == pytest.approx(float(alone[0, 2]), abs=0.3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_figure_of_two_columns_with_bounds(tmp_path):
+    path, folder = tmp_path / "x.csv", tmp_path / "run"
+    pandas.DataFrame(TABLE[:, :2], columns=["amount", "cover"]).to_csv(path, index=False)
+    usual = PRESETS["array"].config
+    asked = {"dataset.bounds": ("auto",)}
+    config = replace(
+        usual,
+        data=path,
+        dataset=replace(usual.dataset, bounds=("auto",)),
+        train=replace(usual.train, n_updates=20, rounds=0),
+        model=replace(usual.model, n_hidden=4),
+    )
+    train(config, folder, asked=asked)
+    run = runs.read(folder)
+    left, middle, _, _ = plane(run, run.load_data()).axes
+    assert (left.get_xlabel(), middle.get_ylabel()) == ("amount", "cover")
+    assert middle.collections[0].get_array().max() > -10
 
 
 def test_the_density_of_rows_with_gaps_has_the_jacobian_of_known_numbers(learned):
@@ -276,7 +328,7 @@ def test_rows_beyond_bounds_have_no_density_and_no_codes(learned):
     assert np.isneginf(scores).tolist() == [True, False, True]
     p = learned.p_values(beyond)
     assert p[0] == p[2] == pytest.approx(1 / 2001)
-    with pytest.raises(UserError, match="Column 0 has the number -1"):
+    with pytest.raises(UserError, match="Column 0 has the number -1, which must be above 0"):
         learned.transform(beyond)
 
 
@@ -286,13 +338,18 @@ def test_learning_goes_on_within_the_same_bounds():
     low = rbm._frame().bounds.low
     rbm.partial_fit(TABLE[:50, :2])
     assert torch.equal(rbm._frame().bounds.low, low)
-    with pytest.raises(UserError, match="must lie strictly between"):
+    with pytest.raises(UserError, match="must be above 0"):
         rbm.partial_fit(-TABLE[:50, :2])
-    with pytest.raises(ValueError, match="bounds are 'none' now"):
-        rbm.set_params(bounds="none").partial_fit(TABLE[:50, :2])
+    for other in ("none", "auto", (0, 500), {0: (0, None)}):
+        with pytest.raises(ValueError, match=r"bounds are .* now, but were not in learning"):
+            rbm.set_params(bounds=other).partial_fit(TABLE[:50, :2])
+    with pytest.raises(ValueError, match=r"bounds are \(0, None\) now"):
+        GaussianBernoulliRBM(8, n_iter=1).fit(TABLE).set_params(bounds=(0, None)).partial_fit(TABLE[:50])
+    with pytest.raises(ValueError, match=r"bounds are 'auto' now"):
+        GaussianBernoulliRBM(8, n_iter=1).fit(TABLE).set_params(bounds="auto", warm_start=True).fit(TABLE)
     with pytest.raises(ValueError, match="bounds needs all rows at once"):
         GaussianBernoulliRBM(8, bounds=(0, None)).partial_fit(TABLE[:50, :2])
-    for wrong in ((0,), (2, 1), {0: 3.0}):
+    for wrong in ((0,), (2, 1), {0: 3.0}, ("a", 1), {0: ("a", None)}):
         with pytest.raises(ValueError, match="bounds must be"):
             GaussianBernoulliRBM(8, bounds=wrong, n_iter=1).fit(TABLE)
     frame = pandas.DataFrame(TABLE, columns=["a", "b", "c"])
@@ -350,7 +407,7 @@ def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys,
     looks = [line["nats_validation"] for line in run.metrics if line["nats_validation"] is not None]
     assert looks == rbm.validation_scores_
     assert any(
-        "Draws keep the bounds of column 'amount' (above 0), column 'cover' (between 0 and 100)" in x for x in said
+        "Draws keep the bounds of column 'amount' (above 0), column 'cover' (above 0 and below 100)" in x for x in said
     )
     new = tmp_path / "new.csv"
     assert cli.main(["sample", str(folder), "--n", "200", "--out", str(new)]) == 0
@@ -366,14 +423,16 @@ def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys,
         tmp_path / "two.csv", index=False
     )
     assert cli.main(["score", str(folder), str(tmp_path / "two.csv")]) == 0
-    assert "rows have a p-value of 0.001 or less" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "rows have a p-value of 0.001 or less" in printed
+    assert "amount -2, where" in printed  # the number beyond its bound is the odd one
     assert pandas.read_csv(folder / "scores" / "two.csv")["log_density"].tolist()[0] == -INF
     for command in ("encode", "impute"):
-        said = refused([command, folder, tmp_path / "two.csv"], capsys, "Column 0 has the number -2")
+        said = refused([command, folder, tmp_path / "two.csv"], capsys, "The number -2 in row 0, column 'amount'")
         assert "--replicas" not in said
     refused(["impute", folder, path, "--noise-std", "0.1", "--overwrite"], capsys, "--noise-std 0.1: noise goes with")
     refused(["export", folder, tmp_path / "x.onnx"], capsys, "bounds")
     capsys.readouterr()
     assert cli.main(["train", str(path), *TINY, "--out", str(tmp_path / "other")]) == 0
     text = " ".join(capsys.readouterr().err.split())
-    assert "All numbers keep the bounds of column 'amount' (above 0), column 'cover' (between 0 and 100)" in text
+    assert "All numbers keep the bounds of column 'amount' (above 0), column 'cover' (above 0 and below 100)" in text

@@ -190,7 +190,15 @@ def test_when_all_are_damaged_that_is_said(tmp_path):
     assert checkpoint.newest(tmp_path / "nowhere", new_state()) is None
 
 
-@pytest.mark.parametrize("others", [(torch.optim.Adam, PlainSGD), (torch.optim.SGD, torch.optim.Adam)])
+@pytest.mark.parametrize(
+    "others",
+    [
+        (torch.optim.Adam, PlainSGD),
+        (torch.optim.SGD, torch.optim.Adam),
+        (torch.optim.Adam, torch.optim.AdamW),
+        (torch.optim.Adamax, torch.optim.RAdam),
+    ],
+)
 def test_a_checkpoint_of_another_optimizer_or_model_is_refused_and_says_so(others, tmp_path):
     """Its numbers would be taken for rates and momenta that they are not."""
     saved, asked = others
@@ -200,6 +208,18 @@ def test_a_checkpoint_of_another_optimizer_or_model_is_refused_and_says_so(other
     with pytest.raises(UserError, match=r"of the newest, .* of shape .* does not fit the model"):
         checkpoint.newest(tmp_path, new_state(7, optimizer=saved))
     assert checkpoint.newest(tmp_path, new_state(optimizer=saved)) is not None
+
+
+def test_a_checkpoint_without_the_name_of_its_optimizer_is_read(tmp_path):
+    """So were they before; and the fast SGD is PyTorch's."""
+    checkpoint.save(tmp_path, learn(new_state(optimizer=torch.optim.SGD), 5))
+    assert checkpoint.newest(tmp_path, new_state(optimizer=PlainSGD)) is not None
+    path = checkpoint.updates(tmp_path)[0] / checkpoint.RECORD
+    record = json.loads(path.read_text())
+    assert record["optimizer"].pop("name") == "SGD"
+    record["checksum"] = checkpoint._checksum(record)
+    path.write_text(json.dumps(record))
+    assert checkpoint.newest(tmp_path, new_state(optimizer=PlainSGD)) is not None
 
 
 def test_the_last_few_and_the_best_are_kept(tmp_path):

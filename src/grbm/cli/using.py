@@ -152,12 +152,13 @@ def impute(options: ImputeOptions) -> None:
     from grbm.data.kinds import TEXT, table_kind
     from grbm.data.loading import reading_of
     from grbm.data.named import WRITTEN, write_table
-    from grbm.runs.encoding import impute_rows, rows_with_gaps, strangeness, table_of
+    from grbm.runs.encoding import impute_rows, require_within, rows_with_gaps, strangeness, table_of
     from grbm.runs.sampling import on_device
     from grbm.samplers.conditional import Filling
 
     run, options = read_run(options.run, options.weights), replace(options, file=file_of(options.file))
     rows = rows_with_gaps(run, options.file, options.key, note)
+    require_within(run, torch.from_numpy(rows), str(options.file))
     kind = table_kind(options.file)
     name = options.file.name.removesuffix(".gz")
     name = name if kind in ("text", "parquet") else f"{options.file.stem}.npy"

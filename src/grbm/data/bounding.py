@@ -31,7 +31,7 @@ def read_bounds(texts: Sequence[str]) -> tuple[bool, Told]:
         if text == "auto":
             is_auto = True
         elif text != "none":
-            if (pair := read_pair(ends)) is None:
+            if (pair := read_pair(ends)) is None or not any(map(math.isfinite, pair)):
                 raise UserError(
                     f"Bounds are auto, LOW,HIGH or NAME=LOW,HIGH, such as weight=0, or share=0,1; got {text!r}."
                 )
@@ -93,7 +93,8 @@ def bounds_of(
     found = Bounds(torch.full((n,), -math.inf, dtype=torch.float64), torch.full((n,), math.inf, dtype=torch.float64))
     everyone = told.get(None)
     if everyone is not None:
-        found.low[~without], found.high[~without] = everyone
+        varies = ~without & (low < high)  # Constant columns are not learned.
+        found.low[varies], found.high[varies] = everyone
     for k in range(n) if is_auto and everyone is None else ():
         if not without[k] and not any(k in (column, *others) for column, others in related.items()):
             x = some[:, k]
@@ -107,9 +108,9 @@ def bounds_of(
             found.low[k], found.high[k] = ends
     for k in (found.is_bounded & ((low <= found.low) | (high >= found.high))).nonzero()[:1, 0].tolist():
         raise UserError(
-            f"{where}, {_name(k, columns)}, has numbers from {float(low[k]):g} to {float(high[k]):g}, which must lie "
-            f"strictly between its bounds {float(found.low[k]):g} and {float(found.high[k]):g}; give wider ones. If "
-            f"many numbers lie at an end, give a limit (censor) in place of bounds."
+            f"{where}, {_name(k, columns)}, has numbers from {float(low[k]):g} to {float(high[k]):g}, which must be "
+            f"{found.words(k)}; give wider bounds. If many numbers lie at an end, give a limit (censor) in place of "
+            f"bounds."
         )
     for k in (k for k in related if found.is_bounded[[k, *related[k]]].any()):
         others = ", ".join(_name(other, columns) for other in related[k])
@@ -178,12 +179,5 @@ def advice(found: Bounds, columns: Sequence[str]) -> Iterator[str]:
 def _listed(bounds: Bounds, columns: Sequence[str]) -> str:
     """The columns with bounds, and these."""
     which = bounds.is_bounded.nonzero()[:, 0].tolist()
-    named = [f"{_name(k, columns)} ({_ends(float(bounds.low[k]), float(bounds.high[k]))})" for k in which[:SHOWN]]
+    named = [f"{_name(k, columns)} ({bounds.words(k)})" for k in which[:SHOWN]]
     return ", ".join(named) + (f" and {len(which) - SHOWN} others" if len(which) > SHOWN else "")
-
-
-def _ends(low: float, high: float) -> str:
-    """Bounds in words."""
-    if math.isinf(high):
-        return f"above {low:g}"
-    return f"below {high:g}" if math.isinf(low) else f"between {low:g} and {high:g}"

@@ -1,5 +1,6 @@
 """Bounds of columns: numbers strictly between them are learned on a scale that has none, with its Jacobian."""
 
+import math
 from typing import NamedTuple, Self
 
 import torch
@@ -37,6 +38,13 @@ class Bounds(NamedTuple):
         """Mark numbers of rows x (n, N) that lie at a bound or beyond, (n, N) bool; NaN does not."""
         return (x <= self.low) | (x >= self.high)
 
+    def words(self, column: int) -> str:
+        """Say where the numbers of a column lie, such as "above 0"."""
+        low, high = float(self.low[column]), float(self.high[column])
+        if math.isinf(high):
+            return f"above {low:g}"
+        return f"below {high:g}" if math.isinf(low) else f"above {low:g} and below {high:g}"
+
     def _apart(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log(x − low) and log(high − x), float64; 0 where there is no bound."""
         x = x.double()
@@ -46,11 +54,8 @@ class Bounds(NamedTuple):
     def refuse(self, x: Tensor) -> None:
         """Raise UserError for a number of rows x (..., N) at bounds or beyond."""
         for place in self.breaks(x).nonzero()[:1].tolist():
-            number, low, high = (float(end) for end in (x[tuple(place)], self.low[place[-1]], self.high[place[-1]]))
-            raise UserError(
-                f"Column {place[-1]} has the number {number:g}, which must lie strictly between its bounds {low:g} and "
-                f"{high:g}."
-            )
+            number, column = float(x[tuple(place)]), place[-1]
+            raise UserError(f"Column {column} has the number {number:g}, which must be {self.words(column)}.")
 
     def inward(self, x: Tensor) -> Tensor:
         """Rows y (..., N) of rows x, float64; NaN stays. Raises UserError for numbers at bounds or beyond."""

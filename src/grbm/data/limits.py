@@ -67,27 +67,30 @@ def limits_of(
         found = [float(end) if float((some == end).double().mean()) >= PIXELS else math.inf for end in ends]
         low, high = torch.full_like(stats.low, found[0]), torch.full_like(stats.high, found[1])
     else:
-        columns = [_ends(x) for x in some.T.numpy()]
-        low, high = (torch.tensor([column[k] for column in columns], dtype=torch.float64) for k in (0, 1))
-        low, high = low.masked_fill(low != stats.low, math.inf), high.masked_fill(high != stats.high, math.inf)
+        low, high = _in_columns(some, stats.low, stats.high)
     low = torch.where(low.isinf(), -torch.inf, low)
     low, high = (torch.where(own.isfinite(), own, end) for own, end in zip(marked, (low, high), strict=True))
     return UNCENSORED if bool((low.isinf() & high.isinf()).all()) else Censoring(low, high)
 
 
 def limits_in(table: torch.Tensor, censor: str, marked: Censoring = UNCENSORED) -> Censoring:
-    """Return the limits of the columns of a table (n, N) with gaps, as `limits_of` finds those of complete rows."""
-    if censor == "auto":
-        some = table[spread(len(table), MANY)].double().numpy()
-        low, high = torch.tensor([_ends(x[~np.isnan(x)]) for x in some.T], dtype=torch.float64).T
-        low = torch.where(low.isinf(), -torch.inf, low)
-        low, high = (torch.where(own.isfinite(), own, end) for own, end in zip(marked, (low, high), strict=True))
-        return Censoring(low, high)
-    ends = read_limits(censor) if censor not in ("none", "marks") else (-math.inf, math.inf)
-    low, high = (torch.full((table.shape[1],), end, dtype=torch.float64) for end in ends)
-    if censor == "marks":
-        low, high = torch.maximum(low, marked.low), torch.minimum(high, marked.high)
-    return Censoring(low, high)
+    """Return the limits of the columns of a table (n, N) with gaps, as `limits_of` finds those of complete rows.
+
+    ``censor`` is "none", "marks" or "auto".
+    """
+    if censor != "auto":
+        return UNCENSORED if censor == "none" else marked
+    lowest = torch.where(table.isnan(), torch.inf, table).amin(0).double()
+    highest = torch.where(table.isnan(), -torch.inf, table).amax(0).double()
+    low, high = _in_columns(table[spread(len(table), MANY)].double(), lowest, highest)
+    low = torch.where(low.isinf(), -torch.inf, low)
+    return Censoring(*(torch.where(own.isfinite(), own, end) for own, end in zip(marked, (low, high), strict=True)))
+
+
+def _in_columns(some: torch.Tensor, lowest: torch.Tensor, highest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The limits of each column by some rows (n, N), NaN for gaps, where they are the ends of all; inf for none."""
+    low, high = torch.tensor([_ends(x[~np.isnan(x)]) for x in some.numpy().T], dtype=torch.float64).T
+    return low.masked_fill(low != lowest, torch.inf), high.masked_fill(high != highest, torch.inf)
 
 
 def sentences(

@@ -275,9 +275,12 @@ class Fitted:
 
     @torch.no_grad()
     def surprises(self, x: Tensor, filling: Filling = Filling()) -> Imputed:
-        """Mean and deviation of each number of rows x (n, N) given the others of its row, (n, N) each, float64."""
+        """Mean and deviation of each number of rows x (n, N) given the others of its row, (n, N) each, float64.
+
+        Numbers at bounds and beyond say nothing of others.
+        """
         n, N = x.shape
-        each = self.frame.bounds.moved_inside(x).double().repeat_interleave(N, 0)
+        each = x.double().masked_fill(self.frame.bounds.breaks(x), torch.nan).repeat_interleave(N, 0)
         each[torch.arange(n * N), torch.arange(N).repeat(n)] = torch.nan
         found = self.impute(each, filling=filling)
         return Imputed(*(part.view(n, N, N).diagonal(dim1=1, dim2=2) for part in found))
@@ -408,27 +411,38 @@ class Fitted:
     def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
         frame, given = self.frame, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
-        bounds, grid, is_bounded = frame.bounds, frame.grid, frame.bounds.is_bounded
+        grid = frame.grid
         x = frame.as_learned(given, seed_of(filling.seed, "cells"))
-        if not bounds.n:
+        if not frame.bounds.n:
             found = self.inner._filled_as_learned(x, noise_var, filling)
         else:
-            if (noise_var.expand(given.shape) > 0)[:, is_bounded].any():
+            noise_var = noise_var.expand(given.shape)
+            if (noise_var > 0)[:, frame.bounds.is_bounded].any():
                 raise ValueError("noise goes with columns without bounds.")
-            averaged = (
-                filling
-                if filling.keep_draws
-                else filling._replace(n_chains=max(BOUNDED_DRAWS, filling.n_chains), keep_draws=True)
-            )
-            found = self.inner._filled_as_learned(x, noise_var, averaged)
-            draws = frame.outward(found.draws)
-            mean, std = draws.mean(1), draws.std(1, correction=0)
-            mean, std = (torch.where(is_bounded, *both) for both in ((mean, found.mean), (std, found.std)))
-            found = Filled(mean, std, draws if filling.keep_draws else draws[:, :0])
+            found = self._averaged_outward(x, noise_var, filling)
         known = ~given.isnan() & (noise_var == 0)
         draws = torch.where(known[:, None], given[:, None], grid.rounded(found.draws))
         mean = torch.where(known, given, grid.rounded(found.mean))
         return Filled(mean, torch.where(known, 0.0, found.std), draws)
+
+    def _averaged_outward(self, x: Tensor, noise_var: Tensor, filling: Filling) -> Filled:
+        """The same of rows x (n, N) as learning sees them, in columns with bounds by averages over draws.
+
+        Draws are held of some rows at a time, unless they are asked for; rows that are known wholly need none.
+        """
+        mean, std, draws = x.clone(), torch.zeros_like(x), filling.new_draws(x)
+        n_chains = filling.n_chains if filling.keep_draws else max(BOUNDED_DRAWS, filling.n_chains)
+        unsure = (x.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]
+        for first, some in enumerate(torch.split(unsure, max(1, NUMBERS_DRAWN // (n_chains * x.shape[1])))):
+            seed = seed_of(filling.seed, "bounds", first)
+            how = filling._replace(n_chains=n_chains, keep_draws=True, seed=seed)
+            found = self.inner._filled_as_learned(x[some], noise_var[some], how)
+            outward, is_bounded = self.frame.outward(found.draws), self.frame.bounds.is_bounded
+            mean[some] = torch.where(is_bounded, outward.mean(1), found.mean)
+            std[some] = torch.where(is_bounded, outward.std(1, correction=0), found.std)
+            if filling.keep_draws:
+                draws[some] = outward
+        return Filled(mean, std, draws)
 
     def _filled_as_learned(self, x: Tensor, noise_var: Tensor, filling: Filling) -> Filled:
         """The same of rows x (n, N) as learning sees them."""

@@ -232,6 +232,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     _best: dict[str, Array]
     _state: dict[str, Array]
     _learned_with: int
+    _bounds_told: tuple[bool, dict[str | int | None, tuple[float, float]]]  # by ``bounds``, in learning
     _log_z: list[Any] | None  # what `log_partition` has found, and with which settings
     _log_z_settings: list[int]
     _line: list[float]  # once known: `offset_` + log Z, and the share of draws below
@@ -335,6 +336,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if weights is not None:
             rows, n_pass = repeated(weights, seed)
             X, table, same = X[rows], table[rows], rows if same is None else same[rows]
+        if not go_on:
+            self._bounds_told = self._told()
         grid = self._frame().grid if go_on else grid_of(table, self.coarse, censor)
         bounds, limits = (self._frame().bounds, UNCENSORED) if go_on else self._bounds_of(table, grid)
         table = bounds.inward(grid.spread(table, seed_of(seed, "cells")))
@@ -438,6 +441,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if first:
             self._learned_with = seed
             self._facts = list(Facts(len(X), X.shape[1], suits_whitening=False))  # the first rows may not vary
+            self._bounds_told = self._told()
         recipe = self._recipe("none" if first else None)
         state = self._begin(table, recipe, whole=False) if first else self._resume(X)
         self._rebase()
@@ -470,7 +474,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         return codes
 
     def inverse_transform(self, X: Any) -> Array:
-        """The mean of the features given hidden units or their probabilities X (n_samples, n_components)."""
+        """The mean of the features given hidden units or their probabilities X (n_samples, n_components).
+
+        Of features with bounds it is the value at the mean of the scale that is learned, which is their median.
+        """
         check_is_fitted(self)
         H = np.asarray(X)
         H = np.ascontiguousarray(H, dtype=H.dtype if H.dtype in FLOATS else np.float64)
@@ -911,8 +918,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
         if self.coarse == "none" and self._frame().grid.n:
             raise ValueError("coarse is 'none' now, but was not in learning; set it back, or fit anew.")
-        if not any(self._told()) and self._frame().bounds.n:
-            raise ValueError("bounds are 'none' now, but were not in learning; set them back, or fit anew.")
+        if self._told() != self._bounds_told:
+            raise ValueError(f"bounds are {self.bounds!r} now, but were not in learning; set them back, or fit anew.")
         self._warn_beyond(X, self._frame().inner.censoring)
         self._see(X)
         recipe = self._recipe()
@@ -1043,6 +1050,8 @@ def _ends(pair: Any, name: str) -> tuple[float, float]:
     """Two ends, of which None is an infinite one."""
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ValueError(f"{name} must be (low, high), either of which may be None, got {pair!r}.")
+    if not all(end is None or isinstance(end, Real) for end in pair):
+        raise ValueError(f"{name} must be (low, high), numbers or None, got {pair!r}.")
     low, high = (
         infinite if end is None else float(end) for end, infinite in zip(pair, (-math.inf, math.inf), strict=True)
     )

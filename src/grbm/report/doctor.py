@@ -302,7 +302,7 @@ def _ranges(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     low, high, allowed = rows.amin(0), rows.amax(0), BEYOND + 3 / len(rows)
     ends = ("below its lowest", low, drawn < low - room), ("above its highest", high, drawn > high + room)
     parts, names = [], run.columns or tuple(f"column {k}" for k in range(rows.shape[1]))
-    for k in range(rows.shape[1]):
+    for k in (~run.frame.bounds.is_bounded.expand(rows.shape[1])).nonzero()[:, 0].tolist():
         for side, end, beyond in ends:
             if (share := float(beyond[:, k].double().mean())) > allowed:
                 parts.append((share, f"{names[k]} in {share:.0%} {side} number, {float(end[k]):.4g}"))

@@ -101,7 +101,8 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
         density = (
             grid.log_density + run.transform.log_det + run.frame.log_slope(points)
         )  # of the data in their own units
-        mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True)
+        even = not run.frame.bounds.n
+        mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True, even=even)
         bar = figure.colorbar(mesh, ax=middle, shrink=0.85)
         bar.set_label("nats", fontsize=8)
         bar.ax.tick_params(labelsize=6)
@@ -110,6 +111,9 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
     drawn = generate(run, 1000, sampler=sampler, seed=seed)
     title = f"model: 1,000 samples, {run.config.sampling.n_steps} steps from noise"
     plots.sample_panel(right, drawn, dataset.mixture, title, limits, ticks=True)
+    for axes in (left, middle, right):
+        axes.set_xlabel(plain(run.columns[0]) if run.columns else "$v_1$", fontsize=8)
+        axes.set_ylabel(plain(run.columns[1]) if run.columns else "$v_2$", fontsize=8)
     if dataset.mixture is not None:
         text = "red: three standard deviations around each mode of the true density"
         figure.supxlabel(text, fontsize=8, color=plots.RUST)

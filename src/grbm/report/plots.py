@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import colormaps
@@ -270,13 +270,18 @@ def density_panel(
     limits: Limits | None = None,
     *,
     ticks: bool = False,
+    even: bool = True,
 ) -> QuadMesh:
-    """A log-density on a 2-D grid (P, 2), coloured down to 12 nats below its peak."""
+    """A log-density on a 2-D grid (P, 2), coloured down to 12 nats below its peak.
+
+    Points of a grid that is ``even`` are cells; of another, colours go over from point to point.
+    """
     x, y = (points[:, k].view(shape).cpu().numpy() for k in (0, 1))
     log_p = log_density.view(shape).cpu().numpy()
     low, high = log_p.max() - 12, log_p.max()
+    shading: Literal["auto", "gouraud"] = "auto" if even else "gouraud"
     axes.set_facecolor(colormaps["viridis"](0))  # where the grid ends there is no density
-    mesh = axes.pcolormesh(x, y, log_p, cmap="viridis", vmin=low, vmax=high, shading="auto", rasterized=True)
+    mesh = axes.pcolormesh(x, y, log_p, cmap="viridis", vmin=low, vmax=high, shading=shading, rasterized=True)
     _frame(axes, title, limits, ticks)
     return mesh
 

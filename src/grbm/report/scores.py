@@ -186,6 +186,7 @@ def log_z(run: Run, dataset: Dataset, *, n_steps: int, n_chains: int, seed: int 
     if grid is not None:
         return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)
     rows = dataset.some("train", 10_000)
+    rows = rows[~run.frame.bounds.breaks(rows).any(1)]
     seen = run.fitted.units(rows) if len(rows) else None
     sizes = {} if run.frame.reference is not None else {"n_steps": n_steps, "n_chains": n_chains}
     return on_device(run).log_partition(seen=seen, seed=seed, **sizes)

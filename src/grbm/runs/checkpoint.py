@@ -24,6 +24,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import UserError
@@ -46,15 +47,16 @@ class OtherVersionError(DamagedError):
     """A checkpoint of a version of grbm that noted other things."""
 
 
-class Optimizer(NamedTuple):
+class Settings(NamedTuple):
     """The part of an optimiser's state that is no tensor: settings of its groups, numbers by parameter."""
 
     groups: list[dict[str, Any]]
     numbers: dict[str, dict[str, Any]]
+    name: str | None = None  # of its class; None in checkpoints of versions that did not note it
 
 
 KINDS: dict[str, Any] = {"run": str, "update": int, "seed": int, "tensors": str, "notes": dict[str, Any]}
-KINDS |= {"callbacks": dict[str, dict[str, Any]], "optimizer": Optimizer}  # of the entries of a record
+KINDS |= {"callbacks": dict[str, dict[str, Any]], "optimizer": Settings}  # of the entries of a record
 
 
 class Checkpoint(NamedTuple):
@@ -106,7 +108,11 @@ def save(
         "run": run,
         "update": state.update,
         "seed": state.seed,
-        "optimizer": {"groups": optimizer["param_groups"], "numbers": numbers},
+        "optimizer": {
+            "name": _name_of(state.optimizer),
+            "groups": optimizer["param_groups"],
+            "numbers": numbers,
+        },
         "notes": notes or {},
         "callbacks": _numbers(callbacks),
         "tensors": hashlib.sha256(content).hexdigest(),
@@ -116,6 +122,11 @@ def save(
         raise UserError(f"{target} is there and not a checkpoint of this run; move it away, then resume the run.")
     _write_folder(target, {TENSORS: content, RECORD: (json.dumps(record, indent=1) + "\n").encode()})
     return target
+
+
+def _name_of(optimizer: Optimizer) -> str:
+    """The class of an optimizer; ours is PyTorch's SGD, made fast."""
+    return type(optimizer).__name__.removeprefix("Plain")
 
 
 def _numbers(parts: Mapping[Any, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -252,10 +263,14 @@ def _check_fit(checkpoint: Checkpoint, state: TrainState) -> None:
         if not good:
             raise DamagedError(f"{name} of shape {tuple(tensor.shape)} does not fit the model")
     own, groups = state.optimizer.param_groups, checkpoint.record["optimizer"]["groups"]
+    name, saved = _name_of(state.optimizer), checkpoint.record["optimizer"].get("name")
+    if saved not in (None, name):
+        raise DamagedError(f"it is of another optimizer, {saved} and not {name}")
     for ours, theirs in zip(own, groups, strict=False):
-        differ = ours.keys() - theirs.keys(), theirs.keys() - ours.keys() - {"initial_lr"}
-        if all(differ):  # versions of one optimizer differ by what the newer one has
-            raise DamagedError(f"it is of another optimizer, with {', '.join(sorted(differ[1]))}")
+        differ = ours.keys() - theirs.keys(), theirs.keys() - ours.keys()
+        missing, more = (sorted(names - {"initial_lr"}) for names in differ)
+        if missing and more:  # versions of one optimizer differ by what the newer one has
+            raise DamagedError(f"it is of another optimizer, with {', '.join(more)}")
     rates = [x for group in checkpoint.record["optimizer"]["groups"] for k, x in group.items() if k in RATES]
     if not all(is_kind(float, rate) for rate in rates):
         raise DamagedError("its learning rates are not numbers")

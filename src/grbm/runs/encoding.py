@@ -164,14 +164,35 @@ def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch
         yield x
 
 
+def _parts_within(run: Run, rows: Table) -> Iterator[torch.Tensor]:
+    """The same, NaN for gaps; raises UserError for numbers beyond bounds too."""
+    first = 0
+    for x in finite_parts(run, rows, gaps=True):
+        require_within(run, x, first=first)
+        first += len(x)
+        yield x
+
+
+def require_within(run: Run, x: torch.Tensor, where: str = "", *, first: int = 0) -> None:
+    """Raise UserError for a number of rows x (n, N) at a bound or beyond: ``first`` is the number of the first row."""
+    for row, column in run.frame.bounds.breaks(x).nonzero()[:1].tolist():
+        name = f"column {run.columns[column]!r}" if run.columns else f"column {column}"
+        place = f"row {first + row}, {name}" + (f", of {where}" if where else "")
+        raise UserError(
+            f"The number {float(x[row, column]):g} in {place} must be {run.frame.bounds.words(column)}; correct it, or "
+            f"remove the row."
+        )
+
+
 @torch.no_grad()
 def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
     """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
 
-    Of a row with gaps (NaN) they are means over the missing values. Raises UserError for infinite numbers.
+    Of a row with gaps (NaN) they are means over the missing values. Raises UserError for infinite numbers, and beyond
+    bounds.
     """
     here, rng = on_device(run), generator(seed, "codes")
-    for x in finite_parts(run, rows, gaps=True):
+    for x in _parts_within(run, rows):
         probabilities = here.encode(x)
         if bits:
             yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
@@ -196,7 +217,7 @@ def n_gappy(rows: Table) -> int:
 def write_contrasts(run: Run, rows: Table, path: Path) -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several. NaN with gaps."""
     here = on_device(run)
-    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in finite_parts(run, rows, gaps=True))
+    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in _parts_within(run, rows))
     _write(path, np.float32, (len(rows), here.model.contrasts.n), parts)
 
 
@@ -223,7 +244,8 @@ def rows_with_gaps(
 
 def require_finite(run: Run, array: np.ndarray, where: str) -> None:
     """Raise UserError for a value of rows (n, N) that is infinite, or too large for the model; NaN is none."""
-    wrong = run.transform.scaled(torch.from_numpy(array)).float().isinf()
+    x = torch.from_numpy(array)
+    wrong = x.isinf() | run.transform.scaled(run.frame.bounds.known(x)).float().isinf()
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         raise UserError(f"Row {row}, column {column} of {where} is infinite, or too large; NaN marks what is missing.")

@@ -13,7 +13,7 @@ from grbm.core.errors import UserError
 from grbm.data.delimited import shown
 from grbm.data.loading import reading_of
 from grbm.data.named import open_table
-from grbm.runs.encoding import require_finite, rows_with_gaps
+from grbm.runs.encoding import require_finite, require_within, rows_with_gaps
 from grbm.runs.folder import Run
 from grbm.runs.sampling import on_device
 from grbm.samplers.conditional import Filling
@@ -41,6 +41,7 @@ def given_rows(run: Run, what: str, note: Callable[[str], None]) -> Tensor:
         raise UserError(f"--given takes a file, or NAME=NUMBER,NAME=NUMBER; {what!r} is neither.")
     path = Path(what)
     rows = torch.from_numpy(rows_with_gaps(run, path, None, note, may_lack=True))
+    require_within(run, rows, what)
     absent = [name for name, is_missing in zip(run.columns, rows.isnan().all(0), strict=False) if is_missing]
     how = reading_of(run.config.dataset)._replace(columns=(), drop=())
     others = [name for name in open_table(path, how).columns if name not in run.columns] if absent else []
@@ -70,6 +71,7 @@ def _one_row(run: Run, text: str) -> Tensor:
         except ValueError:
             raise UserError(f"--given: {part.strip()!r} gives no number; write NAME=NUMBER,NAME=NUMBER.") from None
     require_finite(run, row, "--given")
+    require_within(run, torch.from_numpy(row), "--given")
     return torch.from_numpy(row)
 
 

@@ -30,7 +30,7 @@ from grbm.samplers.chains import Walk
 from grbm.samplers.conditional import Filling
 from grbm.samplers.moments import Moments, gradient
 from grbm.samplers.sampling import run_chains, step_by_step
-from grbm.samplers.truncated import log_mass, log_ndtri, truncated_normal
+from grbm.samplers.truncated import LogMass, log_mass, log_ndtri, truncated_normal
 from tests.helpers import DEVICE, assert_standard, random_model, z_scores
 
 INF = math.inf
@@ -157,6 +157,22 @@ def test_probabilities_of_grey_levels_sum_to_one():
     assert abs(share - float(mass.exp())) < 4 * math.sqrt(share / 200_000)
 
 
+def test_sums_of_log_masses_are_those_of_each_interval():
+    """Of two ends, one and none, up to where probabilities leave float64; and of known values."""
+    rng = torch.Generator().manual_seed(0)
+    low, width, mean = (4 * torch.randn(3, 200, 12, generator=rng, dtype=torch.float64)).unbind()
+    high, std = low + width.abs() + 1e-3, torch.rand(12, generator=rng, dtype=torch.float64) + 0.1
+    low[:, 3:6], high[:, 6:9] = -INF, INF
+    low[:, 9], high[:, 9] = -INF, INF
+    for spread in (0.1, 1.0, 10.0, 1000.0):
+        within = Interval(low, high)
+        truth = log_mass(spread * mean, std, within).sum(1)
+        torch.testing.assert_close(LogMass(std, within)(spread * mean), truth, rtol=1e-11, atol=1e-10)
+    assert not torch.equal(truth, LogMass(std, within)(spread * mean + 1e-3))
+    high[5, 2] = low[5, 2]
+    torch.testing.assert_close(LogMass(std, within)(mean), log_mass(mean, std, within).sum(1))
+
+
 def test_annealed_likelihood_is_that_of_enumeration():
     model = censored_model(6, 7, 5)
     x, _ = exact.sample(model, 80, seed=2)
@@ -173,15 +189,16 @@ def test_annealed_likelihood_is_that_of_enumeration():
     assert abs(float(z.mean())) < 4 / math.sqrt(len(z))
 
 
+@pytest.mark.parametrize("along", [censored._along_paths, censored._over_hidden])
 @pytest.mark.parametrize("p", [0.5, 0.9])
-def test_annealed_likelihood_is_unbiased_wherever_paths_begin(p):
+def test_annealed_likelihood_is_unbiased_wherever_paths_begin(p, along):
     """Begun at the wrong hidden units, only weights and moves of one and the same path have the right mean."""
     model = censored_model(3, 4, 5)
     x, _ = exact.sample(model, 200, seed=2)
     within, n = model.censoring.interval(x), 20_000
     some = Interval(*(end[within.is_open.sum(1) >= 2][:12] for end in within))
     begun = torch.full((len(some.low), 4), p, dtype=torch.float64)
-    start, log_weight, _ = censored._along_paths(model.freeze(), some, begun, 4, n, Blocks(1, 1))
+    start, log_weight, _ = along(model.freeze(), some, begun, 4, n, Blocks(1, 1))
     log_p = start - exact.log_z(model) - exact.log_prob_within(model, some)
     ratio = (log_p[:, None] + log_weight).exp()
     z = (ratio.mean(1) - 1) / (ratio.std(1) / math.sqrt(n))
@@ -200,6 +217,21 @@ def test_few_chains_are_enough_where_a_row_has_many_intervals():
     found = censored.IntervalRows(model, within, base, n_steps=25).log_prob(exact.log_z(model))
     assert (found.n_effective > 12).all()
     assert (found.log_p - exact.log_prob_within(model, within)).abs().max() < 0.1
+
+
+def test_a_wide_row_is_not_held_by_the_mode_that_its_pilots_found():
+    """Given v, hidden units far apart keep chains where they begin: all agree on a density 100 nats too low."""
+    model, low = random_model(100, 13, 7, strength=2.0), torch.full((100,), 4.0).double()
+    model.censoring = Censoring(low, torch.full((100,), INF).double())
+    x, _ = exact.sample(model, 12, seed=3)
+    within, truth = model.censoring.interval(x), exact.log_prob(model, x)
+    base = Base(torch.zeros(100).double(), 4 * torch.ones(100).double())
+    found = censored.IntervalRows(model, within, base, n_enumerated=0).log_prob(exact.log_z(model))
+    assert (found.n_effective > censored.FEWEST).all()
+    assert ((found.log_p - truth).abs() < 5 * found.error + 0.1).all()
+    held, weights, _ = censored._along_paths(model.freeze(), within, model(x).detach().flip(0), 100, 16, Blocks(1, 1))
+    lost = held + weights.logsumexp(1) - math.log(16) - exact.log_z(model) - truth
+    assert lost.min() < -20
 
 
 # Chains and gradients.

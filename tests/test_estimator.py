@@ -71,7 +71,7 @@ def test_score_samples_is_the_log_density_of_the_mixture_that_the_model_is(fitte
 
 def test_above_20_components_it_is_ais_and_agrees_with_enumeration(fitted, monkeypatch):
     truth = exact.log_z(fitted.to_model(np.float64))
-    monkeypatch.setattr(exact, "MAX_HIDDEN", 5)
+    monkeypatch.setattr(exact, "MAX_SUMMED", 5)
     found = fitted.log_partition()
     assert found.method == "AIS"
     assert 0 < found.error < 0.1
@@ -81,7 +81,7 @@ def test_above_20_components_it_is_ais_and_agrees_with_enumeration(fitted, monke
 def test_an_uncertain_log_z_is_told(fitted, monkeypatch):
     """Each request for log Z and each score warns; after more steps log Z is sure and right, and scores use it."""
     truth, X = exact.log_z(fitted.to_model(np.float64)), clusters(10, 2)
-    monkeypatch.setattr(exact, "MAX_HIDDEN", 5)
+    monkeypatch.setattr(exact, "MAX_SUMMED", 5)
     with monkeypatch.context() as hasty:
         hasty.setattr("grbm.fitting.estimator.SETTLING", 1)
         for _ in range(2):

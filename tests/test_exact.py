@@ -36,17 +36,17 @@ def test_log_z_without_coupling_is_known():
 
 
 def test_units_without_weights_take_no_part_in_enumeration():
-    """Of 40 units three are at work: each of the others makes a factor of its own."""
+    """Of 80 units three are at work: each of the others makes a factor of its own."""
     small = random_model(4, 3, 0)
-    model = GRBM(4, 40, dtype=torch.float64)
-    at_work = torch.tensor([7, 20, 39])
+    model = GRBM(4, 80, dtype=torch.float64)
+    at_work = torch.tensor([7, 20, 79])
     with torch.no_grad():
         model.load_state_dict(model.state_dict() | {"mu": small.mu, "log_var": small.log_var})
         model.W.zero_()
         model.W[:, at_work] = small.W
-        model.b.copy_(torch.linspace(-3, 3, 40))
+        model.b.copy_(torch.linspace(-3, 3, 80))
         model.b[at_work] = small.b
-    idle = torch.ones(40, dtype=bool)
+    idle = torch.ones(80, dtype=bool)
     idle[at_work] = False
     expected = exact.log_z(small) + float((1 + model.b.detach()[idle].exp()).log().sum())
     assert exact.is_enumerable(model)
@@ -54,8 +54,35 @@ def test_units_without_weights_take_no_part_in_enumeration():
     with torch.no_grad():
         model.W[0] = 1
     assert not exact.is_enumerable(model)
-    with pytest.raises(ValueError, match="got 40"):
+    with pytest.raises(ValueError, match="got 80"):
         exact.log_z(model)
+
+
+@pytest.mark.parametrize("M", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("scale", [0.1, 10.0, 1e4])
+def test_the_sum_over_groups_is_that_over_each_state(M, scale):
+    """Of the largest scale terms leave float64, and logarithms are summed."""
+    rng = torch.Generator().manual_seed(M)
+    factors = scale**0.5 * torch.randn(30, M, generator=rng, dtype=torch.float64)
+    linear, pairs = scale * torch.randn(M, generator=rng, dtype=torch.float64), factors.T @ factors
+    h = torch.cat(list(exact._states(M, linear)))
+    each = h @ linear + 0.5 * ((h @ pairs) * h).sum(1)
+    assert exact.log_sum(linear, pairs) == pytest.approx(float(each.logsumexp(0)), rel=1e-12, abs=1e-12)
+
+
+def test_log_z_of_many_units_is_that_of_their_parts():
+    """Thirty units on visible units of their own: as the fifteen of each half, whose factors multiply."""
+    parts = [random_model(4, 15, seed, strength=3.0) for seed in (1, 2)]
+    model = GRBM(8, 30, dtype=torch.float64)
+    with torch.no_grad():
+        model.W.copy_(torch.block_diag(*(part.W for part in parts)))
+        for name in ("b", "mu", "log_var"):
+            getattr(model, name).copy_(torch.cat([getattr(part, name) for part in parts]))
+    assert exact.is_enumerable(model)
+    assert exact.log_z(model) == pytest.approx(sum(exact.log_z(part) for part in parts), abs=1e-9)
+    each = torch.cat([exact._log_weights(exact._energy(parts[0]), h) for h in exact._states(15, parts[0].W)])
+    by_hand = each.logsumexp(0) + 0.5 * (2 * torch.pi * parts[0].var).log().sum()
+    assert exact.log_z(parts[0]) == pytest.approx(float(by_hand.detach()), abs=1e-10)
 
 
 def test_log_prob_integrates_to_one():
@@ -80,8 +107,10 @@ def test_exact_draws_have_the_exact_moments():
 
 
 def test_what_cannot_be_exact_says_so():
+    with pytest.raises(ValueError, match="n_hidden <= 36"):
+        exact.log_z(GRBM(2, 37))
     with pytest.raises(ValueError, match="n_hidden <= 20"):
-        exact.log_z(GRBM(2, 21))
+        exact.sample(GRBM(2, 21), 1)
     with pytest.raises(ValueError, match="n_visible <= 2"):
         exact.quadrature(GRBM(3, 2))
     model = GRBM(2, 2)

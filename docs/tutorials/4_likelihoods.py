@@ -2,7 +2,7 @@
 Likelihoods that can be trusted
 ===============================
 
-The density of a GRBM is known up to its partition function Z, a sum over all hidden states. Up to 20 hidden units this
+The density of a GRBM is known up to its partition function Z, a sum over all hidden states. Up to 36 hidden units this
 library adds them up; above that it estimates log Z by annealed importance sampling from both ends, and says when the
 estimate must not be believed.
 """

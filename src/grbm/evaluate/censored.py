@@ -8,11 +8,18 @@ importance sampling (Neal 2001), with a path for each row from independent units
 
 v in the intervals, which is unbiased whatever p is. The closer p is to p(h | x), the less the weights vary. A few
 chains that are annealed from the base, as Z is, find it: there v is wide enough to reach modes that are far apart.
+
+Where hidden units are fewer than visible ones densities sum v out, since given h visible units are independent:
+
+    f_β(h) = (p^h (1 − p)^(1 − h))^(1 − β) (e^(b·h + ½ Σ (m² − μ²)/σ²) Π_i P(v_i in its interval | h))^β,  m = μ + W h.
+
+A step then costs N M probabilities in place of N + M draws. The weights of wide rows vary far less, and chains leave a
+p that is that of a wrong mode, where those of the other path can agree on a density that is too low by 100 nats.
 """
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
@@ -25,15 +32,19 @@ from grbm.evaluate import exact
 from grbm.model import GRBM, Base, Energy, base_for, softplus
 from grbm.model.censoring import Interval
 from grbm.samplers.engines import engine_for
-from grbm.samplers.truncated import log_mass, truncated_normal
-from grbm.samplers.updates import hidden_update
+from grbm.samplers.truncated import LogMass, log_mass, truncated_normal
+from grbm.samplers.updates import accept, hidden_update
 
 CHAINS_AT_ONCE = 2048
 FEWEST = 3.0  # Fewest chains that the weights of a row may rest on.
 ENUMERATED = 12  # Most hidden units of which all states are enumerated.
 CODED = 500  # Rows of which hidden states are enumerated at a time.
 PILOT_STEPS, PILOT_CHAINS = 50, 8  # Temperatures and chains that find p of a row.
+COLLAPSED = 40_000  # Most pairs of units of which densities are annealed with v summed out.
 MARGIN = 1e-4  # Distance from 0 and 1 of the probabilities where a path begins.
+
+
+Paths = Callable[[Energy, Interval, Tensor, int, int, Blocks], tuple[Tensor, Tensor, Tensor]]
 
 
 class Estimate(NamedTuple):
@@ -96,7 +107,8 @@ class IntervalRows:
         if model.n_hidden <= self.n_enumerated:
             own = exact.log_z(model)  # by which these rows are normalised
             return Estimate.exact(exact.log_prob_within(model, within).cpu() + (own - log_z))
-        found = list(self._annealed())
+        is_wide = model.n_hidden < model.n_visible and model.n_hidden * model.n_visible <= COLLAPSED
+        found = list(self._annealed(_over_hidden if is_wide else _along_paths))
         parts = [(start + log_w.logsumexp(1) - math.log(self.n_chains), log_w) for start, log_w, _ in found]
         log_p, log_weight = (torch.cat(x).cpu() for x in zip(*parts, strict=True))
         n_effective = torch.exp(2 * log_weight.logsumexp(1) - (2 * log_weight).logsumexp(1))
@@ -114,7 +126,7 @@ class IntervalRows:
             parts = zip(*(torch.split(end, CODED) for end in within), strict=True)
             return torch.cat([exact.hidden_within(model, Interval(*part)) for part in parts]).to(model.W.dtype).cpu()
         energy, found = model.freeze(), [torch.empty(0, model.n_hidden)]
-        for _, log_weight, v in self._annealed():
+        for _, log_weight, v in self._annealed(_along_paths):
             h = energy.hidden_logits(v).sigmoid().view(*log_weight.shape, -1)
             found.append((log_weight.softmax(1)[..., None].to(h) * h).sum(1).cpu())
         return torch.cat(found)
@@ -125,13 +137,13 @@ class IntervalRows:
         if not self.within.is_open.any():
             return self.within.low.to(self.model.W)
         found = [torch.empty(0, self.model.n_visible)]
-        for first, (_, log_weight, v) in enumerate(self._annealed()):
+        for first, (_, log_weight, v) in enumerate(self._annealed(_along_paths)):
             rng = generator(self.seed, "chosen", first)
             chosen = torch.multinomial(log_weight.softmax(1).cpu(), 1, generator=rng)[:, 0]
             found.append(v.view(*log_weight.shape, -1)[torch.arange(len(chosen)), chosen.to(v.device)].cpu())
         return torch.cat(found)
 
-    def _annealed(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _annealed(self, along: Paths) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield for some rows at a time: log Z_x at β = 0 (k,), log-weights (k, C), and the chains' last v (k C, N)."""
         energy, n_pilots = self.model.freeze(), PILOT_CHAINS
         base = base_for(self.base, energy)
@@ -145,7 +157,7 @@ class IntervalRows:
             pilot = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, within=each)
             share = 0.5 * (pilot.log_weight.view(-1, n_pilots).softmax(1) + 1 / n_pilots)  # no chain counts alone
             p = energy.hidden_logits(pilot.v).sigmoid().view(*share.shape, -1)
-            yield _along_paths(energy, rows, (share[..., None].to(p) * p).sum(1), self.n_steps, self.n_chains, rng)
+            yield along(energy, rows, (share[..., None].to(p) * p).sum(1), self.n_steps, self.n_chains, rng)
 
 
 def _along_paths(
@@ -173,4 +185,36 @@ def _along_paths(
         log_weight += log_f(high, v, logits) - log_f(low, v, logits)
         h, _ = hidden_update(torch.lerp(logits_0, logits, high), rng=rng)
         v = draw(torch.lerp(mean_0, energy.visible_mean(h), high))
+    return start, log_weight.view(-1, n_chains), v
+
+
+def _over_hidden(
+    energy: Energy, rows: Interval, p: Tensor, n_steps: int, n_chains: int, rng: Blocks
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Anneal as `_along_paths` with v summed out, in float64: a step offers each hidden unit its other value."""
+    W, b, mu, var = energy.W.double(), energy.b.double(), energy.mu.double(), energy.var.double()
+    logits = torch.logit(p.double(), MARGIN).repeat_interleave(n_chains, 0)
+    within = Interval(*(end.double().repeat_interleave(n_chains, 0) for end in rows))
+    log_mass_of = LogMass(var.sqrt(), within)
+    linear, pairs = b + W.T @ (mu / var), (W.T / var) @ W  # b·h + ½ Σ (m² − μ²)/σ² = h·linear + ½ h·pairs h
+
+    h = (uniform(logits.shape, logits, rng) < logits.sigmoid()).to(logits)
+    mean = mu + h @ W.T
+    mass = log_mass_of(mean)
+    current = mass + h @ linear + 0.5 * ((h @ pairs) * h).sum(1)
+    log_weight = torch.zeros_like(current)
+    for low, high in pairwise(torch.linspace(0, 1, n_steps + 1).tolist()):
+        log_weight += (high - low) * (current - (h * logits - softplus(logits)).sum(1))
+        for j in range(len(b)):
+            change = 1 - 2 * h[:, j]
+            other = torch.addcmul(mean, change[:, None], W[:, j])
+            new = log_mass_of(other)
+            gain = new - mass + change * (linear[j] + h @ pairs[:, j]) + 0.5 * pairs[j, j]
+            decision = accept(high * gain + (1 - high) * change * logits[:, j], rng)
+            moved = change * decision.accepted
+            mean = torch.addcmul(mean, moved[:, None], W[:, j])
+            mass, current = decision.select(new, mass), current + decision.select(gain, torch.zeros_like(gain))
+            h[:, j] += moved
+    v = truncated_normal(mean, var.sqrt(), within, uniform(mean.shape, mean, rng)).to(energy.W)
+    start = (0.5 * (2 * math.pi * var).log().sum()).expand(len(p))
     return start, log_weight.view(-1, n_chains), v

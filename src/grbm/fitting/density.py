@@ -106,7 +106,7 @@ class Fitted:
     ) -> LogPartition:
         """log Z of the machine.
 
-        In the plane by quadrature, and up to 20 hidden units by enumeration. Else bridged from the frame's reference
+        In the plane by quadrature, and up to 36 hidden units summed. Else bridged from the frame's reference
         (`grbm.evaluate.bridging`), with 20 draws of it for each of ``n_chains`` and a tenth of ``n_steps`` states of
         chains that jump by such draws; or, without one, by AIS from both ends with ``n_steps`` temperatures, whose
         chains go back from rows ``seen`` (n, K) after ``settling`` steps.

@@ -667,7 +667,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if not log_z.converged:
             more = f"log_partition(n_steps={10 * self._log_z_settings[0]:_})"
             checks.warn_user(
-                f"log Z is uncertain. {log_z.verdict} Call {more}, or take at most 20 components, where it is exact.",
+                f"log Z is uncertain. {log_z.verdict} Call {more}, or take at most 36 components, where it is exact.",
                 ConvergenceWarning,
             )
         return log_z

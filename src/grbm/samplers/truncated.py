@@ -8,6 +8,7 @@ from torch import Tensor
 from grbm.model.censoring import Interval
 
 DEEP = -700.0  # log-probability below which exp leaves float64
+LEAST_MASS = 1e-290  # of which float64 has all digits
 ITERATIONS = 3  # Newton steps from the asymptote of a tail, which double the digits each
 
 
@@ -55,3 +56,43 @@ def log_mass(mean: Tensor, std: Tensor, within: Interval) -> Tensor:
     log_high = torch.special.log_ndtr(high)
     mass = log_high + torch.log(-torch.expm1(torch.special.log_ndtr(low) - log_high))
     return torch.where(within.is_open, mass, density)
+
+
+class LogMass:
+    """Σ_i of `log_mass` over units of one deviation each, for many means, in a quarter of the time.
+
+    An interval of two ends is mirrored so that it lies in the lower tail. Rows of which a probability leaves float64,
+    and rows in which a value is known, are left to `log_mass`.
+
+    Parameters
+    ----------
+    std : Tensor
+        (N,), float64.
+    within : Interval
+        (C, N) each, float64.
+    """
+
+    def __init__(self, std: Tensor, within: Interval) -> None:
+        low, high = within
+        self.std, self.within, self.scale = std, within, std * math.sqrt(2)
+        self.is_open = bool(within.is_open.all())
+        one_sided = low.isinf() != high.isinf()
+        centre = torch.where(one_sided, torch.where(low.isinf(), high, low), 0.5 * (low + high))
+        self.centre = centre.nan_to_num() / self.scale  # NaN: no ends
+        self.half = torch.where(one_sided, 0.0, 0.5 * (high - low) / self.scale)
+        self.sign = torch.where(one_sided, torch.where(low.isinf(), 1.0, -1.0), 0.0).to(low)
+        self.two_sided = (~one_sided).to(low)
+
+    def __call__(self, mean: Tensor) -> Tensor:
+        """Sum for each row of means (C, N): (C,)."""
+        if not self.is_open:
+            return log_mass(mean, self.std, self.within).sum(1)
+        from_centre = self.centre - mean / self.scale
+        away = self.two_sided * from_centre.abs()
+        upper = torch.addcmul(self.half - away, self.sign, from_centre)
+        mass = torch.erfc(-upper).sub_(torch.erfc(self.half + away).mul_(self.two_sided)).mul_(0.5)
+        found = mass.log().sum(1)
+        lost = (mass.amin(1) < LEAST_MASS).nonzero()[:, 0]
+        if len(lost):
+            found[lost] = log_mass(mean[lost], self.std, Interval(*(end[lost] for end in self.within))).sum(1)
+        return found

@@ -67,8 +67,8 @@ class ProgressBar:
             if record.get("nats_validation") is not None:
                 self.nats = f"  validation {record['nats_validation']:.4g} ± {record['nats_error']:.2g} nats"
             self.note = (
-                f"{(update - self.first) / self.seconds:.0f}/s  |grad| {_shown(record['grad_norm'])}  "
-                f"mean σ² {_shown(record['var_mean'])}{accept}{self.nats}"
+                f"{(update - self.first) / self.seconds:.0f}/s  gradient norm {_shown(record['grad_norm'])}  "
+                f"mean variance {_shown(record['var_mean'])}{accept}{self.nats}"
             )
         self.bar.update(self.task, completed=update, note=self.note)
         if not self.console.is_terminal and (update == self.n_updates or self.seconds - self.last_line > 10):

@@ -1,5 +1,7 @@
 """The oracles against each other: enumeration, quadrature and exact draws."""
 
+import math
+
 import pytest
 import torch
 
@@ -68,6 +70,15 @@ def test_the_sum_over_groups_is_that_over_each_state(M, scale):
     h = torch.cat(list(exact._states(M, linear)))
     each = h @ linear + 0.5 * ((h @ pairs) * h).sum(1)
     assert exact.log_sum(linear, pairs) == pytest.approx(float(each.logsumexp(0)), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("slack", [735.0, 900.0])
+def test_terms_that_leave_float64_are_not_lost(slack):
+    """Two equal states lie e^-slack below the largest value of each factor: 735 costs digits, and 900 all of them."""
+    linear = torch.tensor([0.3, slack - 1000, -slack - 1000], dtype=torch.float64)
+    pairs = torch.zeros(3, 3, dtype=torch.float64)
+    pairs[1, 2] = pairs[2, 1] = 2000.0
+    assert exact.log_sum(linear, pairs) == pytest.approx(math.log1p(math.exp(0.3)) + math.log(2), abs=1e-12)
 
 
 def test_log_z_of_many_units_is_that_of_their_parts():

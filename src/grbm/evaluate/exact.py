@@ -85,8 +85,8 @@ def log_sum(linear: Tensor, pairs: Tensor) -> float:
 
     In spins s = h − ½ the units are three groups. For a state of the first, the sum over the states a and b of the
     others is Σ_ab exp(A_a + T_ab + B_b), in which T does not depend on it: for many of them, a product of matrices.
-    Each factor is divided by its largest value. Terms that leave float64 are lost then; where their bound is not
-    negligible, logarithms are summed one by one.
+    Factors are divided by largest values, which bound the sum. Terms that leave float64 are lost then: where they could
+    count, logarithms are summed one by one, from the states with the highest bounds on, until the rest is negligible.
     """
     M = len(linear)
     n_b = min(GROUP, M // 3)
@@ -100,19 +100,28 @@ def log_sum(linear: Tensor, pairs: Tensor) -> float:
 
     s_a, s_b = (torch.cat(list(_states(n, linear))) - 0.5 for n in (n_a, n_b))
     T, own_a, own_b = s_a @ pairs[a, b] @ s_b.T, own(s_a, a), own(s_b, b)
-    largest = T.max()
-    factor, parts = (T - largest).exp(), []
+
+    def parts_of(s: Tensor) -> tuple[Tensor, Tensor]:
+        return own(s, first)[:, None] + own_a + s @ pairs[first, a] @ s_a.T, own_b + s @ pairs[first, b] @ s_b.T
+
+    largest = T.amax(1)
+    factor, blocks = (T - largest[:, None]).exp(), []
     for h in _states(M - n_a - n_b, linear, AT_ONCE):
-        s = h - 0.5
-        A, B = own_a + s @ pairs[first, a] @ s_a.T, own_b + s @ pairs[first, b] @ s_b.T
-        top_a, top_b = A.amax(1, keepdim=True), B.amax(1, keepdim=True)
-        found = (((A - top_a).exp() @ factor) * (B - top_b).exp()).sum(1).log()
-        most_lost = UNDERFLOW + (n_a + n_b) * math.log(2)
-        sums = found + (top_a + top_b)[:, 0] + largest
-        for k in (~(most_lost - found < LOST)).nonzero()[:, 0].tolist():
-            sums[k] = (A[k][:, None] + T + B[k]).flatten().logsumexp(0)
-        parts.append(sums + own(s, first))
-    return float(torch.cat(parts).logsumexp(0)) + constant
+        A, B = parts_of(h - 0.5)
+        top_a, top_b = (A + largest).amax(1, keepdim=True), B.amax(1, keepdim=True)
+        found = (((A + largest - top_a).exp() @ factor) * (B - top_b).exp()).sum(1).log()
+        blocks.append((h - 0.5, found, (top_a + top_b)[:, 0]))
+    s, found, top = (torch.cat(x) for x in zip(*blocks, strict=True))
+    n_terms = (n_a + n_b) * math.log(2)
+    is_sure = UNDERFLOW + n_terms - found < LOST
+    total = (found + top)[is_sure].logsumexp(0) if is_sure.any() else linear.new_tensor(-math.inf)
+    unsure = (~is_sure).nonzero()[:, 0]
+    for k in unsure[top[unsure].argsort(descending=True)].tolist():
+        if top[k] + n_terms < total + LOST:
+            break
+        A, B = parts_of(s[k : k + 1])
+        total = torch.logaddexp(total, (A.T + T + B).flatten().logsumexp(0))
+    return float(total) + constant
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from grbm.runs.config import RunConfig, SamplingConfig
 
 @pytest.mark.parametrize(
     ("n_hidden", "coupling", "method"),
-    [(3, 1e-6, "enumeration"), (21, 0.0, "enumeration"), (21, 1e-6, "annealing from both ends")],
+    [(3, 1e-6, "enumeration"), (37, 0.0, "enumeration"), (37, 1e-6, "annealing from both ends")],
 )
 def test_the_log_likelihood_is_that_of_the_data_in_their_own_units(tmp_path, n_hidden, coupling, method):
     """A Gaussian as a GRBM of hardly any coupling, on data that were scaled: its log-density is known."""

@@ -1,6 +1,7 @@
 """Columns with bounds: which they are, densities with the Jacobian, learning, gaps and draws within the bounds."""
 
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -58,7 +59,8 @@ def test_the_scale_has_an_inverse_and_its_slope_is_that_of_autograd():
     torch.testing.assert_close(FOUR.log_slopes(x.detach()), slope.log())
     far = FOUR.outward(torch.tensor([[-900.0] * 4, [900.0] * 4]).double())
     assert not FOUR.breaks(far).any()
-    assert not FOUR.breaks(far.float()).any()  # files and arrays in float32 keep the bounds too
+    assert not FOUR.breaks(FOUR.narrowed(far, torch.float32)).any()  # arrays in float32 keep the bounds too
+    assert torch.equal(FOUR.narrowed(x, torch.float64), x)
     gaps = torch.full((1, 4), math.nan).double()
     assert FOUR.inward(gaps).isnan().all()
     assert FOUR.outward(gaps).isnan().all()
@@ -147,6 +149,12 @@ def test_bounds_are_told_by_name_or_number_and_checked():
     assert (is_auto, told) == (True, {"weight": (0, INF), "1": (0, 100)})
     assert read_bounds(["0,"]) == (False, {None: (0, INF)})
     assert read_bounds(()) == (False, {})
+    assert read_bounds(["a=0,1", "a=0,1"]) == (False, {"a": (0, 1)})
+    assert found_in(TABLE, told={"a ": (0, INF), 0: (0, INF)}, is_auto=False, columns=("a", "b", "c")).n == 1
+    with pytest.raises(UserError, match="Bounds of column 'a' are told twice"):
+        found_in(TABLE, told={"a": (0, INF), 0: (0, 1000)}, is_auto=False, columns=("a", "b", "c"))
+    with pytest.raises(UserError, match="Bounds of all columns are told twice"):
+        read_bounds(["0,1", "0,2"])
     for wrong in (["weights"], ["weight=0"], ["weight=a,b"], ["weight=2,1"], [","], ["weight=,"], [""]):
         with pytest.raises(UserError, match=r"weight|below"):
             read_bounds(wrong)
@@ -178,6 +186,33 @@ def test_what_does_not_go_with_bounds_is_refused():
     near = ends((1e7, 1e7 + 2))
     x = 1e7 + torch.rand(50, 1).double() * 2
     torch.testing.assert_close(near.outward(near.inward(x)), x, rtol=0, atol=1e-5)
+
+
+def test_bounds_far_from_0_keep_every_digit_and_those_far_from_the_numbers_are_refused():
+    """Unix times of this century, whose shares of a second count, and bounds beside which numbers are all alike."""
+    late = ends((1.6e9, INF))
+    x = 1.6e9 + torch.tensor([[0.001], [0.5], [300.0]]).double()
+    assert torch.equal(late.ends_inward(x), late.inward(x))
+    torch.testing.assert_close(late.outward(late.inward(x)), x, rtol=0, atol=1e-6)
+    assert not late.breaks(late.narrowed(x, torch.float32)).any()
+    assert late.breaks(x.float()).any()
+    from_zero = GaussianBernoulliRBM(2, bounds={0: (0, None)}, n_iter=3, random_state=0).fit(TABLE[:, [0, 2]])
+    table = TABLE[:, [0, 2]] + [1.6e9, 0.0]
+    later = GaussianBernoulliRBM(2, bounds={0: (1.6e9, None)}, n_iter=3, random_state=0).fit(table)
+    np.testing.assert_allclose(later.score_samples(table), from_zero.score_samples(TABLE[:, [0, 2]]), atol=1e-4)
+    np.testing.assert_allclose(later.sample(9) - [1.6e9, 0.0], from_zero.sample(9), rtol=1e-4, atol=1e-5)
+    narrow = GaussianBernoulliRBM(2, bounds={0: (1.6e9 - 1, None)}, n_iter=1).fit(table.astype(np.float32)).sample(99)
+    assert narrow.dtype == np.float32
+    assert (narrow[:, 0].astype(np.float64) > 1.6e9 - 1).all()
+    for low in (-1e10, -1e14, -1e300):
+        with pytest.raises(UserError, match="cannot be told apart at their distance from bounds: above -1e"):
+            found_in(TABLE[:, 2:], is_auto=False, told={0: (low, INF)})
+    assert found_in(TABLE[:, 2:], is_auto=False, told={0: (-1e5, INF)}).n == 1
+
+
+def test_infinite_numbers_are_called_so_and_do_not_break_a_bound_that_is_not_there():
+    x = torch.tensor([[1.0, 1.0, 0.0, INF], [INF, 1.0, 0.0, 0.0], [1.0, -INF, 0.0, -INF], [-INF, INF, INF, 0.0]])
+    assert FOUR.breaks(x).tolist() == [[False] * 4] * 3 + [[True, True, True, False]]
 
 
 def test_limits_of_tables_with_gaps():
@@ -239,6 +274,7 @@ def test_draws_and_filled_gaps_keep_the_bounds(learned):
     np.testing.assert_array_equal(mean[~missing], gappy[~missing])
     assert (std[~missing] == 0).all()
     low, high = learned.impute_quantiles(gappy, [0.05, 0.95])
+    assert np.array_equal(learned.impute_quantiles(TABLE[:2], [0.5]), [TABLE[:2]])
     assert (low[:30, 0] > 0).all()
     assert (high[30:, 1] < 100).all()
     inside = (low[missing] <= TABLE[:60][missing]) & (TABLE[:60][missing] <= high[missing])
@@ -340,6 +376,9 @@ def test_learning_goes_on_within_the_same_bounds():
     assert torch.equal(rbm._frame().bounds.low, low)
     with pytest.raises(UserError, match="must be above 0"):
         rbm.partial_fit(-TABLE[:50, :2])
+    older = pickle.loads(pickle.dumps(rbm))
+    del older._bounds_told  # pickles of 0.1 lack it
+    older.partial_fit(TABLE[:50, :2])
     for other in ("none", "auto", (0, 500), {0: (0, None)}):
         with pytest.raises(ValueError, match=r"bounds are .* now, but were not in learning"):
             rbm.set_params(bounds=other).partial_fit(TABLE[:50, :2])
@@ -347,7 +386,7 @@ def test_learning_goes_on_within_the_same_bounds():
         GaussianBernoulliRBM(8, n_iter=1).fit(TABLE).set_params(bounds=(0, None)).partial_fit(TABLE[:50])
     with pytest.raises(ValueError, match=r"bounds are 'auto' now"):
         GaussianBernoulliRBM(8, n_iter=1).fit(TABLE).set_params(bounds="auto", warm_start=True).fit(TABLE)
-    with pytest.raises(ValueError, match="bounds needs all rows at once"):
+    with pytest.raises(ValueError, match="a column with bounds needs all rows at once"):
         GaussianBernoulliRBM(8, bounds=(0, None)).partial_fit(TABLE[:50, :2])
     for wrong in ((0,), (2, 1), {0: 3.0}, ("a", 1), {0: ("a", None)}):
         with pytest.raises(ValueError, match="bounds must be"):

@@ -79,6 +79,7 @@ def test_terms_that_leave_float64_are_not_lost(slack):
     pairs = torch.zeros(3, 3, dtype=torch.float64)
     pairs[1, 2] = pairs[2, 1] = 2000.0
     assert exact.log_sum(linear, pairs) == pytest.approx(math.log1p(math.exp(0.3)) + math.log(2), abs=1e-12)
+    assert math.isnan(exact.log_sum(torch.full((30,), math.nan).double(), torch.zeros(30, 30).double()))
 
 
 def test_log_z_of_many_units_is_that_of_their_parts():

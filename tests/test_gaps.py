@@ -426,6 +426,7 @@ def test_quantiles_are_those_of_the_conditional_density():
     for wrong in ([1.5], [[0.1]], [NAN]):
         with pytest.raises(ValueError, match="quantiles"):
             rbm.impute_quantiles(rows, wrong)
+    assert np.array_equal(rbm.impute_quantiles(rows[2:], shares), [rows[2:]] * len(shares))
 
 
 def test_the_command_line_writes_quantiles(skewed, tmp_path, monkeypatch, capsys):

@@ -18,6 +18,7 @@ FEWEST = 30  # Fewest different numbers of a column whose bounds are looked for.
 USUAL = ((0.0, math.inf), (0.0, 1.0), (0.0, 100.0))  # Bounds that are looked for: of amounts, shares and percentages.
 REACH = 0.5  # Least share of the way to an upper bound that the numbers of a column go.
 GAIN = 0.02  # Least gain in nats a row, where it is also two standard errors.
+KEPT = 1e-9  # Share of a column's range that numbers may be off after the way to the scale of `Bounds` and back.
 SHOWN = 6  # Columns in a sentence.
 
 Told = Mapping[str | int | None, tuple[float, float]]  # bounds by name or number of a column; None: of all columns
@@ -33,9 +34,12 @@ def read_bounds(texts: Sequence[str]) -> tuple[bool, Told]:
         elif text != "none":
             if (pair := read_pair(ends)) is None or not any(map(math.isfinite, pair)):
                 raise UserError(
-                    f"Bounds are auto, LOW,HIGH or NAME=LOW,HIGH, such as weight=0, or share=0,1; got {text!r}."
+                    f"Bounds are auto, LOW,HIGH or NAME=LOW,HIGH, such as 'weight=0,' or 'share=0,1'; got {text!r}."
                 )
-            told[name if equals else None] = pair
+            column = name if equals else None
+            if told.get(column, pair) != pair:
+                raise UserError(f"Bounds of {column or 'all columns'} are told twice, and differ; tell them once.")
+            told[column] = pair
     return is_auto, told
 
 
@@ -100,17 +104,26 @@ def bounds_of(
             x = some[:, k]
             inside = x[(x > float(lowest[k])) & (x < float(highest[k]))]
             found.low[k], found.high[k] = _usual(inside, float(low[k]), float(high[k]))
+    by_column = dict[int, tuple[float, float]]()
     for name, ends in told.items():
         if name is not None:
             k = _number(name, columns, n, where)
             if without[k]:
                 raise UserError(f"{where}, {_name(k, columns)}, is coarse, and needs no bounds: leave them out.")
+            if by_column.setdefault(k, ends) != ends:
+                raise UserError(f"Bounds of {_name(k, columns)} are told twice, and differ; tell them once.")
             found.low[k], found.high[k] = ends
     for k in (found.is_bounded & ((low <= found.low) | (high >= found.high))).nonzero()[:1, 0].tolist():
         raise UserError(
             f"{where}, {_name(k, columns)}, has numbers from {float(low[k]):g} to {float(high[k]):g}, which must be "
             f"{found.words(k)}; give wider bounds. If many numbers lie at an end, give a limit (censor) in place of "
             f"bounds."
+        )
+    lost = (found.outward(found.known(torch.stack([low, high]))) - torch.stack([low, high])).abs().amax(0)
+    for k in (found.is_bounded & (low < high) & (lost > KEPT * (high - low))).nonzero()[:1, 0].tolist():
+        raise UserError(
+            f"{where}, {_name(k, columns)}, has numbers from {float(low[k]):g} to {float(high[k]):g}, which cannot be "
+            f"told apart at their distance from bounds: {found.words(k)}. Give nearer bounds, or none."
         )
     for k in (k for k in related if found.is_bounded[[k, *related[k]]].any()):
         others = ", ".join(_name(other, columns) for other in related[k])
@@ -149,8 +162,9 @@ def _log_normal_density(x: np.ndarray) -> np.ndarray:
 
 def _number(name: str | int, columns: Sequence[str], n: int, where: str) -> int:
     """The number of the column of that name."""
-    if isinstance(name, str) and name in columns:
-        return list(columns).index(name)
+    for spelt in (name, name.strip()) if isinstance(name, str) else ():
+        if spelt in columns:
+            return list(columns).index(spelt)
     if str(name).isdecimal() and int(name) < n:
         return int(name)
     listed = ", ".join(columns[:SHOWN]) + (" ..." if len(columns) > SHOWN else "") if columns else f"0 to {n - 1}"

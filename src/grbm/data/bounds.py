@@ -8,10 +8,8 @@ from torch import Tensor
 
 from grbm.core.errors import UserError
 
-LEAST = (
-    2.0**-22
-)  # Distance of numbers that are drawn from a bound, as a share of its size: float32 can tell them apart.
-SMALLEST = 1e-30  # The same, of a bound at 0.
+LEAST = 2.0**-50  # Least distance of numbers that are drawn from a bound, as a share of its size: of four float64.
+SMALLEST = 1e-30  # The same, of a bound at 0, which float32 holds.
 FARTHEST = 80.0  # Logarithm of the largest distance that is drawn, which float32 holds.
 
 
@@ -36,7 +34,7 @@ class Bounds(NamedTuple):
 
     def breaks(self, x: Tensor) -> Tensor:
         """Mark numbers of rows x (n, N) that lie at a bound or beyond, (n, N) bool; NaN does not."""
-        return (x <= self.low) | (x >= self.high)
+        return ((x <= self.low) & self.low.isfinite()) | ((x >= self.high) & self.high.isfinite())
 
     def words(self, column: int) -> str:
         """Say where the numbers of a column lie, such as "above 0"."""
@@ -64,9 +62,10 @@ class Bounds(NamedTuple):
         return torch.where(self.is_bounded, below - above, x.double())
 
     def ends_inward(self, x: Tensor) -> Tensor:
-        """The same of ends x (..., N) of intervals, which may be infinite."""
+        """The same of ends x (..., N) of intervals, which may be infinite, and at bounds or beyond are moved inside."""
         known = x.masked_fill(x.isinf(), torch.nan)
-        return torch.where(x.isinf(), x.double(), self.inward(self.moved_inside(known)))
+        known = torch.where(self.breaks(known), self.moved_inside(known), known)
+        return torch.where(x.isinf(), x.double(), self.inward(known))
 
     def known(self, x: Tensor) -> Tensor:
         """Rows y (n, N) of rows x, NaN where x lies at bounds or beyond."""
@@ -87,6 +86,12 @@ class Bounds(NamedTuple):
         room = [(LEAST * end.abs()).clamp_min(SMALLEST).minimum(most) for end in (self.low, self.high)]
         low, high = self.low + room[0].nan_to_num(posinf=0.0), self.high - room[1].nan_to_num(posinf=0.0)
         return torch.minimum(torch.maximum(x.double(), low), high)
+
+    def narrowed(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Rows x (..., N) in a type of fewer digits; what it rounds to a bound or beyond is its next number inside."""
+        x = x.to(dtype)
+        up, down = (x.nextafter(torch.tensor(end, dtype=dtype)) for end in (math.inf, -math.inf))
+        return torch.where(x <= self.low, up, torch.where(x >= self.high, down, x))
 
     def log_slopes(self, x: Tensor) -> Tensor:
         """Logarithm of the slope dy/dx at each number of rows x (n, N), float64; 0 where it is missing (NaN)."""
@@ -145,6 +150,9 @@ class Unbounded(Bounds):
 
     def known(self, x: Tensor) -> Tensor:
         return x
+
+    def narrowed(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.to(dtype)
 
     def log_slopes(self, x: Tensor) -> Tensor:
         return torch.zeros(x.shape, dtype=torch.float64)

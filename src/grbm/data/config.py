@@ -31,7 +31,7 @@ class DatasetConfig:
     then such numbers. Not with limits."""
     bounds: tuple[str, ...] = ()
     """Tables: bounds that all numbers of a column lie strictly between, as NAME=LOW,HIGH, or LOW,HIGH for all columns;
-    either end may be empty, as in weight=0, for positive numbers. auto finds those of skewed positive columns, shares
+    either end may be empty: 'weight=0,' is of positive numbers. auto finds those of skewed positive columns, shares
     and percentages. Draws keep them."""
     n_points: int = 1000
     """Mixtures only: training points."""

@@ -113,6 +113,8 @@ class IntervalRows:
         log_p, log_weight = (torch.cat(x).cpu() for x in zip(*parts, strict=True))
         n_effective = torch.exp(2 * log_weight.logsumexp(1) - (2 * log_weight).logsumexp(1))
         error = ((self.n_chains / n_effective - 1).clamp_min(0) / self.n_chains).sqrt()
+        if is_wide:  # States that no chain began in have this mass at most where the path begins.
+            error = error.clamp_min(self.model.n_hidden * MARGIN)
         return Estimate(log_p - log_z, error, n_effective)
 
     @torch.no_grad()

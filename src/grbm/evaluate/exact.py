@@ -35,10 +35,7 @@ def _energy(model: GRBM) -> Energy:
 def _hidden_states(n_hidden: int, like: Tensor, block: int = 1 << 14) -> Iterator[Tensor]:
     """All 2^M hidden states in blocks (≤ block, M)."""
     if n_hidden > MAX_HIDDEN:
-        raise ValueError(
-            f"Enumeration needs n_hidden <= {MAX_HIDDEN}, units without weights not counted, got {n_hidden}; "
-            "use quadrature or AIS."
-        )
+        raise ValueError(f"Enumeration needs n_hidden <= {MAX_HIDDEN}, got {n_hidden}; use quadrature or AIS.")
     yield from _states(n_hidden, like, block)
 
 
@@ -88,6 +85,8 @@ def log_sum(linear: Tensor, pairs: Tensor) -> float:
     Factors are divided by largest values, which bound the sum. Terms that leave float64 are lost then: where they could
     count, logarithms are summed one by one, from the states with the highest bounds on, until the rest is negligible.
     """
+    if not (linear.isfinite().all() and pairs.isfinite().all()):
+        return math.nan
     M = len(linear)
     n_b = min(GROUP, M // 3)
     n_a = min(GROUP, (M - n_b) // 2)

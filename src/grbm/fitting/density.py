@@ -403,7 +403,8 @@ class Fitted:
         found = x.double().cpu().expand(len(shares), *x.shape).clone()
         at = torch.tensor(shares, dtype=torch.float64)
         gappy = x.isnan().any(1).nonzero()[:, 0]
-        for first, some in enumerate(torch.split(gappy, max(1, NUMBERS_DRAWN // (filling.n_chains * x.shape[1])))):
+        n_together = max(1, NUMBERS_DRAWN // (filling.n_chains * x.shape[1]))
+        for first, some in enumerate(torch.split(gappy, n_together) if len(gappy) else ()):
             how = filling._replace(seed=seed_of(filling.seed, "quantiles", first))
             found[:, some] = self.sample_given(x[some], how).quantile(at, dim=1)
         return found
@@ -411,6 +412,8 @@ class Fitted:
     def _filled(self, x: Tensor, noise_std: Any, filling: Filling) -> Filled:
         frame, given = self.frame, x.double().cpu()
         noise_var = torch.as_tensor(noise_std, dtype=torch.float64).square()
+        if not (noise_var < torch.inf).all():
+            raise ValueError(f"noise_std must be finite numbers, got {noise_std}.")
         grid = frame.grid
         x = frame.as_learned(given, seed_of(filling.seed, "cells"))
         if not frame.bounds.n:

@@ -428,7 +428,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if first:
             checks.refuse_gaps(X, "The first rows of partial_fit must be complete: call fit first.")
         asked = {"whiten=True": self.whiten is True, "coarse='auto'": self.coarse == "auto"}
-        asked["bounds"] = any(self._told())
+        asked["a column with bounds"] = any(self._told())
         for name in (name for name, is_asked in asked.items() if first and is_asked):
             raise ValueError(f"{name} needs all rows at once: call fit first, then partial_fit.")
         before = {"_seen": getattr(self, "_seen", []), "_frame_": getattr(self, "_frame_", {})}
@@ -570,9 +570,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             raise ValueError("noise_std is a standard deviation: numbers of 0 or more, one or one per feature.")
         filling = Filling(n_steps, n_steps // 4, n_chains, n_replicas, self._seed(random_state))
         with self._threads():
-            filled, std = (x.numpy() for x in self._to_fill().impute(torch.tensor(X), noise, filling))
-        found = self._framed(np.where(~np.isnan(X) & (noise == 0), X, filled.astype(X.dtype)), given)
-        return (found, self._framed(std.astype(X.dtype), given)) if return_std else found
+            filled, std = self._to_fill().impute(torch.tensor(X), noise, filling)
+        found = self._framed(np.where(~np.isnan(X) & (noise == 0), X, self._array(filled, X.dtype)), given)
+        return (found, self._framed(std.numpy().astype(X.dtype), given)) if return_std else found
 
     def impute_quantiles(
         self,
@@ -918,7 +918,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
         if self.coarse == "none" and self._frame().grid.n:
             raise ValueError("coarse is 'none' now, but was not in learning; set it back, or fit anew.")
-        if self._told() != self._bounds_told:
+        if self._told() != getattr(self, "_bounds_told", self._told()):  # which pickles of 0.1 lack
             raise ValueError(f"bounds are {self.bounds!r} now, but were not in learning; set them back, or fit anew.")
         self._warn_beyond(X, self._frame().inner.censoring)
         self._see(X)
@@ -1032,8 +1032,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         return ADAPTERS_MANAGER.adapters[chosen].create_container(rows, X, columns=lambda: names)
 
     def _array(self, x: torch.Tensor, dtype: Any = None) -> Array:
-        """Rows of features in the dtype of those learned from."""
-        found: Array = x.numpy().astype(dtype or self.components_.dtype)
+        """Rows of features in a dtype, by default that of those learned from, within the bounds."""
+        kind = torch.float32 if np.dtype(dtype or self.components_.dtype) == np.float32 else torch.float64
+        bounds = Bounds.from_tensors(_tensors(self._frame_), self.n_features_in_)
+        found: Array = bounds.narrowed(x, kind).numpy()
         return found
 
 

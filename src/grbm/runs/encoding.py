@@ -180,7 +180,7 @@ def require_within(run: Run, x: torch.Tensor, where: str = "", *, first: int = 0
         place = f"row {first + row}, {name}" + (f", of {where}" if where else "")
         raise UserError(
             f"The number {float(x[row, column]):g} in {place} must be {run.frame.bounds.words(column)}; correct it, or "
-            f"remove the row."
+            f"leave it out."
         )
 
 

@@ -35,7 +35,6 @@ from grbm.core.files import write_text
 from grbm.core.options import Precision
 from grbm.data.images import load_idx
 from grbm.evaluate import ais
-from grbm.model import Base
 
 N, LEVELS, SQUEEZE = 784, 256, 1e-6
 LEARNED_FROM, SCORED = 50_000, 5000
@@ -112,7 +111,7 @@ def grbm(data: Coordinates, n_hidden: int, n_updates: int, rate: float, precisio
         pass
     seconds = time.process_time() - began
     model = state.average or model
-    z = ais.log_z(model, rows[:10_000], base=Base(torch.zeros(N), torch.ones(N)), seed=seed)
+    z = ais.log_z(model, rows[:10_000], seed=seed)
     model = model.double()
 
     @torch.no_grad()

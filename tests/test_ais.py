@@ -9,7 +9,6 @@ from grbm import GRBM, Base
 from grbm.core.randomness import Blocks
 from grbm.evaluate import ais, exact
 from grbm.learning.bennett import bennett
-from grbm.samplers.engines import engine_for
 from grbm.samplers.path import PathState
 from tests.helpers import assert_standard, random_model, two_modes, z_bound
 
@@ -24,7 +23,7 @@ def drawn_model(k: int) -> tuple[GRBM, torch.Tensor]:
 
 
 def test_the_path_is_the_tempered_energys():
-    """Free energies at any β, constants included, and their slope by finite differences."""
+    """Free energies at any β, constants included."""
     model = random_model(4, 6, 0)
     base = Base(torch.tensor([0.1, -2.0, 0.0, 1.0]).double(), torch.tensor([0.5, 2.0, 1.0, 3.0]).double())
     energy, v = model.freeze(), torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).double()
@@ -32,8 +31,6 @@ def test_the_path_is_the_tempered_energys():
     for beta in (0.0, 0.3, 1.0):
         tempered = energy.temper(torch.tensor(beta).double(), base)
         torch.testing.assert_close(state.free_energy(beta), tempered.free_energy(v))
-    slope = (state.free_energy(0.4 - 1e-6) - state.free_energy(0.4 + 1e-6)) / 2e-6
-    torch.testing.assert_close(state.slope(0.4), slope, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(base.log_z(6), torch.tensor(exact.log_z(_at_zero(model, base))).double())
 
 
@@ -49,20 +46,18 @@ def _at_zero(model: GRBM, base: Base) -> GRBM:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["definition", "native"])
 def test_weights_are_unbiased_at_any_number_of_steps(dtype):
     """3 temperatures are far too few for a low variance, but E w = Z/Z_0 all the same, both ways."""
-    model = random_model(2, 3, 1)
-    energy, base = model.to(dtype).freeze(), Base(torch.zeros(2, dtype=dtype), torch.full((2,), 2.0, dtype=dtype))
-    truth = exact.log_z(model) - float(base.log_z(3))
-    betas, rng = torch.tensor([0.0, 0.3, 0.7, 1.0]).double(), Blocks(3, 1)
-    run = engine_for(energy.W, rng).anneal
-    forth = run(energy, base, betas, base.sample((100_000,), rng), rng).log_weight
-    back = run(energy, base, betas, exact.sample(model, 100_000, seed=1)[0].to(dtype), rng, back=True).log_weight
-    for log_weight, expected in ((forth, truth), (-back, -truth)):
+    model = random_model(2, 5, 1)
+    truth = exact.log_z(model)
+    path = ais.Path(model.to(dtype).freeze(), torch.tensor([0.3, 0.6, 0.5, 0.9, 0.2]).to(dtype), 3, Blocks(3, 1))
+    forth = path.forth(100_000).log_weight
+    back = path.back(exact.sample(model, 100_000, seed=1)[1].to(dtype))
+    for log_weight, expected in ((forth, truth - path.log_z_0), (-back, path.log_z_0 - truth)):
         estimate, error, ess = ais.mean_weight(log_weight)
         assert_standard((estimate - expected) / error, n_cases=2 * 3)  # two ways and both together, by two engines
         assert error < 0.05
         assert 0.005 < ess < 0.9
     both, error = bennett(forth, back)
-    assert_standard((both - truth) / error, n_cases=2 * 3)
+    assert_standard((both + path.log_z_0 - truth) / error, n_cases=2 * 3)
     assert error < 0.01
 
 
@@ -142,33 +137,21 @@ def test_what_stands_against_an_estimate_is_named_worst_first():
         assert found.verdict.startswith("Converged" if doubt is None else "Not converged")
 
 
-@pytest.mark.parametrize(("distance", "n_steps", "base_at"), [(12, 3, -6.0), (30, 50, -15.0), (60, 1000, -30.0)])
-def test_a_missed_mode_is_not_converged(distance, n_steps, base_at):
-    """The base sits at the lesser mode, and chains do not reach the other: all weights agree on a wrong number."""
+@pytest.mark.parametrize("distance", [12, 30, 60])
+def test_modes_far_apart_are_both_found(distance):
+    """Of different mass, at any distance: v is integrated out."""
     model = two_modes(float(distance), torch.float32)
-    base = Base(torch.tensor([base_at]), torch.ones(1))
-    found, truth = ais.log_z(model, base=base, n_steps=n_steps, n_chains=300), exact.log_z(model)
-    assert not found.converged
-    assert "Not converged" in found.verdict
-    assert found.lower - 3 * found.lower_error <= truth <= found.upper + 3 * found.upper_error
-
-
-def test_a_schedule_goes_from_0_to_1_and_never_back():
-    model, data = drawn_model(3)
-    betas = ais.schedule(model.freeze(), Base.fit(data), 20)
-    assert (betas[0], betas[-1], len(betas)) == (0, 1, 21)
-    assert (betas.diff() > 0).all()
+    found, truth = ais.log_z(model, n_steps=30, n_chains=300), exact.log_z(model)
+    assert found.converged, found.verdict
+    assert_standard((found.log_z - truth) / max(found.error, 1e-4), n_cases=3)
 
 
 def test_too_few_temperatures_are_not_converged():
-    model, data = drawn_model(3)
-    assert not ais.log_z(
-        model, data, base=Base(torch.full_like(data[0], 4.0), torch.full_like(data[0], 0.1)), n_steps=2
-    ).converged
+    assert not ais.log_z(random_model(6, 20, 0, strength=3.0), n_steps=1, n_chains=50).converged
 
 
 def test_more_hidden_units_than_can_be_enumerated():
-    """20 more units without weights: log Z is known, and chains back start from the data."""
+    """20 more units without weights: log Z is known, and chains from the data agree."""
     small = random_model(3, 6, 2)
     model = GRBM(3, 26)
     with torch.no_grad():
@@ -186,8 +169,7 @@ def test_more_hidden_units_than_can_be_enumerated():
     alone = ais.log_z(model, n_steps=300)
     assert not alone.converged
     assert "One end only" in alone.verdict
-    assert math.isnan(alone.upper)
-    assert_standard((alone.lower - truth) / alone.lower_error, n_cases=2)
+    assert_standard((alone.log_z - truth) / alone.error, n_cases=2)
     v = data[:10]
     torch.testing.assert_close(model.log_prob(v, truth).double(), exact.log_prob(small, v), rtol=1e-4, atol=1e-4)
 

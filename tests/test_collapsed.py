@@ -11,7 +11,7 @@ from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.learning.quasi_newton import draw
 from grbm.samplers import Gibbs, GlobalMoves, run_chains
-from grbm.samplers.collapsed import Boltzmann, anneal, visible_draw
+from grbm.samplers.collapsed import Boltzmann, Populations, anneal, visible_draw
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.native import Native
@@ -121,10 +121,10 @@ def test_a_mode_that_no_chain_from_data_meets_is_found():
     assert 0.9 < float((visible_draw(energy, anneal(energy, 4096, rng).h, rng)[:, 0] > 9).double().mean()) < 1.0
 
 
-def test_both_ends_of_annealing_that_miss_a_mode_are_not_believed():
-    """Two units of 22 make it together; both ends agree on what is left, and annealed hidden units do not."""
+def test_annealing_finds_a_mode_where_no_data_are():
+    """Two units of 22 make it together; chains from the data do not meet it, and say so."""
     data = torch.randn(500, 2, generator=generator(0, "data"))
-    for mass, doubt in ((8.0, "elsewhere"), (-8.0, None)):
+    for mass in (8.0, -8.0):
         model, two = GRBM(2, 22), hidden_mode(mass)
         with torch.no_grad():
             for p in model.parameters():
@@ -132,7 +132,34 @@ def test_both_ends_of_annealing_that_miss_a_mode_are_not_believed():
             model.W[:, :2], model.b[:2] = two.W, two.b
         found = ais.log_z(model, data, n_steps=300, n_chains=200)
         truth = exact.log_z(two) + 20 * math.log(2)
-        assert found.doubt == doubt, found.verdict
-        assert found.elsewhere is not None
-        assert abs(found.log_z + found.elsewhere - truth) < 1.0
-    assert "where no data are" in found._replace(doubt="elsewhere").verdict
+        assert found.converged, found.verdict
+        assert_standard((found.log_z - truth) / found.error, n_cases=2)
+        assert found.at_data is not None
+        assert (found.at_data < -7) == (mass > 0)
+
+
+def test_a_mode_that_chains_forth_miss_is_found_from_the_data(monkeypatch):
+    """All of 40 units together, where the data are, or none of them: chains begin with none."""
+    M = 40
+    model = GRBM(1, M)
+    with torch.no_grad():
+        model.W.fill_(1.0)
+        model.mu.zero_()
+        model.log_var.zero_()
+        model.b.fill_(-0.5 * M + 6.0 / M)  # all of them have 6 nats more than none
+    k = torch.arange(M + 1).double()
+    log_count = math.lgamma(M + 1) - torch.lgamma(k + 1) - torch.lgamma(M + 1 - k)
+    log_mass = log_count + k * model.b[0].item() + 0.5 * k.square()
+    truth = float(log_mass.logsumexp(0)) + 0.5 * math.log(2 * math.pi)
+    data = M + torch.randn(500, 1, generator=generator(0, "data"))
+    both = ais.log_z(model, data, n_steps=100, n_chains=100)
+    assert both.converged, both.verdict
+    assert abs(both.log_z - truth) < 4 * both.error
+    none = Populations(torch.zeros(1), torch.zeros(1, M))
+    monkeypatch.setattr(ais, "anneal", lambda *args, **options: none)
+    found = ais.log_z(model, data, n_steps=100, n_chains=100)
+    assert found.log_z < truth - 3
+    assert found.doubt == "missed"
+    assert found.at_data is not None
+    assert abs(found.log_z + found.at_data - truth) < 1.0
+    assert "chains from the data find" in found.verdict

@@ -504,14 +504,14 @@ def test_learning_sees_rows_at_unit_contrast(rounds):
 
 
 def test_annealing_from_both_ends_is_that_of_the_machine():
-    """From both ends; in five steps the upper one, ± 0.13, falls 1.2 short from draws at contrasts."""
+    """Contrasts have no part in log Z, nor in the exact samples where chains go back."""
     model = contrasted().float()
     with torch.no_grad():
         model.W.mul_(4)
     truth = exact.log_z(model)
     found = ais.log_z(model, n_steps=400, n_chains=400)
+    assert found.error < 0.05
     assert_standard((found.log_z - truth) / found.error)
-    assert abs(ais.log_z(model, n_steps=5, n_chains=4000).upper - truth) < 0.6
 
 
 def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters_were_found():

@@ -21,7 +21,6 @@ from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Walk
 from grbm.samplers.conditional import Conditional
 from grbm.samplers.engines import compiled, native_packing, structs
-from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.native import Native
 from grbm.samplers.moves import Moves
 from grbm.samplers.sampling import _states_after, run_chains, step_by_step
@@ -399,23 +398,6 @@ def test_a_native_ladder_does_not_drift():
     for m, v_end, h_end in zip(models, walked.chains.state.v, walked.chains.state.h, strict=True):
         assert_standard(z_scores(v_end, h_end, exact.moments(m)), n_cases=4)
     assert 0.1 < float(walked.swaps.rate().min()) < 1
-
-
-@needs_compiler
-@pytest.mark.parametrize("back", [False, True])
-@pytest.mark.parametrize(("N", "M", "C"), [(1, 1, 1), (2, 256, 100), (17, 70, 7), (64, 128, 25), (130, 65, 13)])
-def test_native_annealing_is_its_definition(N, M, C, back):
-    """From the same random numbers: the log weight, to 1e-3 of its deviation, and every unit of every chain."""
-    model = random_model(N, M, 3, strength=0.2 * N**-0.5, dtype=torch.float32)  # so that units turn on and off
-    rng = torch.Generator().manual_seed(1)
-    base = Base(torch.randn(N, generator=rng), torch.rand(N, generator=rng) + 0.5)
-    v, betas = torch.randn(C, N, generator=rng), torch.linspace(0, 1, 13, dtype=torch.float64) ** 2
-    one, two = (
-        engine.anneal(model.freeze(), base, betas, v, Philox(KEY, 2), back=back) for engine in (NATIVE, Engine())
-    )
-    same = ((one.v - two.v).abs() < 1e-3).all(-1)
-    assert same.double().mean() >= 0.95
-    torch.testing.assert_close(one.log_weight[same], two.log_weight[same], rtol=1e-5, atol=1e-3)
 
 
 @needs_compiler

@@ -247,18 +247,18 @@ def test_updates_are_told_by_the_last_run_that_kept_to_the_seconds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("doubt", "elsewhere", "ends", "log_z"),
-    [(None, -0.1, (2.9, 3.1), 3.0), ("elsewhere", 40.0, (2.9, 3.1), 43.0), ("apart", 0.0, (2.0, 7.0), 7.0)],
+    ("doubt", "at_data", "ends", "log_z"),
+    [(None, -0.1, (2.9, 3.1), 3.0), ("missed", 40.0, (2.9, 3.1), 43.0), ("apart", 0.0, (2.0, 7.0), 7.0)],
 )
-def test_likelihoods_count_the_largest_log_z_that_is_in_doubt(doubt, elsewhere, ends, log_z, monkeypatch):
+def test_likelihoods_count_the_largest_log_z_that_is_in_doubt(doubt, at_data, ends, log_z, monkeypatch):
     lower, upper = ends
-    found = ais.LogZ(3.0, 0.01, lower, 0.01, upper, 0.01, (0.5, 0.5), 100, doubt, elsewhere)
+    found = ais.LogZ(3.0, 0.01, lower, 0.01, upper, 0.01, (0.5, 0.5), 100, doubt, at_data)
     monkeypatch.setattr(ais, "log_z", lambda *args, **options: found)
     model, unseen = GRBM(3, 4, seed=0, dtype=torch.float64), torch.randn(30, 3, generator=generator(5)).double()
     scores = annealed(unseen, unseen)(model, 0)
     energy = float(model.free_energy(unseen).detach().mean())
     assert scores["nats"] == pytest.approx(-energy - log_z)
-    assert scores["near"] == pytest.approx(-energy - 3.0)
+    assert scores["near"] == pytest.approx(-energy - 3.0 - at_data)
     assert scores["gap"] == pytest.approx(upper - lower)
     assert scores["converged"] == (doubt is None)
 

@@ -141,8 +141,7 @@ def mnist(data_dir: Path, fid_weights: Path | None) -> Task:
 def annealed(train: Tensor, test: Tensor) -> Callable[[GRBM, int], Scores]:
     """Held-out nats per row; where log Z is not sure, by the largest that anything says of it: rather too few.
 
-    Beside them those that the ends of log Z near the data say: more, where hidden states that no chain from the data
-    visits have mass.
+    Beside them those that chains from the data say: more, where hidden states that none of them visits have mass.
     """
 
     def judge(model: GRBM, seed: int) -> Scores:
@@ -151,9 +150,9 @@ def annealed(train: Tensor, test: Tensor) -> Callable[[GRBM, int], Scores]:
             free_energy = float(model.double().free_energy(test.double()).mean())
         log_z = found.log_z
         if not found.converged:
-            beyond = log_z + max(found.elsewhere or 0.0, 0.0)
+            beyond = log_z + max(found.at_data or 0.0, 0.0)
             log_z = max(x for x in (found.lower, found.upper, log_z, beyond) if not math.isnan(x))
-        near = {"near": -free_energy - found.log_z, "gap": found.upper - found.lower}
+        near = {"near": -free_energy - found.log_z - (found.at_data or 0.0), "gap": found.upper - found.lower}
         return {"nats": -free_energy - log_z, **near, "converged": float(found.converged)}
 
     return judge

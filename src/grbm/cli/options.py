@@ -199,9 +199,9 @@ class EvaluateOptions(JudgingOptions):
     """Samples from noise to score."""
     log_likelihood: bool = False
     """Of all training and held-out rows, with standard errors; for images also in bits per dimension."""
-    ais_steps: int = 2000
+    ais_steps: int = 1000
     """Temperatures of the annealing that finds log Z, where it is not exact."""
-    ais_chains: int = 1000
+    ais_chains: int = 500
     """Its chains, each way."""
     fid: bool = False
     """Images: distances between samples from noise and training images, beside reference points, to RUN/fid.json."""

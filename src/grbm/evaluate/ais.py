@@ -1,57 +1,58 @@
 """log Z by annealed importance sampling, from both ends, with error bars and a verdict (Neal 2001; Grosse et al. 2015).
 
-Chains go from a Gaussian base along E_β = (1 − β) E_0 + β E_1 to the model by Gibbs steps. The mean weight is unbiased
-for Z, so its logarithm is on average a lower bound of log Z. Chains that go back from exact samples of the model give
-an upper bound in the same way. Where the two agree within their errors, the estimate can be believed; where the chains
-forth have missed a mode, they cannot agree. Bennett's acceptance ratio makes one estimate of both.
+What is annealed are the hidden units with v integrated out, a Boltzmann machine p (`grbm.samplers.collapsed`). Chains
+go along q^(1−β) p^β, from independent units q to the machine, a sweep at each β. The mean weight is unbiased for Z, so
+its logarithm is on average a lower bound of log Z. Chains that go back from samples of the machine give an upper bound
+in the same way. Where the two agree within their errors, the estimate can be believed. Bennett's acceptance ratio makes
+one estimate of both.
 
-Both can miss a mode where no data are, since above 20 hidden units the way back starts at the data. Annealed hidden
-units with v integrated out (`grbm.samplers.collapsed`) know nothing of the data, and find it.
+Up to 20 hidden units chains go back from exact samples. Of more, they go back from where the chains forth have come to,
+and both can miss a mode where the data are. So others go both ways between independent units as active as those at the
+data, and the data themselves: what these find must not be more.
 """
 
 import copy
 import math
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from grbm.core.devices import require_memory
-from grbm.core.randomness import Blocks, seed_of
+from grbm.core.randomness import Blocks, seed_of, uniform
 from grbm.evaluate import exact
 from grbm.learning.bennett import bennett
-from grbm.model import GRBM, Base, Energy, base_for
+from grbm.model import GRBM, Energy
 from grbm.model.censoring import UNCENSORED
 from grbm.model.contrasts import UNIT
-from grbm.samplers import Gibbs, run_chains
-from grbm.samplers.annealing import importance
-from grbm.samplers.collapsed import anneal
-from grbm.samplers.engines import engine_for
-from grbm.samplers.path import PathState
+from grbm.samplers.annealing import importance, systematic
+from grbm.samplers.collapsed import Boltzmann, anneal
 
-PILOT_STEPS, PILOT_CHAINS = 100, 200
-CHECKS, CHECK_STEPS = 256, 200  # annealed hidden states, and their temperatures
-LARGEST_CHECKED = 1024  # hidden units, above which they take too long
-MISSED = 3.0  # nats that annealed hidden units may find by chance, in at most 5 of 100 cases (Markov's inequality)
-SETTLING = 200  # Gibbs steps from the data before chains go back, where exact samples cannot be had
+PILOTS, PILOT_STEPS = 256, 100  # chains whose mean activities q has, and their temperatures
+PRIOR = 1 / 64  # the part of a fair coin in these
+CHECKS = 256  # chains each way from the data
+MISSED = 3.0  # nats that these may find more, by chance
+SETTLING = 200  # sweeps before chains go back from where no exact samples are
 
 
-Doubt = Literal["few weights", "wide", "apart", "elsewhere", "one end"]
+Doubt = Literal["few weights", "wide", "apart", "missed", "one end"]
 
 
 class LogZ(NamedTuple):
     """log Z in nats, float64, with standard errors."""
 
-    log_z: float  # Bennett's estimate of both ways; the lower one where there is no way back
+    log_z: float  # Bennett's estimate of both ways
     error: float
-    lower: float  # from the base to the model
+    lower: float  # from independent units to the machine
     lower_error: float
-    upper: float  # from the model to the base; NaN where there was nothing to start it from
+    upper: float  # from the machine to independent units
     upper_error: float
     ess: tuple[float, float]  # effective share of the chains' weights, forth and back
     n_chains: int  # each way
     doubt: Doubt | None  # why not to rely on it: few chains' weights; errors; ends that differ; mass without data
-    elsewhere: float | None = None  # nats that annealed hidden units find beyond `log_z`, where they were asked
+    at_data: float | None = None  # nats that chains between the data and units as active find beyond `log_z`
     shared: float | None = None  # bridged, not annealed: states that a rung and the next have in common, at the least
 
     @property
@@ -73,14 +74,14 @@ class LogZ(NamedTuple):
             return f"Not converged: the model and what it is bridged from share {states} only"
         match self.doubt:
             case "one end":
-                return "One end only: without data or exact samples nothing bounds log Z from above"
+                return "One end only: without data or exact samples a mode that chains miss stays unknown"
             case "few weights":
                 n = min(self.ess) * self.n_chains
                 return f"Not converged: the weights rest on {n:.0f} of {self.n_chains} chains"
             case "wide":
                 return f"Not converged: the two ends are known to {error:.2g} nats only"
-            case "elsewhere":
-                return f"Not converged: annealed hidden units find {self.elsewhere:.3g} nats more, where no data are"
+            case "missed":
+                return f"Not converged: chains from the data find {self.at_data:.3g} nats more"
             case "apart":
                 return f"Not converged: the two ends lie {gap:.3g} nats apart, with an error of {error:.2g}"
         return f"Converged: the two ends agree ({gap:+.2g} ± {error:.2g} nats)"
@@ -88,44 +89,18 @@ class LogZ(NamedTuple):
     @property
     def verdict(self) -> str:
         """The finding, and what to do where it is a bad one."""
-        more = "; more n_steps" + ("" if self.shared is not None else ", or a base nearer to the model")
         advice = {
             None: "",
-            "one end": ". A mode may be missing",
-            "wide": f"{more} or n_chains",
-            "elsewhere": ": the likelihood is too high by so much",
-        }.get(self.doubt, more)
+            "one end": "; give data",
+            "wide": "; more n_steps or n_chains",
+            "missed": ", so likelihoods are too high by so much; more n_steps",
+        }.get(self.doubt, "; more n_steps")
         return f"{self.finding}{advice}."
 
 
 def known(log_z: float, error: float = 0.0) -> LogZ:
     """Make a `LogZ` of a number and its error: exact, or one whose two ends are not told."""
     return LogZ(log_z, error, log_z, error, log_z, error, (1.0, 1.0), 0, None)
-
-
-@torch.no_grad()
-def schedule(energy: Energy, base: Base, n_steps: int, seed: int = 0) -> Tensor:
-    """Inverse temperatures 0 = β_0 < ... < β_n = 1, close where the weights change most: equal thermodynamic lengths.
-
-    A pilot run of 200 chains measures the deviation of ∂F/∂β along β = (k/100)²; a tenth of the steps is spread so.
-    """
-    rng = Blocks(seed_of(seed, "pilot"), 1, device=energy.W.device)
-    v = base.sample((PILOT_CHAINS,), rng)
-    exactly = energy.to(torch.float64)
-    grid = torch.linspace(0, 1, PILOT_STEPS + 1, dtype=torch.float64) ** 2
-    speeds = []
-    for beta in grid.tolist():
-        v = run_chains(energy.temper(torch.tensor(beta), base), Gibbs(), v, 2, rng).chains.v
-        speeds.append(PathState(exactly, base, v).slope(beta).std())
-    speed = torch.stack(speeds).cpu()
-    length = torch.cat([torch.zeros(1).double(), (0.5 * (speed[1:] + speed[:-1]) * grid.diff()).cumsum(0)])
-    length = 0.9 * length / length[-1].clamp_min(1e-300) + 0.1 * grid
-    wanted = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64) * length[-1]
-    right = torch.searchsorted(length, wanted).clamp(1, PILOT_STEPS)
-    left, share = right - 1, (wanted - length[right - 1]) / (length[right] - length[right - 1])
-    betas = torch.lerp(grid[left], grid[right], share.clamp(0, 1))
-    betas[0], betas[-1] = 0.0, 1.0
-    return betas
 
 
 def mean_weight(log_weight: Tensor) -> tuple[float, float, float]:
@@ -141,9 +116,8 @@ def log_z(
     model: GRBM,
     data: Tensor | None = None,
     *,
-    base: Base | None = None,
-    n_steps: int = 2000,
-    n_chains: int = 1000,
+    n_steps: int = 1000,
+    n_chains: int = 500,
     settling: int = SETTLING,
     seed: int = 0,
 ) -> LogZ:
@@ -152,17 +126,14 @@ def log_z(
     Parameters
     ----------
     model : GRBM
-        On any device.
+        On any device. A step takes time as the square of its number of hidden units.
     data : Tensor, optional
-        (n, N), what the model learned, standardised as it was. It fits the base, and where hidden states are too many
-        to enumerate (more than 20) chains start there, take ``settling`` Gibbs steps and go back: an upper bound as far
-        as those chains are samples of the model, all modes included.
-    base : Base, optional
-        Where β = 0; by default fitted to ``data``, else N(0, I).
+        (n, N), what the model learned, standardised as it was. Above 20 hidden units, where exact samples cannot be
+        had, chains begin there too, which tells where the others miss a mode.
     n_steps, n_chains : int
         Temperatures, and chains each way.
     settling : int
-        Too few leave chains where the data are and not where the model is: the upper end then lies below the lower one.
+        Sweeps of chains before they go back from where no exact samples are.
 
     Returns
     -------
@@ -172,44 +143,89 @@ def log_z(
     if n_steps < 1 or n_chains < 2:
         raise ValueError(f"n_steps must be at least 1 and n_chains at least 2, got {n_steps} and {n_chains}.")
     energy = model.freeze()
-    device = energy.W.device
-    size = 12.0 * n_chains * (energy.n_visible + energy.n_hidden)
-    require_memory(size, f"Annealing {n_chains:,} chains", "anneal fewer", device)
-    if data is not None:
-        if data.ndim != 2 or data.shape[1] != model.n_visible:
-            raise ValueError(f"data must be (n, {model.n_visible}), got shape {tuple(data.shape)}.")
-        data = model.at_unit_contrast(data.to(energy.W), Blocks(seed_of(seed, "contrasts"), 1, device=device))
-    if base is None and data is not None:
-        base = Base.fit(data)
-    base = base_for(base, energy)
-    betas = schedule(energy, base, n_steps, seed)
+    device, M = energy.W.device, energy.n_hidden
+    require_memory(24.0 * n_chains * M + 12.0 * M * M, f"Annealing {n_chains:,} chains", "anneal fewer", device)
+    if data is not None and (data.ndim != 2 or data.shape[1] != model.n_visible):
+        raise ValueError(f"data must be (n, {model.n_visible}), got shape {tuple(data.shape)}.")
     rng = Blocks(seed_of(seed, "ais"), 1, device=device)
-    start = float(base.log_z(energy.n_hidden))
-    engine = engine_for(energy.W, rng)
-    forth = engine.anneal(energy, base, betas, base.sample((n_chains,), rng), rng).log_weight
-    lower, lower_error, ess = mean_weight(forth)
-    lower += start
-    if energy.n_hidden <= exact.MAX_HIDDEN:
+    active = anneal(energy, PILOTS, rng, n_steps=PILOT_STEPS).mean()
+    path = Path(energy, torch.lerp(active, torch.full_like(active, 0.5), PRIOR), n_steps, rng)
+    forth = path.forth(n_chains)
+    if M <= exact.MAX_HIDDEN:
         machine = copy.deepcopy(model)
         machine.contrasts, machine.censoring = UNIT, UNCENSORED  # which have no part in log Z
-        v = exact.sample(machine, n_chains, seed=seed_of(seed, "back"))[0].to(energy.W)
-    elif data is not None:
-        rows = torch.arange(n_chains, device=device) * len(data) // n_chains
-        v = run_chains(energy, Gibbs(), data[rows], settling, rng).chains.v
+        h = exact.sample(machine, n_chains, seed=seed_of(seed, "back"))[1].to(energy.W)
     else:
-        end, nothing = (lower, lower_error), (math.nan, math.nan)
-        return LogZ(*end, *end, *nothing, (ess, math.nan), n_chains, "one end")
-    back = engine.anneal(energy, base, betas, v, rng, back=True).log_weight
+        h = path.settled(forth.h[systematic(forth.log_weight, rng)], settling)
+    back = path.back(h)
+    both, error = bennett(forth.log_weight, back)
+    lower, lower_error, ess = mean_weight(forth.log_weight)
     minus_upper, upper_error, ess_back = mean_weight(-back)
-    upper = start - minus_upper
-    both, error = bennett(forth, back)
-    doubt = doubt_of(upper - lower, math.hypot(lower_error, upper_error), min(ess, ess_back) * n_chains)
-    ends, beyond = (lower, lower_error, upper, upper_error), None
-    if exact.MAX_HIDDEN < energy.n_hidden <= LARGEST_CHECKED:
-        populations = anneal(energy, CHECKS, rng, n_steps=CHECK_STEPS).log_z
-        beyond = float(populations.logsumexp(0)) - math.log(len(populations)) - both - start
-        doubt = "elsewhere" if doubt is None and beyond > MISSED else doubt
-    return LogZ(both + start, error, *ends, (ess, ess_back), n_chains, doubt, beyond)
+    ends = (path.log_z_0 + lower, lower_error, path.log_z_0 - minus_upper, upper_error)
+    doubt = doubt_of(-minus_upper - lower, math.hypot(lower_error, upper_error), min(ess, ess_back) * n_chains)
+    found = LogZ(path.log_z_0 + both, error, *ends, (ess, ess_back), n_chains, doubt)
+    if M <= exact.MAX_HIDDEN:
+        return found
+    if data is None:
+        return found._replace(doubt=doubt or "one end")
+    v = model.at_unit_contrast(data.to(energy.W), rng)
+    p = energy.hidden_logits(v).sigmoid()
+    path = Path(energy, torch.lerp(p.mean(0), torch.full_like(p[0], 0.5), PRIOR), n_steps, rng)
+    rows = torch.arange(CHECKS, device=device) * len(data) // CHECKS
+    h = path.settled((uniform((CHECKS, M), p, rng) < p[rows]).to(p), settling)
+    beyond = path.log_z_0 + bennett(path.forth(CHECKS).log_weight, path.back(h))[0] - found.log_z
+    return found._replace(at_data=beyond, doubt="missed" if beyond > MISSED else doubt)
+
+
+class Annealed(NamedTuple):
+    """Weights of chains, (C,) float64, in nats, and their hidden units at the end, (C, M)."""
+
+    log_weight: Tensor
+    h: Tensor
+
+
+class Path:
+    """The way q^(1−β) p^β from independent units q, active with the probabilities ``active`` (M,), to the machine."""
+
+    def __init__(self, energy: Energy, active: Tensor, n_steps: int, rng: Blocks) -> None:
+        exactly = energy.to(torch.float64)
+        self.marginal = Boltzmann(*(x.to(energy.W) for x in Boltzmann.of(exactly)))
+        self.active, self.rng = active, rng
+        self.start = active.logit()
+        self.log_z_0 = float(softplus(self.start.double()).sum() + 0.5 * (2 * math.pi * exactly.var).log().sum())
+        self.betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64).tolist()
+
+    def forth(self, n_chains: int) -> Annealed:
+        """Anneal chains from q to the machine."""
+        h = (uniform((n_chains, len(self.active)), self.active, self.rng) < self.active).to(self.active)
+        log_weight = h.new_zeros(n_chains, dtype=torch.float64)
+        for low, high in pairwise(self.betas):
+            log_weight += (high - low) * self._slope(h)
+            h = self.marginal.sweep(h, self.rng, high, self.start)
+        return Annealed(log_weight, h)
+
+    def back(self, h: Tensor) -> Tensor:
+        """Log-weights of the same way (C,), float64, of chains that go back from samples h (C, M) of the machine.
+
+        Sweeps begin at the last unit, as Bennett's ratio asks (Crooks 2000): they undo those of the way forth.
+        """
+        J, c = self.marginal
+        marginal, start = Boltzmann(J.flip(0, 1), c.flip(0)), self.start.flip(0)
+        log_weight = h.new_zeros(len(h), dtype=torch.float64)
+        for high, low in pairwise(reversed(self.betas)):
+            h = marginal.sweep(h.flip(1), self.rng, high, start).flip(1)
+            log_weight += (high - low) * self._slope(h)
+        return log_weight
+
+    def settled(self, h: Tensor, n_sweeps: int) -> Tensor:
+        """h after so many sweeps at the machine."""
+        for _ in range(n_sweeps):
+            h = self.marginal.sweep(h, self.rng)
+        return h
+
+    def _slope(self, h: Tensor) -> Tensor:
+        """log p − log q without their normalisers, per sample."""
+        return self.marginal.log_mass(h) - (h * self.start).sum(-1, dtype=torch.float64)
 
 
 def doubt_of(gap: float, error: float, n_effective: float) -> Doubt | None:

@@ -31,7 +31,7 @@ from grbm.core.randomness import Blocks, generator, seed_of, uniform
 from grbm.evaluate import exact
 from grbm.model import GRBM, Base, Energy, base_for, softplus
 from grbm.model.censoring import Interval
-from grbm.samplers.engines import engine_for
+from grbm.samplers.path import PathState
 from grbm.samplers.truncated import LogMass, log_mass, truncated_normal
 from grbm.samplers.updates import accept, hidden_update
 
@@ -156,10 +156,26 @@ class IntervalRows:
             rng = Blocks(seed_of(self.seed, "within", first), 1, device=energy.W.device)
             each = Interval(*(end.repeat_interleave(n_pilots, 0) for end in rows))
             v = truncated_normal(base.mean.expand_as(each.low), std, each, uniform(each.low.shape, energy.W, rng))
-            pilot = engine_for(energy.W, rng).anneal(energy, base, betas, v, rng, within=each)
-            share = 0.5 * (pilot.log_weight.view(-1, n_pilots).softmax(1) + 1 / n_pilots)  # no chain counts alone
-            p = energy.hidden_logits(pilot.v).sigmoid().view(*share.shape, -1)
+            log_weight, v = _pilots(energy, base, betas, v, each, rng)
+            share = 0.5 * (log_weight.view(-1, n_pilots).softmax(1) + 1 / n_pilots)  # no chain counts alone
+            p = energy.hidden_logits(v).sigmoid().view(*share.shape, -1)
             yield along(energy, rows, (share[..., None].to(p) * p).sum(1), self.n_steps, self.n_chains, rng)
+
+
+def _pilots(
+    energy: Energy, base: Base, betas: Tensor, v: Tensor, within: Interval, rng: Blocks
+) -> tuple[Tensor, Tensor]:
+    """Anneal v (C, N) of ``base`` in intervals to the machine in them by Gibbs steps: log-weights (C,) float64, and v.
+
+    Along E_β = (1 − β) E_0 + β E_1, at each of ``betas`` but the first.
+    """
+    exactly, log_weight = energy.to(torch.float64), torch.zeros(len(v), dtype=torch.float64, device=v.device)
+    for low, high in pairwise(betas.tolist()):
+        state, here = PathState(exactly, base, v), energy.temper(torch.tensor(high).to(energy.W), base)
+        log_weight += state.free_energy(low) - state.free_energy(high)
+        h, _ = hidden_update((high * state.logits).to(v), rng=rng)
+        v = truncated_normal(here.visible_mean(h), here.var.sqrt(), within, uniform(v.shape, v, rng))
+    return log_weight, v
 
 
 def _along_paths(

@@ -121,7 +121,7 @@ class Fitted:
             found = log_z_of(self.model, jumps, n_states=n_states, n_draws=n_draws, seed=seed)
         else:
             how: dict[str, Any] = {"n_steps": n_steps, "n_chains": n_chains, "settling": settling, "seed": seed}
-            found = ais.log_z(self.model, seen, base=self.frame.base, **how)
+            found = ais.log_z(self.model, seen, **how)
         method: Literal["reference", "AIS"] = "AIS" if jumps is None else "reference"
         return LogPartition(found.log_z, found.error, method, f"{found.finding}.", found.converged, found)
 

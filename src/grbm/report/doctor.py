@@ -24,7 +24,7 @@ from grbm.samplers import sample
 Level = Literal["fine", "note", "wrong"]
 FEWEST_ROWS, COMPARED = 50, 1000  # rows and samples that are compared
 WIDEST_TABLE = 200  # columns
-QUICK_STEPS, QUICK_CHAINS = 1000, 300  # of annealing
+QUICK_STEPS, QUICK_CHAINS = 300, 200  # of annealing
 BEYOND = 0.02  # Share of draws beyond the numbers of a column, and 3 over the number of rows, that is no finding.
 ROUNDING = 1e-6  # Share of a column's range that is not beyond.
 SHOWN = 4  # Columns in a sentence.

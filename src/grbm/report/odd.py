@@ -20,7 +20,7 @@ from grbm.runs.sampling import on_device
 COLUMNS = ("log_density", "p_value")
 LONGEST = 30  # Maximum number of characters of the name of a row.
 RARE = 0.001  # p-value of rows that are counted
-AIS_STEPS, AIS_CHAINS = 2000, 1000
+AIS_STEPS, AIS_CHAINS = 1000, 500
 
 
 class Scored(NamedTuple):

@@ -41,8 +41,8 @@ def evaluate(
     seed: int = 1,
     dataset: Dataset | None = None,
     whole: bool = False,
-    ais_steps: int = 2000,
-    ais_chains: int = 1000,
+    ais_steps: int = 1000,
+    ais_chains: int = 500,
 ) -> dict[str, Any]:
     """Scores by name: densities in nats per sample, of the data in their own units.
 
@@ -122,8 +122,8 @@ def score_rows(
     where: str,
     own: Dataset | None = None,
     *,
-    ais_steps: int = 2000,
-    ais_chains: int = 1000,
+    ais_steps: int = 1000,
+    ais_chains: int = 500,
     seed: int = 1,
     weights: Tensor | None = None,
 ) -> dict[str, Any]:

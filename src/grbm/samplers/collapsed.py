@@ -34,17 +34,19 @@ class Boltzmann(NamedTuple):
         return cls(energy.projection @ energy.W, torch.addmv(energy.b, energy.projection, energy.mu))
 
     def log_mass(self, h: Tensor) -> Tensor:
-        """c·h + ½ hᵀ J h, per sample: (C, M) -> (C,)."""
-        return h @ self.c + 0.5 * ((h @ self.J) * h).sum(-1)
+        """c·h + ½ hᵀ J h, per sample: (C, M) -> (C,), float64."""
+        return (h * (self.c + 0.5 * (h @ self.J))).sum(-1, dtype=torch.float64)
 
-    def sweep(self, h: Tensor, rng: Rng, beta: float = 1.0) -> Tensor:
-        """Draw every h_j from p_β(h_j | the others), one after the other: exact for p_β ∝ p^β, (C, M) -> (C, M).
+    def sweep(self, h: Tensor, rng: Rng, beta: float = 1.0, start: Tensor | None = None) -> Tensor:
+        """Draw every h_j from p_β(h_j | the others), one by one: exact for p_β ∝ q^(1−β) p^β, (C, M) -> (C, M).
 
-        The log-odds are β (c_j + ½ J_jj + Σ_{k≠j} J_jk h_k).
+        The log-odds are (1 − β) a_j + β (c_j + ½ J_jj + Σ_{k≠j} J_jk h_k). Units of q are independent, of log-odds a,
+        ``start`` (M,); by default they are fair coins.
         """
         # On where the log-odds exceed the logit of a uniform number.
-        bar = uniform(h.shape, h, rng).logit() / beta - self.c - 0.5 * self.J.diagonal()
-        return engine_for(h, rng).sweep(self.J, bar, h)
+        bar = uniform(h.shape, h, rng).logit()
+        bar = bar if start is None else bar - (1 - beta) * start
+        return engine_for(h, rng).sweep(self.J, bar / beta - self.c - 0.5 * self.J.diagonal(), h)
 
 
 class Populations(NamedTuple):
@@ -52,6 +54,11 @@ class Populations(NamedTuple):
 
     log_z: Tensor  # (K,) float64, in nats: what each population makes of the machine's log Z
     h: Tensor  # (C, M), one population after the other
+
+    def mean(self) -> Tensor:
+        """Mean of h (M,), in which populations count by their part of Z."""
+        means = torch.stack([part.mean(0) for part in torch.split(self.h, POPULATION)])
+        return self.log_z.softmax(0).to(means) @ means
 
 
 def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATURES) -> Populations:
@@ -70,7 +77,7 @@ def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATUR
     n_present = log_weight.isfinite().sum(1)
     for t in range(n_steps):
         low, high = (t / n_steps) ** 2, ((t + 1) / n_steps) ** 2
-        log_weight.view(-1)[:n_chains] += (high - low) * marginal.log_mass(h).double()
+        log_weight.view(-1)[:n_chains] += (high - low) * marginal.log_mass(h)
         total = log_weight.logsumexp(1)
         n_effective = torch.exp(2 * total - (2 * log_weight).logsumexp(1))
         is_uneven = n_effective < RESAMPLED * n_present

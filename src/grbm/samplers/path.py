@@ -21,7 +21,3 @@ class PathState:
         """F_β(v); β multiplies all that is not the base's."""
         parts = (1 - beta) * self.base_part + beta * self.model_part
         return parts - softplus(beta * self.logits).sum(-1)
-
-    def slope(self, beta: float) -> Tensor:
-        """−∂F_β/∂β."""
-        return self.base_part - self.model_part + (self.logits * (beta * self.logits).sigmoid()).sum(-1)

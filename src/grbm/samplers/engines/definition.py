@@ -1,31 +1,20 @@
 """The verbs of an engine, and their definition in PyTorch."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from grbm.core.randomness import Blocks, Rng, normal, uniform
-from grbm.model import GRBM, Base, Energy, TemperedEnergy
+from grbm.model import GRBM, Energy, TemperedEnergy
 from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
 from grbm.samplers.moments import Pooled
 from grbm.samplers.moves import Moves, move_step
-from grbm.samplers.path import PathState
-from grbm.samplers.truncated import truncated_normal
-from grbm.samplers.updates import hidden_update, visible_update
 
 Measured = tuple[Tensor, Tensor, Tensor, Interval | None]  # `grbm.samplers.conditional.GivenHidden`
 Followers = list[tuple[Tensor, Tensor, float]]  # parameters, their rates () and their floors
 Sums = tuple[Tensor, Tensor]  # of means and their squares, by chain (C, N) float64
-
-
-class Followed(NamedTuple):
-    """Chains at the end of a path."""
-
-    log_weight: Tensor  # (C,) float64
-    v: Tensor  # (C, N)
 
 
 class Engine:
@@ -67,33 +56,6 @@ class Engine:
         With a burn-in that mean and its square are summed over steps.
         """
         return None
-
-    def anneal(
-        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False,
-        within: Interval | None = None,
-    ) -> Followed:  # fmt: skip
-        """Chains v (C, N) along E_β = (1 − β) E_0 + β E_1, a Gibbs step at each of ``betas`` (K + 1,) but the first.
-
-        Forth: v is from the base, and before the step at β_k the weight grows by F_{β_{k−1}}(v) − F_{β_k}(v). Back: v
-        is from the model, the same path in reverse, and the same terms are taken after each step. A step draws
-        h ~ p(h | v), then v ~ p(v | h); its logits serve the weight too. With ``within`` (C, N) the path is that of v
-        in these intervals.
-        """
-        exactly, ladder = energy.to(torch.float64), betas.tolist()
-        state = PathState(exactly, base, v)
-        log_weight = torch.zeros(len(v), dtype=torch.float64, device=v.device)
-        for k in range(len(ladder) - 1, 0, -1) if back else range(1, len(ladder)):
-            before, here = state, energy.temper(betas[k], base)
-            h, _ = hidden_update((ladder[k] * before.logits).to(v), rng=rng)
-            mean, std = here.visible_mean(h), here.var.sqrt()
-            if within is None:
-                v = visible_update(v, mean, torch.zeros_like(std), std, normal(v.shape, v, rng))
-            else:
-                v = truncated_normal(mean, std, within, uniform(v.shape, v, rng))
-            state = PathState(exactly, base, v)
-            weighed = state if back else before
-            log_weight += weighed.free_energy(ladder[k - 1]) - weighed.free_energy(ladder[k])
-        return Followed(log_weight, v)
 
     def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
         """Turn each unit of h (C, M) on where its field, J h without itself, exceeds its ``bar`` (C, M), in turn."""

@@ -9,12 +9,11 @@ from torch.nn import functional
 
 from grbm.core import memory
 from grbm.core.randomness import Rng, n_blocks
-from grbm.model import Base, Energy, TemperedEnergy
-from grbm.model.censoring import Interval
+from grbm.model import Energy, TemperedEnergy
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
-from grbm.samplers.engines.definition import Engine, Followed, Measured, Sums, counters
+from grbm.samplers.engines.definition import Engine, Measured, Sums, counters
 from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Laid, Room, addresses, constants, lay, padded
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
@@ -242,27 +241,6 @@ class Native(Engine):
         call("grbm_walk_given", structs.Given(struct, walk.burn_in or 0, **addresses(own)))
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
-
-    def anneal(
-        self, energy: Energy, base: Base, betas: Tensor, v: Tensor, rng: Rng, *, back: bool = False,
-        within: Interval | None = None,
-    ) -> Followed:  # fmt: skip
-        if within is not None:
-            return super().anneal(energy, base, betas, v, rng, back=back, within=within)
-        (C, N), M, n_steps, chunk = v.shape, energy.n_hidden, len(betas) - 1, together(len(v), 1, summed=False)
-        v_row, h_row = padded(N), padded(M)
-        states = {"v": functional.pad(starts(energy, v)["start_v"], (0, v_row - N)).contiguous()}
-        room = Room.of({"h": C * h_row, "mean": C * v_row, "log_q": C, "tile": C * PANEL})
-        rooms = Room.of({"tables": -(-C // chunk) * 4 * v_row, "logits": C * h_row})
-        of_base = {"base_mean": Laid(base.mean, N, v_row), "base_inverse_var": Laid(base.var, N, v_row, kind=INVERSE)}
-        bases = lay(of_base)
-        own = {"betas": betas.double().contiguous(), "log_weight": torch.empty(C, dtype=torch.float64)}
-        struct = walk_of(
-            C, N, M, n_steps, chunk, **constants(energy, 1, False), **room.at, **addresses(states),
-            **counters(rng, C, 2 * n_steps),
-        )  # fmt: skip
-        call("grbm_anneal", structs.AnnealedPath(struct, back=back, **rooms.at, **bases.at, **addresses(own)))
-        return Followed(own["log_weight"], states["v"][:, :N].contiguous())
 
     def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
         C, M = h.shape

@@ -108,8 +108,8 @@ class Fitted:
 
         In the plane by quadrature, and up to 36 hidden units summed. Else bridged from the frame's reference
         (`grbm.evaluate.bridging`), with 20 draws of it for each of ``n_chains`` and a tenth of ``n_steps`` states of
-        chains that jump by such draws; or, without one, by AIS from both ends with ``n_steps`` temperatures, whose
-        chains go back from rows ``seen`` (n, K) after ``settling`` steps.
+        chains that jump by such draws; or, without one, by AIS from both ends with ``n_steps`` temperatures, beside
+        chains from rows ``seen`` (n, K), which tell of a mode that others miss (`grbm.evaluate.ais`).
         """
         if (grid := exact.plane(self.model)) is not None:
             return LogPartition(grid.log_z, 0.0, "quadrature", "Exact.", converged=True)

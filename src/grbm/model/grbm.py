@@ -222,7 +222,8 @@ class GRBM(Sized, nn.Module):
         """log p(v) = −F(v) − log Z in nats, per sample: (..., N) -> (...). Differentiable but for ``log_z``.
 
         ``log_z`` is `grbm.evaluate.exact.log_z` for up to 36 hidden units, or the ``log_z`` of what
-        `grbm.evaluate.ais.log_z` returns. Of a censored model it is the density of latent values; `grbm.evaluate.exact.log_prob` is that of measurements.
+        `grbm.evaluate.ais.log_z` returns. Of a censored model it is the density of
+        latent values; `grbm.evaluate.exact.log_prob` is that of measurements.
         """
         return -self.free_energy(v) - log_z
 

@@ -48,7 +48,7 @@ def test_weights_are_unbiased_at_any_number_of_steps(dtype):
     """3 temperatures are far too few for a low variance, but E w = Z/Z_0 all the same, both ways."""
     model = random_model(2, 5, 1)
     truth = exact.log_z(model)
-    path = ais.Path(model.to(dtype).freeze(), torch.tensor([0.3, 0.6, 0.5, 0.9, 0.2]).to(dtype), 3, Blocks(3, 1))
+    path = ais.HiddenPath(model.to(dtype).freeze(), torch.tensor([0.3, 0.6, 0.5, 0.9, 0.2]).to(dtype), 3, Blocks(3, 1))
     forth = path.forth(100_000).log_weight
     back = path.back(exact.sample(model, 100_000, seed=1)[1].to(dtype))
     for log_weight, expected in ((forth, truth - path.log_z_0), (-back, path.log_z_0 - truth)):

@@ -284,6 +284,8 @@ def test_draws_and_filled_gaps_keep_the_bounds(learned):
     with pytest.raises(ValueError, match="noise goes with columns without bounds"):
         learned.impute(gappy, noise_std=[0.1, 0.0, 0.0])
     learned.impute(gappy, noise_std=[0.0, 0.0, 0.1])
+    with pytest.raises(ValueError, match="noise_std must be finite"):
+        learned._fitted().impute(torch.tensor(gappy), math.nan)
     with pytest.raises(UserError, match="Column 0 has the number -1, which must be above 0"):
         learned.impute(np.r_[gappy[:1], [[-1.0, np.nan, 0.0]]])
 

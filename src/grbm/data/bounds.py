@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grbm.core.errors import UserError
 
-LEAST = 2.0**-50  # Least distance of numbers that are drawn from a bound, as a share of its size: of four float64.
+LEAST = 2.0**-50  # Least distance of draws from a bound, as a share of its size: float64 has four numbers there.
 SMALLEST = 1e-30  # The same, of a bound at 0, which float32 holds.
 FARTHEST = 80.0  # Logarithm of the largest distance that is drawn, which float32 holds.
 

@@ -118,7 +118,6 @@ def log_z(
     *,
     n_steps: int = 1000,
     n_chains: int = 500,
-    settling: int = SETTLING,
     seed: int = 0,
 ) -> LogZ:
     """Estimate log Z from both ends.
@@ -132,8 +131,6 @@ def log_z(
         had, chains begin there too, which tells where the others miss a mode.
     n_steps, n_chains : int
         Temperatures, and chains each way.
-    settling : int
-        Sweeps of chains before they go back from where no exact samples are.
 
     Returns
     -------
@@ -149,14 +146,14 @@ def log_z(
         raise ValueError(f"data must be (n, {model.n_visible}), got shape {tuple(data.shape)}.")
     rng = Blocks(seed_of(seed, "ais"), 1, device=device)
     active = anneal(energy, PILOTS, rng, n_steps=PILOT_STEPS).mean()
-    path = Path(energy, torch.lerp(active, torch.full_like(active, 0.5), PRIOR), n_steps, rng)
+    path = HiddenPath(energy, torch.lerp(active, torch.full_like(active, 0.5), PRIOR), n_steps, rng)
     forth = path.forth(n_chains)
     if M <= exact.MAX_HIDDEN:
         machine = copy.deepcopy(model)
         machine.contrasts, machine.censoring = UNIT, UNCENSORED  # which have no part in log Z
         h = exact.sample(machine, n_chains, seed=seed_of(seed, "back"))[1].to(energy.W)
     else:
-        h = path.settled(forth.h[systematic(forth.log_weight, rng)], settling)
+        h = path.settled(forth.h[systematic(forth.log_weight, rng)])
     back = path.back(h)
     both, error = bennett(forth.log_weight, back)
     lower, lower_error, ess = mean_weight(forth.log_weight)
@@ -170,21 +167,21 @@ def log_z(
         return found._replace(doubt=doubt or "one end")
     v = model.at_unit_contrast(data.to(energy.W), rng)
     p = energy.hidden_logits(v).sigmoid()
-    path = Path(energy, torch.lerp(p.mean(0), torch.full_like(p[0], 0.5), PRIOR), n_steps, rng)
+    path = HiddenPath(energy, torch.lerp(p.mean(0), torch.full_like(p[0], 0.5), PRIOR), n_steps, rng)
     rows = torch.arange(CHECKS, device=device) * len(data) // CHECKS
-    h = path.settled((uniform((CHECKS, M), p, rng) < p[rows]).to(p), settling)
+    h = path.settled((uniform((CHECKS, M), p, rng) < p[rows]).to(p))
     beyond = path.log_z_0 + bennett(path.forth(CHECKS).log_weight, path.back(h))[0] - found.log_z
     return found._replace(at_data=beyond, doubt="missed" if beyond > MISSED else doubt)
 
 
-class Annealed(NamedTuple):
+class Weighted(NamedTuple):
     """Weights of chains, (C,) float64, in nats, and their hidden units at the end, (C, M)."""
 
     log_weight: Tensor
     h: Tensor
 
 
-class Path:
+class HiddenPath:
     """The way q^(1−β) p^β from independent units q, active with the probabilities ``active`` (M,), to the machine."""
 
     def __init__(self, energy: Energy, active: Tensor, n_steps: int, rng: Blocks) -> None:
@@ -195,14 +192,14 @@ class Path:
         self.log_z_0 = float(softplus(self.start.double()).sum() + 0.5 * (2 * math.pi * exactly.var).log().sum())
         self.betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64).tolist()
 
-    def forth(self, n_chains: int) -> Annealed:
+    def forth(self, n_chains: int) -> Weighted:
         """Anneal chains from q to the machine."""
         h = (uniform((n_chains, len(self.active)), self.active, self.rng) < self.active).to(self.active)
         log_weight = h.new_zeros(n_chains, dtype=torch.float64)
         for low, high in pairwise(self.betas):
             log_weight += (high - low) * self._slope(h)
             h = self.marginal.sweep(h, self.rng, high, self.start)
-        return Annealed(log_weight, h)
+        return Weighted(log_weight, h)
 
     def back(self, h: Tensor) -> Tensor:
         """Log-weights of the same way (C,), float64, of chains that go back from samples h (C, M) of the machine.
@@ -217,9 +214,9 @@ class Path:
             log_weight += (high - low) * self._slope(h)
         return log_weight
 
-    def settled(self, h: Tensor, n_sweeps: int) -> Tensor:
-        """h after so many sweeps at the machine."""
-        for _ in range(n_sweeps):
+    def settled(self, h: Tensor) -> Tensor:
+        """h after sweeps at the machine."""
+        for _ in range(SETTLING):
             h = self.marginal.sweep(h, self.rng)
         return h
 

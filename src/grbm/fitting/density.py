@@ -101,7 +101,6 @@ class Fitted:
         n_steps: int = 1000,
         n_chains: int = 500,
         seen: Tensor | None = None,
-        settling: int = ais.SETTLING,
         seed: int = 1,
     ) -> LogPartition:
         """log Z of the machine.
@@ -120,8 +119,7 @@ class Fitted:
             n_draws, n_states = DRAWS * n_chains, max(1, n_steps // 10)
             found = log_z_of(self.model, jumps, n_states=n_states, n_draws=n_draws, seed=seed)
         else:
-            how: dict[str, Any] = {"n_steps": n_steps, "n_chains": n_chains, "settling": settling, "seed": seed}
-            found = ais.log_z(self.model, seen, **how)
+            found = ais.log_z(self.model, seen, n_steps=n_steps, n_chains=n_chains, seed=seed)
         method: Literal["reference", "AIS"] = "AIS" if jumps is None else "reference"
         return LogPartition(found.log_z, found.error, method, f"{found.finding}.", found.converged, found)
 

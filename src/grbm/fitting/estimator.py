@@ -63,7 +63,6 @@ POSITIVE = Interval(Integral, 1, None, closed="left")
 PARAMETERS = ("components_", "intercept_hidden_", "intercept_visible_", "variances_")
 FALSE_ALARMS = 0.01  # Share of the model's own draws that are called anomalies by default.
 MANY = 1000  # Maximum number of rows learned from whose scores are compared with it.
-SETTLING = 5000  # Gibbs steps of the persistent chains before they go back, in AIS
 LOWER = "Take a smaller learning_rate, or a larger min_variance."
 ADVICE = "Are the features standardised (StandardScaler)? If so, take a smaller learning_rate or a larger min_variance."
 
@@ -661,7 +660,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             chains = torch.tensor(self._state["chains.v"], device=fitted.model.W.device)
             seen = chains[-1] if chains.ndim == 3 else chains
             with self._threads():
-                found = fitted.log_partition(n_steps=n_steps, n_chains=n_chains, seen=seen, settling=SETTLING)
+                found = fitted.log_partition(n_steps=n_steps, n_chains=n_chains, seen=seen)
             self._log_z = list(found[:5])
         log_z = LogPartition(*self._log_z)
         if not log_z.converged:

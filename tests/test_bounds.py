@@ -201,9 +201,12 @@ def test_bounds_far_from_0_keep_every_digit_and_those_far_from_the_numbers_are_r
     later = GaussianBernoulliRBM(2, bounds={0: (1.6e9, None)}, n_iter=3, random_state=0).fit(table)
     np.testing.assert_allclose(later.score_samples(table), from_zero.score_samples(TABLE[:, [0, 2]]), atol=1e-4)
     np.testing.assert_allclose(later.sample(9) - [1.6e9, 0.0], from_zero.sample(9), rtol=1e-4, atol=1e-5)
-    narrow = GaussianBernoulliRBM(2, bounds={0: (1.6e9 - 1, None)}, n_iter=1).fit(table.astype(np.float32)).sample(99)
-    assert narrow.dtype == np.float32
-    assert (narrow[:, 0].astype(np.float64) > 1.6e9 - 1).all()
+    narrow = (1.6e9 + 128 * np.ceil(np.exp(LATENT))).astype(np.float32)  # the next number of float32 is 128 away
+    drawn = GaussianBernoulliRBM(2, bounds=(1.6e9, None), n_iter=1, random_state=0).fit(narrow).sample(400)
+    assert drawn.dtype == np.float32
+    assert (drawn.astype(np.float64) > 1.6e9).all()
+    small = torch.tensor([[1e-35]]).double()
+    assert torch.equal(ends((0, INF)).ends_inward(small), small.log())  # only numbers at bounds are moved
     for low in (-1e10, -1e14, -1e300):
         with pytest.raises(UserError, match="cannot be told apart at their distance from bounds: above -1e"):
             found_in(TABLE[:, 2:], is_auto=False, told={0: (low, INF)})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grbm import GRBM, Reference
-from grbm.core.randomness import Blocks, generator
+from grbm.core.randomness import Blocks, Philox, generator
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.learning.quasi_newton import draw
@@ -70,10 +70,13 @@ def test_the_native_sweep_is_the_definition_unit_by_unit(n_chains, M):
     W = torch.randn(6, M, generator=rng)
     marginal = Boltzmann(W.T @ W / 6, torch.randn(M, generator=rng))
     h = torch.rand(n_chains, M, generator=rng).round()
-    bar = torch.rand(n_chains, M, generator=rng).logit() - marginal.c - 0.5 * marginal.J.diagonal()
-    expected = Engine().sweep(marginal.J, bar, h)
-    torch.testing.assert_close(Native().sweep(marginal.J, bar, h), expected, rtol=0, atol=0)
-    assert M < 16 or (expected != h).any()
+    for beta in (1.0, 0.2):
+        numbers = Philox(M, 3), Philox(M, 3)
+        expected = Engine().sweep(marginal.J, marginal.alone(), h, beta, numbers[0])
+        found = Native().sweep(marginal.J, marginal.alone(), h, beta, numbers[1])
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert numbers[0].draw == numbers[1].draw == 1
+        assert M < 16 or (expected != h).any()
 
 
 @pytest.mark.parametrize("k", range(8))

@@ -36,7 +36,10 @@ from grbm.fitting.recipe import Facts, Recipe, changed, resolve
 from grbm.fitting.start import begin, held_out
 from grbm.model import initialise
 from grbm.model.initialise import gaussian_, matched_
-from grbm.samplers import run_chains
+from grbm.samplers import collapsed, global_moves, run_chains
+from grbm.samplers.engines import compiled
+from grbm.samplers.engines.definition import Engine
+from grbm.samplers.engines.native import Native
 from tests.helpers import assert_standard, exact_chains, mean_z, random_model, share_z, z_scores
 
 
@@ -72,14 +75,14 @@ def test_independent_units_are_drawn_and_scored_by_the_same_numbers(n_visible):
     widths = torch.rand(3, n_visible, generator=rng) + 0.1
     parts = torch.tensor([0.2, 0.5, 0.3]), torch.randn(3, n_visible, generator=rng), widths.diag_embed()
     quick, whole = Reference(*parts), Reference(*parts)
-    vars(whole)["_widths"] = None
-    assert quick._widths is not None
+    vars(whole)["is_diagonal"] = False
+    assert quick.is_diagonal
     v = quick.sample(300, Blocks(3, 1))
     assert torch.equal(v, whole.sample(300, Blocks(3, 1)))
     assert torch.equal(quick.log_prob(v), whole.log_prob(v))
     if n_visible > 1:
         parts[2][1, 1, 0] = 1e-3
-        assert Reference(*parts)._widths is None
+        assert not Reference(*parts).is_diagonal
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["pytorch", "native"])
@@ -93,6 +96,33 @@ def test_global_moves_do_not_drift(dtype):
     assert_standard(z_scores(walked.chains.v, walked.chains.h, truth), n_cases=2)
     assert walked.accept_rate is not None
     assert 0.05 < float(walked.accept_rate) < 0.95
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler")
+@pytest.mark.parametrize("diagonal", [True, False])
+@pytest.mark.parametrize(("n_chains", "N", "M", "K"), [(1, 1, 1, 1), (70, 2, 5, 3), (129, 6, 73, 4), (65, 70, 130, 2)])
+def test_the_native_step_is_the_definition_chain_by_chain(n_chains, N, M, K, diagonal, monkeypatch):
+    """From the same counter-based numbers: accepted and rejected chains, to the rounding of sums."""
+    rng = generator(M, "model")
+    model = random_model(N, M, 1, strength=0.3 / max(N, M) ** 0.5, dtype=torch.float32)
+    energy = model.freeze()
+    near = energy.var.sqrt().diag() + 0.02 * torch.randn(K, N, N, generator=rng).tril() * (not diagonal)
+    means = energy.visible_mean(0.5 * torch.ones(M)) + 0.1 * torch.randn(K, N, generator=rng)
+    q = Reference(torch.rand(K, generator=rng).softmax(0), means, near)
+    sampler = GlobalMoves(q, 3)
+    chains = sampler.start(energy, torch.randn(n_chains, N, generator=rng), Philox(5))
+    found = []
+    for engine in (Native(), Engine()):
+        monkeypatch.setattr(global_moves, "engine_for", lambda *_, engine=engine: engine)
+        monkeypatch.setattr(collapsed, "engine_for", lambda *_, engine=engine: engine)
+        step, numbers, now = sampler.bind(energy, 2), Philox(7, 3, 2), chains
+        for t in range(2):
+            now, info = step(now, t, numbers)
+        found.append((*now[:3], info.accept_prob, torch.tensor(numbers.draw)))
+    for native, defined in zip(*found, strict=True):
+        torch.testing.assert_close(native, defined, rtol=1e-4, atol=1e-4)
+    accept_prob = found[0][3]
+    assert n_chains < 64 or 0.02 < float(accept_prob.mean()) < 0.98
 
 
 def test_jumps_cross_where_gibbs_steps_do_not():

@@ -3,6 +3,7 @@
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,16 @@ from grbm.core.randomness import Rng, normal, uniform
 from grbm.model.energy import Base
 
 CHUNK = 1 << 22  # numbers of the largest intermediate tensor
+
+
+class Tables(NamedTuple):
+    """A `Reference` as it is read: where components are of independent units their factors and inverses are (K, N)."""
+
+    edges: Tensor  # (K − 1,), the weights added up
+    means: Tensor  # (K, N)
+    peak: Tensor  # (K,), the log of each component's mass and height
+    factors: Tensor  # (K, N, N), of the covariances, lower triangular
+    inverse: Tensor  # (K, N, N), of the factors, transposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,45 +70,45 @@ class Reference:
         )
 
     @functools.cached_property
-    def _widths(self) -> Tensor | None:
-        """The deviations (K, N), where all components are of independent units: N times less work, the same numbers."""
-        off = self.factors.tril(-1).any() or self.factors.triu(1).any()
-        return None if off else self.factors.diagonal(dim1=1, dim2=2).contiguous()
+    def is_diagonal(self) -> bool:
+        """True if all components are of independent units: N times less work, the same numbers."""
+        return not (self.factors.tril(-1).any() or self.factors.triu(1).any())
 
     @functools.cached_property
-    def _constants(self) -> tuple[Tensor, Tensor]:
-        """The inverses of the factors, transposed, or of the widths; and the log of each component's mass and peak."""
+    def tables(self) -> "Tables":
+        """What `log_prob` and `sample` read, in the reference's dtype."""
         widths = self.factors.double().diagonal(dim1=1, dim2=2)
         peak = self.weights.double().log() - widths.log().sum(1) - 0.5 * self.n_visible * math.log(2 * math.pi)
-        if self._widths is not None:
-            return (1 / widths).to(self.means), peak.to(self.means)
-        identity = torch.eye(self.n_visible, dtype=torch.float64, device=self.means.device)
-        inverse = torch.linalg.solve_triangular(self.factors.double(), identity.expand_as(self.factors), upper=False)
-        return inverse.mT.contiguous().to(self.means), peak.to(self.means)
+        factors, inverse = widths, 1 / widths
+        if not self.is_diagonal:
+            factors, identity = self.factors, torch.eye(self.n_visible, dtype=torch.float64, device=self.means.device)
+            inverse = torch.linalg.solve_triangular(factors.double(), identity.expand_as(factors), upper=False).mT
+        edges = self.weights.cumsum(0)[:-1]
+        return Tables(*(x.to(self.means).contiguous() for x in (edges, self.means, peak, factors, inverse)))
 
     def log_prob(self, v: Tensor) -> Tensor:
         """log q(v) in nats, per sample: (C, N) -> (C,)."""
-        inverse, peak = self._constants
-        K, N = self.means.shape
+        _, means, peak, _, inverse = self.tables
+        K, N = means.shape
         parts = []
         for rows in torch.split(v, max(1, CHUNK // (K * N))):
-            apart = rows - self.means[:, None]  # (K, C, N)
-            z = apart @ inverse if self._widths is None else apart * inverse[:, None]
+            apart = rows - means[:, None]  # (K, C, N)
+            z = apart * inverse[:, None] if self.is_diagonal else apart @ inverse
             parts.append((peak[:, None] - 0.5 * z.square().sum(-1)).logsumexp(0))
         return torch.cat(parts)
 
     def sample(self, n: int, rng: Rng) -> Tensor:
         """Draws (n, N)."""
-        u = uniform((n, 1), self.means, rng)
-        edges = self.weights.cumsum(0)[:-1].contiguous()
+        edges, means, _, factors, _ = self.tables
+        u = uniform((n, 1), means, rng)
         which = torch.searchsorted(edges, u[:, 0].contiguous(), right=True)
-        noise = normal((n, self.n_visible), self.means, rng)
-        if self._widths is not None:
-            return self.means[which] + self._widths[which] * noise
+        noise = normal((n, self.n_visible), means, rng)
+        if self.is_diagonal:
+            return means[which] + factors[which] * noise
         N = self.n_visible
         rows = max(1, CHUNK // (N * N))  # each by a product of its own: the same numbers whatever its neighbours
         parts = [
-            self.means[k] + (self.factors[k] @ e[:, :, None])[:, :, 0]
+            means[k] + (factors[k] @ e[:, :, None])[:, :, 0]
             for k, e in zip(torch.split(which, rows), torch.split(noise, rows), strict=True)
         ]
         return torch.cat(parts)

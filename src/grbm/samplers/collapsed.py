@@ -37,16 +37,18 @@ class Boltzmann(NamedTuple):
         """c·h + ½ hᵀ J h, per sample: (C, M) -> (C,), float64."""
         return (h * (self.c + 0.5 * (h @ self.J))).sum(-1, dtype=torch.float64)
 
+    def alone(self) -> Tensor:
+        """Log-odds of each unit where no other one is on, (M,)."""
+        return self.c + 0.5 * self.J.diagonal()
+
     def sweep(self, h: Tensor, rng: Rng, beta: float = 1.0, start: Tensor | None = None) -> Tensor:
         """Draw every h_j from p_β(h_j | the others), one by one: exact for p_β ∝ q^(1−β) p^β, (C, M) -> (C, M).
 
         The log-odds are (1 − β) a_j + β (c_j + ½ J_jj + Σ_{k≠j} J_jk h_k). Units of q are independent, of log-odds a,
         ``start`` (M,); by default they are fair coins.
         """
-        # On where the log-odds exceed the logit of a uniform number.
-        bar = uniform(h.shape, h, rng).logit()
-        bar = bar if start is None else bar - (1 - beta) * start
-        return engine_for(h, rng).sweep(self.J, bar / beta - self.c - 0.5 * self.J.diagonal(), h)
+        alone = beta * self.alone() + (0.0 if start is None else (1 - beta) * start)
+        return engine_for(h, rng).sweep(self.J, alone, h, beta, rng)
 
 
 class Populations(NamedTuple):

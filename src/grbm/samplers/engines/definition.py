@@ -8,11 +8,13 @@ from torch import Tensor
 from grbm.core.randomness import Blocks, Rng, normal, uniform
 from grbm.model import GRBM, Energy, TemperedEnergy
 from grbm.model.censoring import Interval
+from grbm.model.reference import Reference
 from grbm.samplers.chains import Chains, Walk, Walked, gather, start_chains
 from grbm.samplers.moments import Pooled
 from grbm.samplers.moves import Moves, move_step
 
 Measured = tuple[Tensor, Tensor, Tensor, Interval | None]  # `grbm.samplers.conditional.GivenHidden`
+Marginal = tuple[Tensor, Tensor]  # of the hidden units: J (M, M), and the log-odds of each where no other is on (M,)
 Followers = list[tuple[Tensor, Tensor, float]]  # parameters, their rates () and their floors
 Sums = tuple[Tensor, Tensor]  # of means and their squares, by chain (C, N) float64
 
@@ -57,12 +59,23 @@ class Engine:
         """
         return None
 
-    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
-        """Turn each unit of h (C, M) on where its field, J h without itself, exceeds its ``bar`` (C, M), in turn."""
-        h, bar = h.T.contiguous(), bar.T.contiguous()  # a unit is a row, so that its chains lie together
-        field, alone = J @ h, J.diagonal()[:, None] * h
+    def jump(
+        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, chains: Chains, rng: Rng
+    ) -> tuple[Chains, Tensor] | None:
+        """Make a step of `grbm.samplers.global_moves.GlobalMoves`: new chains, and how likely each was to jump (C,).
+
+        The ``n_moves`` moves are those between the sweep and the jump.
+        """
+        return None
+
+    def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:
+        """Draw each unit of h (C, M) in turn, with log-odds ``alone`` (M,) + ``beta`` J h, without itself."""
+        # On where the log-odds exceed the logit of a uniform number.
+        bar = ((uniform(h.shape, h, rng).logit() - alone) / beta).T.contiguous()
+        h = h.T.contiguous()  # a unit is a row, so that its chains lie together
+        field, own = J @ h, J.diagonal()[:, None] * h
         for j in range(len(h)):
-            new = (field[j] - alone[j] > bar[j]).to(h.dtype)
+            new = (field[j] - own[j] > bar[j]).to(h.dtype)
             field.addr_(J[j], new - h[j])
             h[j] = new
         return h.T.contiguous()

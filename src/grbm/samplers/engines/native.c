@@ -61,30 +61,6 @@ static void run(Walk w) {
     out_of_rows(w.last_p, w.n_hidden, w.p + (w.keep_p ? slot * h_size : 0), w.h_row, w.n_chains);
 }
 
-// Walk number k of those that `all` describes
-static Walk one(const Walk *all, int64_t k) {
-    Walk w = *all;
-    const int64_t parts = (w.n_chains + w.chunk - 1) / w.chunk, r = k / parts, first = k % parts * w.chunk;
-    const int64_t slots = w.ring * w.chunk, v = w.v_row, h = w.h_row, c = w.chunk;
-    if (w.n_chains - first < c) w.n_chains -= first;
-    else w.n_chains = c;
-    w.first_chain += first, w.replica = r;
-    w.beta += r, w.b += r * h, w.mu += r * v, w.gain += r * v, w.inverse_var += r * v;
-    w.shrink += r * v, w.noise_std += r * v;
-    w.v += k * slots * v, w.h += k * slots * h, w.p += k * (w.keep_p ? slots : c) * h;
-    w.mean += k * c * v, w.tile += k * c * PANEL, w.log_q += k * c;
-    if (w.adjusted) w.old_mean += k * c * v, w.free_energy += k * c, w.old_free_energy += k * c, w.accept += k * w.n_steps;
-    if (w.sum_v) w.sum_v += k * v, w.sum_v2 += k * v, w.sum_h += k * h, w.sum_vh += k * w.n_visible * h;
-    if (w.half) w.halves += k * (slots + 1) * (v + h) / 2;
-    if (w.log_p) w.log_p += k * c, w.old_log_p += k * c;
-    const int64_t chain = r * all->n_chains + first;
-    if (w.adjusted) w.accept_chain += chain;
-    w.start_v += chain * w.n_visible;
-    if (w.start_h) w.start_h += chain * w.n_hidden, w.start_p += chain * w.n_hidden;
-    w.last_v += chain * w.n_visible, w.last_h += chain * w.n_hidden, w.last_p += chain * w.n_hidden;
-    return w;
-}
-
 static void part(const void *all, int64_t k) {
     run(one(all, k));
 }

@@ -10,10 +10,11 @@ from torch.nn import functional
 from grbm.core import memory
 from grbm.core.randomness import Rng, n_blocks
 from grbm.model import Energy, TemperedEnergy
+from grbm.model.reference import Reference
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
-from grbm.samplers.engines.definition import Engine, Measured, Sums, counters
+from grbm.samplers.engines.definition import Engine, Marginal, Measured, Sums, counters
 from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Laid, Room, addresses, constants, lay, padded
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
@@ -242,18 +243,50 @@ class Native(Engine):
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
 
-    def sweep(self, J: Tensor, bar: Tensor, h: Tensor) -> Tensor:
+    def jump(
+        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, chains: Chains, rng: Rng
+    ) -> tuple[Chains, Tensor] | None:
+        if not moves.is_plain or energy.is_tempered or half_of(energy):
+            return None
+        (C, N), M, K = chains.v.shape, energy.n_hidden, len(q.weights)
+        if not C or C % n_blocks(rng):
+            return None
+        # v ~ p(v | h), then h ~ p(h | v): a move like the others begins the walk.
+        shrink, noise_std = (x.expand(n_moves, N) for x in (moves.shrink, moves.noise_std))
+        moves = Moves(torch.cat([shrink[:1] * 0, shrink]), torch.cat([energy.var.sqrt()[None], noise_std]))
+        plan = Plan.of(energy, moves, Walk(chains.v, 1 + n_moves, given=chains), n_blocks(rng))
+        tables, start, out = lay(rows_of(moves, N, 1)), starts(energy, chains.v, chains), plan.results(summed=False)
+        swept, where = memory.empty(C, M), counters(rng, C, 1 + plan.n_draws + 4)  # those of sweep, walk and jump
+        draw = where.pop("first_draw")
+        plan.fill(
+            **tables.at, **constants(energy, 1, False), **addresses(start | {"start_h": swept}), **addresses(out),
+            **where, first_draw=draw + 1,
+        )  # fmt: skip
+        held = self._swept(*marginal, start["start_h"], swept)
+        sweep = structs.Sweep(C, M, **where, draw=draw, beta=1.0, **addresses(held))
+        mixture = structs.Mixture(K, q.is_diagonal, **addresses(q.tables._asdict()))
+        room = memory.empty(-(-C // plan.walk.chunk), (4 + 2 * N + K) * PANEL)
+        own = {"accept": memory.empty(C), "room": room}
+        struct = structs.Jumps(
+            sweep, plan.walk, mixture, draw + 1 + plan.n_draws, room_size=room.shape[1], **addresses(own)
+        )
+        call("grbm_jump", struct)
+        return Chains(*(out[name][0] for name in ("last_v", "last_h", "last_p"))), own["accept"]
+
+    def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:
+        swept, where = memory.empty(*h.shape), counters(rng, len(h), 1)
+        held = self._swept(J, alone, h, swept)
+        call(
+            "grbm_sweep",
+            structs.Sweep(*h.shape, where["key"], where["first_chain"], where["first_draw"], beta, **addresses(held)),
+        )
+        return swept
+
+    def _swept(self, J: Tensor, alone: Tensor, h: Tensor, swept: Tensor) -> dict[str, Tensor]:
+        """What a sweep over hidden units reads, and where it works and leaves them."""
         C, M = h.shape
-
-        def blocks(x: Tensor, padding: float) -> Tensor:
-            """(C, M) as blocks (C/64, M, 64)."""
-            whole = functional.pad(x, (0, 0, 0, -C % PANEL), value=padding)
-            return whole.view(-1, PANEL, M).mT.contiguous()
-
-        J, new = J.contiguous(), blocks(h, 0.0)
-        tensors = {"J": J, "bar": blocks(bar, torch.inf), "h": new, "field": torch.empty_like(new)}
-        call("grbm_sweep", structs.Sweep(M, len(new), **addresses(tensors)))
-        return new.mT.reshape(-1, M)[:C].contiguous()
+        room = memory.empty(-(-C // PANEL), 3, M, PANEL)
+        return {"J": J.contiguous(), "alone": alone.contiguous(), "h": h.contiguous(), "swept": swept, "room": room}
 
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
         out = memory.empty(*shape)

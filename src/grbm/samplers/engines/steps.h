@@ -51,6 +51,19 @@ typedef struct {
     float *accept_chain;                                  // (n_replicas, n_chains): sums over steps of the same
 } Walk;
 
+// A sweep over hidden units, one by one, with v integrated out
+typedef struct {
+    int64_t n_chains, n_hidden;
+    uint64_t key;
+    uint32_t first_chain, draw;
+    float beta;
+    const float *J;      // (n_hidden, n_hidden), symmetric: log-odds are beta J h without the unit itself, and
+    const float *alone;  // (n_hidden,)
+    const float *h;      // (n_chains, n_hidden)
+    float *swept;        // likewise
+    float *room;         // (blocks of PANEL chains, 3, n_hidden, PANEL)
+} Sweep;
+
 #if defined(PROFILE)  // for benchmarks/cd_step.py, on one thread
 #include <time.h>
 extern double grbm_seconds[5];
@@ -74,6 +87,30 @@ static inline void into_rows(float *rows, int64_t row, const float *x, int64_t u
 
 static inline void out_of_rows(float *x, int64_t units, const float *rows, int64_t row, int64_t n) {
     for (int64_t c = 0; c < n; c++) memcpy(x + c * units, rows + c * row, units * sizeof(float));
+}
+
+// Walk number k of those that `all` describes
+static inline Walk one(const Walk *all, int64_t k) {
+    Walk w = *all;
+    const int64_t parts = (w.n_chains + w.chunk - 1) / w.chunk, r = k / parts, first = k % parts * w.chunk;
+    const int64_t slots = w.ring * w.chunk, v = w.v_row, h = w.h_row, c = w.chunk;
+    if (w.n_chains - first < c) w.n_chains -= first;
+    else w.n_chains = c;
+    w.first_chain += first, w.replica = r;
+    w.beta += r, w.b += r * h, w.mu += r * v, w.gain += r * v, w.inverse_var += r * v;
+    w.shrink += r * v, w.noise_std += r * v;
+    w.v += k * slots * v, w.h += k * slots * h, w.p += k * (w.keep_p ? slots : c) * h;
+    w.mean += k * c * v, w.tile += k * c * PANEL, w.log_q += k * c;
+    if (w.adjusted) w.old_mean += k * c * v, w.free_energy += k * c, w.old_free_energy += k * c, w.accept += k * w.n_steps;
+    if (w.sum_v) w.sum_v += k * v, w.sum_v2 += k * v, w.sum_h += k * h, w.sum_vh += k * w.n_visible * h;
+    if (w.half) w.halves += k * (slots + 1) * (v + h) / 2;
+    if (w.log_p) w.log_p += k * c, w.old_log_p += k * c;
+    const int64_t chain = r * all->n_chains + first;
+    if (w.adjusted) w.accept_chain += chain;
+    w.start_v += chain * w.n_visible;
+    if (w.start_h) w.start_h += chain * w.n_hidden, w.start_p += chain * w.n_hidden;
+    w.last_v += chain * w.n_visible, w.last_h += chain * w.n_hidden, w.last_p += chain * w.n_hidden;
+    return w;
 }
 
 // ------------------------------------------------------------------------------------------------------- parts of a step

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent
 HEADERS = [FOLDER / f"{name}.h" for name in ("arithmetic", "tiles", "steps")]
 SOURCES = [
     FOLDER / f"{name}.c"
-    for name in ("native", "packing", "tempered", "given", "collapsed", "averages", "learning", "noise")
+    for name in ("native", "packing", "tempered", "given", "collapsed", "jumps", "averages", "learning", "noise")
 ]
 NUMBERS = ("int64_t", "uint64_t", "uint32_t", "float", "double")
 

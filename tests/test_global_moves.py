@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -37,9 +38,9 @@ from grbm.fitting.start import begin, held_out
 from grbm.model import initialise
 from grbm.model.initialise import gaussian_, matched_
 from grbm.samplers import collapsed, global_moves, run_chains
+from grbm.samplers.chains import Walk, gather, start_chains
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.definition import Engine
-from grbm.samplers.engines.native import Native
 from tests.helpers import assert_standard, exact_chains, mean_z, random_model, share_z, z_scores
 
 
@@ -100,29 +101,53 @@ def test_global_moves_do_not_drift(dtype):
 
 @pytest.mark.skipif(compiled.library() is None, reason="no C compiler")
 @pytest.mark.parametrize("diagonal", [True, False])
-@pytest.mark.parametrize(("n_chains", "N", "M", "K"), [(1, 1, 1, 1), (70, 2, 5, 3), (129, 6, 73, 4), (65, 70, 130, 2)])
-def test_the_native_step_is_the_definition_chain_by_chain(n_chains, N, M, K, diagonal, monkeypatch):
-    """From the same counter-based numbers: accepted and rejected chains, to the rounding of sums."""
+@pytest.mark.parametrize(("n_chains", "N", "M", "K"), [(1, 1, 1, 1), (70, 2, 5, 3), (130, 6, 73, 4), (65, 70, 130, 2)])
+def test_a_native_walk_is_the_definition_chain_by_chain(n_chains, N, M, K, diagonal):
+    """From the same counter-based numbers, step by step: accepted and rejected chains, to the rounding of sums."""
     rng = generator(M, "model")
     model = random_model(N, M, 1, strength=0.3 / max(N, M) ** 0.5, dtype=torch.float32)
     energy = model.freeze()
     near = energy.var.sqrt().diag() + 0.02 * torch.randn(K, N, N, generator=rng).tril() * (not diagonal)
-    means = energy.visible_mean(0.5 * torch.ones(M)) + 0.1 * torch.randn(K, N, generator=rng)
+    means = energy.visible_mean(0.5 * torch.ones(M)) + 0.2 * torch.randn(K, N, generator=rng)
     q = Reference(torch.rand(K, generator=rng).softmax(0), means, near)
-    sampler = GlobalMoves(q, 3)
-    chains = sampler.start(energy, torch.randn(n_chains, N, generator=rng), Philox(5))
-    found = []
-    for engine in (Native(), Engine()):
-        monkeypatch.setattr(global_moves, "engine_for", lambda *_, engine=engine: engine)
-        monkeypatch.setattr(collapsed, "engine_for", lambda *_, engine=engine: engine)
-        step, numbers, now = sampler.bind(energy, 2), Philox(7, 3, 2), chains
-        for t in range(2):
-            now, info = step(now, t, numbers)
-        found.append((*now[:3], info.accept_prob, torch.tensor(numbers.draw)))
-    for native, defined in zip(*found, strict=True):
-        torch.testing.assert_close(native, defined, rtol=1e-4, atol=1e-4)
-    accept_prob = found[0][3]
-    assert n_chains < 64 or 0.02 < float(accept_prob.mean()) < 0.98
+    sampler, v = GlobalMoves(q, 3), torch.randn(n_chains, N, generator=rng)
+    given = sampler.start(energy, v, Philox(5))
+    for walk in (Walk(v, 3, -1), Walk(v, 2, 1, probabilities=True), Walk(v, 0, -1), Walk(v, 2, given=given)):
+        numbers = Philox(7, 3, 2), Philox(7, 3, 2)
+        native = sampler.at_once(energy, walk, numbers[0])
+        assert native is not None
+        begin = walk.given or start_chains(energy, v, numbers[1])
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (global_moves, collapsed):
+                patch.setattr(module, "engine_for", lambda *_: Engine())
+            defined = gather(energy, sampler.bind(energy, walk.n_steps), begin, walk, numbers[1])
+        assert numbers[0].draw == numbers[1].draw
+        close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
+        for name in ("v", "h", "h_prob"):
+            close(getattr(native.chains, name), getattr(defined.chains, name))
+        close(native.accept_prob, defined.accept_prob)
+        close(native.accept_rate, defined.accept_rate)
+        assert (native.sums is None) == (defined.sums is None)
+        if native.sums is not None:
+            assert native.sums.count == defined.sums.count
+            close(native.sums.mean(), defined.sums.mean())
+        assert n_chains < 64 or not walk.n_steps or 0.02 < float(native.accept_rate) < 0.98
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler")
+def test_a_native_walk_is_summed_by_blocks():
+    """Blocks of 100 chains, more than stand side by side: as the same chains in one walk; on any number of threads."""
+    energy, v = random_model(3, 9, 1, dtype=torch.float32).freeze(), torch.randn(400, 3, generator=generator(0, "v"))
+    sampler = GlobalMoves(Reference(torch.ones(1), torch.zeros(1, 3), torch.eye(3)[None]), 2)
+    whole = run_chains(energy, sampler, v, 3, Blocks(1, 1), burn_in=0)
+    blocks = run_chains(energy, sampler, v, 3, Blocks(1, 4), burn_in=0)
+    assert torch.equal(whole.chains.v, blocks.chains.v)
+    assert len(blocks.sums.sums.v) == 4
+    torch.testing.assert_close(whole.sums.mean(), blocks.sums.mean(), rtol=1e-5, atol=1e-5)
+    part = run_chains(energy, sampler, v[200:300], 3, Blocks(1, 4, range(2, 3)), burn_in=0)
+    assert torch.equal(part.chains.v, blocks.chains.v[200:300])
+    assert torch.equal(part.sums.sums.vh[0], blocks.sums.sums.vh[2])
+    assert float(part.accept_rate) == pytest.approx(float(blocks.accept_prob[200:300].mean()))
 
 
 def test_jumps_cross_where_gibbs_steps_do_not():
@@ -191,9 +216,8 @@ def test_a_look_is_the_log_likelihood_of_the_rows():
 @pytest.mark.parametrize("n_seeds", [6, pytest.param(40, marks=pytest.mark.whole)])
 def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
     """The average's log Z by what the round has drawn, against enumeration: within errors of the right size."""
-    calls: list[object] = []
-    monkeypatch.setattr(watching, "log_z_of", lambda *args, **options: calls.append(args))
-    rows, z = clusters(300, 0).float(), []
+    monkeypatch.setattr(watching, "log_z_of", lambda *args, **options: known(math.nan))
+    rows, z, n_told = clusters(300, 0).float(), [], 0
     q = Reference(torch.ones(1), rows.mean(0)[None], torch.linalg.cholesky(torch.cov(rows.T))[None])
     for seed in range(n_seeds):
         sampler, model = GlobalMoves(q, 2), GRBM(2, 6, seed=seed)
@@ -207,11 +231,15 @@ def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
             average.log_var.add_(0.05)
         nats = Watch(sampler, rows[:40]).look(state)
         assert nats.update == 33
+        if math.isnan(nats.mean):
+            continue
+        n_told += 1
         assert nats.log_z.error < 0.1
         z.append((nats.log_z.log_z - exact.log_z(copy.deepcopy(average).double())) / nats.log_z.error)
     assert_standard(z, n_cases=2)
     assert n_seeds < 40 or 0.6 < float(np.std(z)) < 1.6
-    assert not calls
+    assert n_told >= 0.9 * n_seeds, "a round may lead down, or to where too few draws tell: two of 300"
+    assert not math.isnan(nats.mean)
     state.drawn = None
     monkeypatch.undo()
     assert abs(Watch(sampler, rows[:40]).look(state).mean - nats.mean) < 0.2

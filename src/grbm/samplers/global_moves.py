@@ -7,7 +7,7 @@ from torch import Tensor
 from grbm.core.randomness import Rng
 from grbm.model import Energy
 from grbm.model.reference import Reference
-from grbm.samplers.chains import Chains, Composed, Step, StepInfo, Walk
+from grbm.samplers.chains import Chains, Composed, Step, StepInfo, Walk, Walked
 from grbm.samplers.collapsed import Boltzmann, anneal, visible_draw
 from grbm.samplers.engines import engine_for
 from grbm.samplers.gibbs import Gibbs
@@ -52,18 +52,18 @@ class GlobalMoves(Composed):
         """Where annealed hidden units are: chains of learning may have missed a mode."""
         return visible_draw(energy, anneal(energy, n_chains, rng).h, rng)
 
+    def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
+        hidden, q = Boltzmann.of(energy), self.reference.to(energy.W)
+        moves, marginal = moves_of(self.sampler, energy, self.n_moves), (hidden.J, hidden.alone())
+        return engine_for(energy.W, rng).run_jumps(energy, moves, self.n_moves, marginal, q, walk, rng)
+
     def bind(self, energy: Energy, n_steps: int) -> Step:
         moves, q = moves_of(self.sampler, energy, self.n_moves), self.reference.to(energy.W)
         hidden = Boltzmann.of(energy)
-        marginal = hidden.J, hidden.alone()
 
         def step(chains: Chains, t: int, rng: Rng) -> tuple[Chains, StepInfo]:
-            engine = engine_for(energy.W, rng)
-            at_once = engine.jump(energy, moves, self.n_moves, marginal, q, chains, rng)
-            if at_once is not None:
-                return at_once[0], StepInfo(at_once[1])
             v = visible_draw(energy, hidden.sweep(chains.h, rng), rng)
-            chains = engine.run(energy, moves, Walk(v, self.n_moves), rng).chains
+            chains = engine_for(energy.W, rng).run(energy, moves, Walk(v, self.n_moves), rng).chains
             v = q.sample(len(chains.v), rng)
             logits = energy.hidden_logits(v)
             log_ratio = energy.free_energy(chains.v) - energy.free_energy(v, logits)

@@ -59,13 +59,10 @@ class Engine:
         """
         return None
 
-    def jump(
-        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, chains: Chains, rng: Rng
-    ) -> tuple[Chains, Tensor] | None:
-        """Make a step of `grbm.samplers.global_moves.GlobalMoves`: new chains, and how likely each was to jump (C,).
-
-        The ``n_moves`` moves are those between the sweep and the jump.
-        """
+    def run_jumps(
+        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, walk: Walk, rng: Rng
+    ) -> Walked | None:
+        """Make a walk of `grbm.samplers.global_moves.GlobalMoves`: ``n_moves`` moves between a sweep and a jump."""
         return None
 
     def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:

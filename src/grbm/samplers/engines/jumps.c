@@ -1,6 +1,6 @@
-// A step of chains that jump: a sweep over hidden units, local moves, and a proposal from a mixture that knows the data.
+// Walks of chains that jump: sweeps over hidden units, local moves, and proposals from a mixture that knows the data.
 //
-// The definition is samplers/global_moves.py. Densities of the mixture have a block's chains as lanes.
+// The definition is samplers/global_moves.py. Densities of the mixture have PANEL chains as lanes.
 
 #include "steps.h"
 
@@ -14,25 +14,24 @@ typedef struct {
 } Mixture;
 
 typedef struct {
-    Sweep sweep;
-    Walk walk;          // which begins where the sweep ends; what it leaves in last_v, last_h, last_p is jumped from
-    Mixture mixture;
-    uint32_t draw;      // of the proposal: its component, its place, its acceptance and its h
-    float *accept;      // (n_chains,): the probability
-    float *room;        // by part: room_for floats
+    int64_t n_steps, burn_in;  // states of steps t >= burn_in are summed, where the walk has sums
     int64_t room_size;
+    Walk walk;                 // the local moves of a step; what they leave in last_v, last_h, last_p is jumped from
+    Sweep sweep;               // of last_h
+    Mixture mixture;
+    float *accept;             // (n_chains,): sums over steps of the probability
+    float *room;               // by part: room_size floats
 } Jumps;
 
 enum { VECTORS = PANEL / L };
 
 // v ~ the mixture, into a row
-static void propose(const Jumps *s, const Walk *w, int64_t c, float *restrict v) {
-    const Mixture *q = &s->mixture;
+static void propose(const Mixture *q, const Walk *w, uint32_t draw, int64_t c, float *restrict v) {
     const int64_t N = w->n_visible;
     const uint32_t chain = w->first_chain + c;
     vu word[4];
     float noise[PANEL];
-    philox((Place){w->key, chain, s->draw, 0}, 0, 0, word);
+    philox((Place){w->key, chain, draw, 0}, 0, 0, word);
     const float u = uniform(word[0])[0];
     int64_t k = 0;
     while (k < q->n_components - 1 && q->edges[k] <= u) k++;
@@ -41,7 +40,7 @@ static void propose(const Jumps *s, const Walk *w, int64_t c, float *restrict v)
     for (int64_t j = 0; j < panels(N); j++) {
         for (int first = 0; first < 16; first += L) {
             vf xi[4];
-            philox((Place){w->key, chain, s->draw + 1, 0}, j, first, word);
+            philox((Place){w->key, chain, draw + 1, 0}, j, first, word);
             normal(word[0], word[1], xi, xi + 1), normal(word[2], word[3], xi + 2, xi + 3);
             for (int i = 0; i < 4; i++) store(noise + 16 * i + first, xi[i]);
         }
@@ -54,12 +53,12 @@ static void propose(const Jumps *s, const Walk *w, int64_t c, float *restrict v)
     for (int64_t i = 0; i < N; i++) v[i] += q->means[k * N + i];
 }
 
-// The log-density of n rows of v, (PANEL,)
-static void log_density(const Mixture *q, const Walk *w, const float *v, float *room, float *out) {
+// The log-density of n <= PANEL rows of v
+static void log_density(const Mixture *q, const Walk *w, const float *v, int64_t n, float *room, float *out) {
     const int64_t N = w->n_visible, K = q->n_components;
     float *const units = room, *const apart = units + N * PANEL, *const parts = apart + N * PANEL;
     memset(units, 0, N * PANEL * sizeof(float));
-    for (int64_t c = 0; c < w->n_chains; c++)
+    for (int64_t c = 0; c < n; c++)
         for (int64_t i = 0; i < N; i++) units[i * PANEL + c] = v[c * w->v_row + i];
     for (int64_t k = 0; k < K; k++) {
         const float *inverse = q->inverse + k * N * (q->diagonal ? 1 : N);
@@ -78,6 +77,7 @@ static void log_density(const Mixture *q, const Walk *w, const float *v, float *
         }
         for (int x = 0; x < VECTORS; x++) store(parts + k * PANEL + x * L, q->peak[k] - 0.5f * squares[x]);
     }
+    float found[PANEL];
     for (int x = 0; x < PANEL; x += L) {
         vf top = load(parts + x), sum = fill(0);
         for (int64_t k = 1; k < K; k++) {
@@ -85,44 +85,77 @@ static void log_density(const Mixture *q, const Walk *w, const float *v, float *
             top = choose(part > top, part, top);
         }
         for (int64_t k = 0; k < K; k++) sum += exp_of(load(parts + k * PANEL + x) - top);
-        store(out + x, top + log_of(sum));
+        store(found + x, top + log_of(sum));
     }
+    memcpy(out, found, n * sizeof(float));
 }
 
 // Chains of part k jump, each with the probability min(1, p(v') q(v) / (p(v) q(v')))
 static void jump(const void *all, int64_t k) {
     const Jumps *s = all;
     const Walk w = one(&s->walk, k);
-    const int64_t N = w.n_visible, M = w.n_hidden;
-    float *const old = w.v, *const new = w.v + w.chunk * w.v_row, *room = s->room + k * s->room_size;
-    float *const free_energy = room, *const new_free_energy = room + PANEL;
-    float *const log_q = room + 2 * PANEL, *const new_log_q = room + 3 * PANEL;
-    float *const accept = s->accept + (w.first_chain - s->walk.first_chain);
-    room += 4 * PANEL;
-    into_rows(old, w.v_row, w.last_v, N, w.n_chains);
-    for (int64_t c = 0; c < w.n_chains; c++) propose(s, &w, c, new + c * w.v_row);
+    const int64_t N = w.n_visible, M = w.n_hidden, C = w.n_chains;
+    const uint32_t draw = w.first_draw + 2 * w.n_steps;  // behind those of the moves
+    float *const old = w.v, *const new = w.v + w.chunk * w.v_row, *const room = s->room + k * s->room_size;
+    float *const free_energy = room, *const new_free_energy = room + w.chunk, *const accept = s->accept + k * w.chunk;
+    float *const log_q = room + 2 * w.chunk, *const new_log_q = room + 3 * w.chunk, *const rest = room + 4 * w.chunk;
+    into_rows(old, w.v_row, w.last_v, N, C);
+    for (int64_t c = 0; c < C; c++) propose(&s->mixture, &w, draw, c, new + c * w.v_row);
     hidden(&w, 0, old, 0, 0, free_energy);
-    hidden(&w, s->draw + 3, new, w.h, w.p, new_free_energy);
-    log_density(&s->mixture, &w, old, room, log_q), log_density(&s->mixture, &w, new, room, new_log_q);
-    for (int64_t c = 0; c < w.n_chains; c++) {
+    hidden(&w, draw + 3, new, w.h, w.p, new_free_energy);
+    for (int64_t c = 0; c < C; c += PANEL) {
+        const int64_t n = C - c < PANEL ? C - c : PANEL;
+        log_density(&s->mixture, &w, old + c * w.v_row, n, rest, log_q + c);
+        log_density(&s->mixture, &w, new + c * w.v_row, n, rest, new_log_q + c);
+    }
+    for (int64_t c = 0; c < C; c++) {
         const float log_ratio = free_energy[c] - new_free_energy[c] + log_q[c] - new_log_q[c];
-        accept[c] = log_ratio >= 0 ? 1 : log_ratio > -87 ? exp_of(fill(log_ratio))[0] : 0;  // NaN: 0
+        const float probability = log_ratio >= 0 ? 1 : log_ratio > -87 ? exp_of(fill(log_ratio))[0] : 0;  // NaN: 0
         vu word[4];
-        philox((Place){w.key, w.first_chain + c, s->draw + 2, 0}, 0, 0, word);
-        if (!(uniform(word[0])[0] < accept[c])) continue;
+        philox((Place){w.key, w.first_chain + c, draw + 2, 0}, 0, 0, word);
+        accept[c] += probability;
+        if (!(uniform(word[0])[0] < probability)) continue;
         memcpy(w.last_v + c * N, new + c * w.v_row, N * sizeof(float));
         memcpy(w.last_h + c * M, w.h + c * w.h_row, M * sizeof(float));
         memcpy(w.last_p + c * M, w.p + c * w.h_row, M * sizeof(float));
     }
 }
 
+// Adds the states of part k to its sums
+static void count(const void *all, int64_t k) {
+    const Jumps *s = all;
+    const Walk w = one(&s->walk, k);
+    into_rows(w.v, w.v_row, w.last_v, w.n_visible, w.n_chains);
+    into_rows(w.probabilities ? w.p : w.h, w.h_row, w.probabilities ? w.last_p : w.last_h, w.n_hidden, w.n_chains);
+    add(&w, 0, 1);
+}
+
 void grbm_walk(const Walk *all, int64_t threads);
 void grbm_sweep(const Sweep *all, int64_t threads);
 
-void grbm_jump(const Jumps *s, int64_t threads) {
-    grbm_sweep(&s->sweep, threads);
-    grbm_walk(&s->walk, threads);
-    share(jump, s, (s->walk.n_chains + s->walk.chunk - 1) / s->walk.chunk, threads);
+void grbm_walk(const Walk *all, int64_t threads);
+void grbm_sweep(const Sweep *all, int64_t threads);
+
+void grbm_jump(const Jumps *all, int64_t threads) {
+    Jumps s = *all;
+    Walk start = s.walk;
+    start.n_steps = 0;
+    grbm_walk(&start, threads);  // sets sums to 0, and leaves where the chains begin in last_v, last_h and last_p
+    Walk *const moves = &s.walk;
+    moves->first_draw += moves->draw_start, moves->draw_start = 0;
+    moves->start_v = moves->last_v, moves->start_h = s.sweep.swept, moves->start_p = moves->last_p;
+    s.sweep.h = moves->last_h;
+    const int64_t parts = (moves->n_chains + moves->chunk - 1) / moves->chunk;
+    for (int64_t t = 0; t < s.n_steps; t++) {
+        s.sweep.draw = moves->first_draw++;
+        grbm_sweep(&s.sweep, threads);
+        moves->sum_v = 0;
+        grbm_walk(moves, threads);
+        share(jump, &s, parts, threads);
+        moves->first_draw += 2 * moves->n_steps + 4;
+        moves->sum_v = start.sum_v;
+        if (moves->sum_v && t >= s.burn_in) share(count, &s, parts, threads);
+    }
 }
 
 HANDED(Mixture) HANDED(Jumps)

@@ -140,6 +140,12 @@ def half_of(energy: Energy) -> int:
     return compiled.half() if energy.precision == "fast" and not energy.is_tempered and energy.n_visible > FEW else 0
 
 
+def _sweeping(J: Tensor, alone: Tensor, C: int) -> dict[str, Tensor]:
+    """What sweeps over the hidden units of C chains read, where they leave them, and where they work."""
+    swept, room = memory.empty(C, len(J)), memory.empty(-(-C // PANEL), 3, len(J), PANEL)
+    return {"J": J.contiguous(), "alone": alone.contiguous(), "swept": swept, "room": room}
+
+
 class Native(Engine):
     """The native code."""
 
@@ -243,50 +249,45 @@ class Native(Engine):
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
 
-    def jump(
-        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, chains: Chains, rng: Rng
-    ) -> tuple[Chains, Tensor] | None:
-        if not moves.is_plain or energy.is_tempered or half_of(energy):
+    def run_jumps(
+        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, walk: Walk, rng: Rng
+    ) -> Walked | None:
+        (C, N), M, K, n_steps = walk.v.shape, energy.n_hidden, len(q.weights), walk.n_steps
+        if not moves.is_plain or energy.is_tempered or half_of(energy) or not C or C % n_blocks(rng):
             return None
-        (C, N), M, K = chains.v.shape, energy.n_hidden, len(q.weights)
-        if not C or C % n_blocks(rng):
-            return None
-        # v ~ p(v | h), then h ~ p(h | v): a move like the others begins the walk.
+        # v ~ p(v | h), then h ~ p(h | v): a move like the others begins a step.
         shrink, noise_std = (x.expand(n_moves, N) for x in (moves.shrink, moves.noise_std))
         moves = Moves(torch.cat([shrink[:1] * 0, shrink]), torch.cat([energy.var.sqrt()[None], noise_std]))
-        plan = Plan.of(energy, moves, Walk(chains.v, 1 + n_moves, given=chains), n_blocks(rng))
-        tables, start, out = lay(rows_of(moves, N, 1)), starts(energy, chains.v, chains), plan.results(summed=False)
-        swept, where = memory.empty(C, M), counters(rng, C, 1 + plan.n_draws + 4)  # those of sweep, walk and jump
-        draw = where.pop("first_draw")
-        plan.fill(
-            **tables.at, **constants(energy, 1, False), **addresses(start | {"start_h": swept}), **addresses(out),
-            **where, first_draw=draw + 1,
+        summing = None if walk.burn_in is None else min(walk.burn_in, 0)  # of a walk of no steps, for the start
+        plan = Plan.of(energy, moves, walk._replace(n_steps=1 + n_moves, burn_in=summing), n_blocks(rng))
+        struct, tables, start = plan.walk, lay(rows_of(moves, N, 1)), starts(energy, walk.v, walk.given)
+        out = plan.results(walk.burn_in is not None)
+        numbers = counters(rng, C, struct.draw_start + n_steps * (1 + 2 * (1 + n_moves) + 4))
+        plan.fill(**tables.at, **constants(energy, 1, False), **addresses(start), **addresses(out), **numbers)
+        of_sweep, mixture = _sweeping(*marginal, C), q.tables._asdict()
+        own = {
+            "accept": memory.empty(C).zero_(),
+            "room": memory.empty(-(-C // struct.chunk), 4 * struct.chunk + (2 * N + K) * PANEL),
+        }
+        jumps = structs.Jumps(
+            n_steps, walk.burn_in or 0, own["room"].shape[1], struct,
+            structs.Sweep(C, M, numbers["key"], numbers["first_chain"], beta=1.0, **addresses(of_sweep)),
+            structs.Mixture(K, q.is_diagonal, **addresses(mixture)), **addresses(own),
         )  # fmt: skip
-        held = self._swept(*marginal, start["start_h"], swept)
-        sweep = structs.Sweep(C, M, **where, draw=draw, beta=1.0, **addresses(held))
-        mixture = structs.Mixture(K, q.is_diagonal, **addresses(q.tables._asdict()))
-        room = memory.empty(-(-C // plan.walk.chunk), (4 + 2 * N + K) * PANEL)
-        own = {"accept": memory.empty(C), "room": room}
-        struct = structs.Jumps(
-            sweep, plan.walk, mixture, draw + 1 + plan.n_draws, room_size=room.shape[1], **addresses(own)
-        )
-        call("grbm_jump", struct)
-        return Chains(*(out[name][0] for name in ("last_v", "last_h", "last_p"))), own["accept"]
+        call("grbm_jump", jumps)
+        chains = Chains(*(out[name][0] for name in ("last_v", "last_h", "last_p")))
+        count = 0 if walk.burn_in is None else C * (n_steps - walk.burn_in)
+        sums = None if walk.burn_in is None else summed(out, count, M)
+        if not n_steps:
+            return Walked(chains, sums)
+        accept_prob = own["accept"] / n_steps
+        return Walked(chains, sums, accept_prob, accept_prob.mean())
 
     def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:
-        swept, where = memory.empty(*h.shape), counters(rng, len(h), 1)
-        held = self._swept(J, alone, h, swept)
-        call(
-            "grbm_sweep",
-            structs.Sweep(*h.shape, where["key"], where["first_chain"], where["first_draw"], beta, **addresses(held)),
-        )
-        return swept
-
-    def _swept(self, J: Tensor, alone: Tensor, h: Tensor, swept: Tensor) -> dict[str, Tensor]:
-        """What a sweep over hidden units reads, and where it works and leaves them."""
         C, M = h.shape
-        room = memory.empty(-(-C // PANEL), 3, M, PANEL)
-        return {"J": J.contiguous(), "alone": alone.contiguous(), "h": h.contiguous(), "swept": swept, "room": room}
+        held, numbers = _sweeping(J, alone, C) | {"h": h.contiguous()}, counters(rng, C, 1)
+        call("grbm_sweep", structs.Sweep(C, M, *numbers.values(), beta, **addresses(held)))
+        return held["swept"]
 
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
         out = memory.empty(*shape)

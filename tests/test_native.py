@@ -15,7 +15,7 @@ import torch
 
 from grbm import GRBM, Base, Gibbs, GibbsLangevin, Langevin, ParallelTempering, PartialGibbs, UserError, sample
 from grbm.core import memory
-from grbm.core.randomness import Blocks, Philox, philox
+from grbm.core.randomness import Blocks, Philox, generator, philox
 from grbm.evaluate import exact
 from grbm.model.censoring import Interval
 from grbm.samplers.chains import Chains, Walk
@@ -751,3 +751,13 @@ def test_a_run_that_goes_on_with_other_code_says_so(tmp_path):
         resume = [*command, "resume", str(folder), "--no-figures"]
         done = subprocess.run(resume, env=env, capture_output=True, text=True, check=True)
         assert ("go on in pytorch code" in done.stderr) == said
+
+
+@needs_compiler
+@pytest.mark.parametrize(("n_chains", "N", "M"), [(1, 1, 1), (100, 4, 209), (443, 30, 106), (64, 130, 300)])
+def test_free_energies_are_those_of_the_definition(n_chains, N, M):
+    energy = random_model(N, M, 0, dtype=torch.float32).freeze()
+    v = 3 * torch.randn(n_chains, N, generator=generator(0, "v"))
+    exactly = energy.to(torch.float64).free_energy(v.double())
+    torch.testing.assert_close(Native().free_energy(energy, v).double(), exactly, rtol=1e-6, atol=1e-3)
+    assert torch.equal(Native().free_energy(energy, v[:0]), energy.free_energy(v[:0]))

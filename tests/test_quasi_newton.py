@@ -175,7 +175,7 @@ def test_draws_of_the_model_alone_tell_ratios():
     assert abs((at(other) - at(model)) - (truly(other) - truly(model))) < 0.05
 
 
-def test_two_loops_are_the_inverse_hessian():
+def test_directions_are_of_the_inverse_hessian():
     """Against the BFGS formula, written out (Nocedal & Wright 2006, Eq. 7.16)."""
     rng = generator(3)
     A = torch.randn(6, 6, generator=rng, dtype=torch.float64)

@@ -130,18 +130,20 @@ def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, M
 
 
 def direction(gradient: Tensor, curvature: Curvature) -> Tensor:
-    """Where L-BFGS goes: the gradient times an inverse Hessian from the steps remembered, by the two loops (P,)."""
-    if not len(curvature.steps):
+    """Where L-BFGS goes: the gradient times an inverse Hessian from the steps remembered (P,).
+
+    All steps at once, in the compact form of Byrd, Nocedal & Schnabel 1994, Eq. 3.1.
+    """
+    steps, falls = curvature
+    if not len(steps):
         return FIRST * gradient / max(1.0, float(gradient.norm()))
-    uphill, shares = gradient.clone(), []
-    products = (curvature.steps * curvature.falls).sum(1)
-    for s, y, sy in reversed(list(zip(*curvature, products, strict=True))):
-        shares.append((s @ uphill) / sy)
-        uphill -= shares[-1] * y
-    uphill *= products[-1] / curvature.falls[-1].square().sum()
-    for s, y, sy, share in zip(*curvature, products, reversed(shares), strict=True):
-        uphill += s * (share - (y @ uphill) / sy)
-    return uphill
+    products = (steps @ falls.T).triu()
+    width = products[-1, -1] / falls[-1].square().sum()  # of the inverse Hessian without those steps
+    along = torch.linalg.solve_triangular(products, (steps @ gradient)[:, None], upper=True)[:, 0]
+    rest = gradient - falls.T @ along
+    share = products.diagonal() * along - width * (falls @ rest)
+    share = torch.linalg.solve_triangular(products.T, share[:, None], upper=False)[:, 0]
+    return width * rest + steps.T @ share
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ from grbm.model import GRBM, Energy
 from grbm.model.censoring import UNCENSORED
 from grbm.samplers import run_chains
 from grbm.samplers.conditional import Conditional
-from grbm.samplers.engines import native_learning
+from grbm.samplers.engines import engine_for, native_learning
 from grbm.samplers.moments import MomentSum
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
@@ -67,7 +67,8 @@ def _step(
         n_blocks = options.n_blocks(len(v_data) * group.world_size, adapted.n_chains)
         rng = group.blocks(n_blocks, state.seed, "update", state.update, device=v_data.device)
 
-    v_data = latent_rows(model, energy, model.at_unit_contrast(v_data, rng), options, rng)
+    v_data = model.contrasts.removed(v_data, partial(engine_for(energy.W, rng).free_energy, energy), rng)
+    v_data = latent_rows(model, energy, v_data, options, rng)
     found = phases_at_once(model, energy, adapted, v_data, state.persistent, rng, group, centred=options.centred)
     if found is None:
         data = positive(energy, v_data, rng, probabilities=adapted.data_probabilities)  # ⟨−∂E/∂θ⟩ at the data,
@@ -342,8 +343,8 @@ def _weigh_contrasts(state: TrainState, data: Tensor | Rows, scales: bool) -> No
     for model in (state.model, state.average):
         if model is not None:
             energy = model.freeze()
-            slope = energy.free_energy_grad if scales else None
-            model.contrasts = model.contrasts.followed(rows, energy.free_energy, slope)
+            slope, free_energy = energy.free_energy_grad if scales else None, engine_for(energy.W).free_energy
+            model.contrasts = model.contrasts.followed(rows, partial(free_energy, energy), slope)
 
 
 def _update_average(state: TrainState, weight: float | Tensor) -> None:

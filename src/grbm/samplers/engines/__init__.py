@@ -17,10 +17,11 @@ from grbm.samplers.engines.definition import Engine
 from grbm.samplers.engines.native import Native
 
 
-def engine_for(like: Tensor, rng: Rng) -> Engine:
+def engine_for(like: Tensor, rng: Rng | None = None) -> Engine:
     """The engine that is fastest for numbers such as those of ``like``: the only place where one is chosen.
 
-    Only `Blocks` and `Philox` give an engine numbers of its own; with a plain generator the definition is run.
+    Only `Blocks` and `Philox` give an engine numbers of its own; with a plain generator the definition is run. Without
+    ``rng`` nothing is drawn.
     """
     if isinstance(rng, torch.Generator) or like.dtype != torch.float32:
         return Engine()

@@ -77,6 +77,10 @@ class Engine:
             h[j] = new
         return h.T.contiguous()
 
+    def free_energy(self, energy: Energy, v: Tensor) -> Tensor:
+        """F(v) in nats, per sample: (C, N) -> (C,)."""
+        return energy.free_energy(v)
+
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
         """Draws for chains, "normal" or "uniform" (C, n)."""
         return (normal if kind == "normal" else uniform)(shape, like, rng)

@@ -69,7 +69,24 @@ void grbm_walk(const Walk *all, int64_t threads) {
     share(part, all, all->n_replicas * ((all->n_chains + all->chunk - 1) / all->chunk), threads);
 }
 
-HANDED(Walk)
+// F(v) where the walk would begin
+typedef struct {
+    Walk walk;
+    float *free_energy;  // (n_chains,)
+} Start;
+
+static void free_energy_part(const void *all, int64_t k) {
+    const Start *s = all;
+    const Walk w = one(&s->walk, k);
+    into_rows(w.v, w.v_row, w.start_v, w.n_visible, w.n_chains);
+    hidden(&w, 0, w.v, 0, 0, s->free_energy + k * w.chunk);
+}
+
+void grbm_free_energy(const Start *s, int64_t threads) {
+    share(free_energy_part, s, (s->walk.n_chains + s->walk.chunk - 1) / s->walk.chunk, threads);
+}
+
+HANDED(Walk) HANDED(Start)
 
 // How "fast" multiplies: on matrix units, else on vectors where they multiply pairs of bfloat16 faster than floats. Intel's
 // take twice as long for them (83 GFLOP/s against 170 for floats), AMD's half as long.

@@ -289,6 +289,16 @@ class Native(Engine):
         call("grbm_sweep", structs.Sweep(C, M, *numbers.values(), beta, **addresses(held)))
         return held["swept"]
 
+    def free_energy(self, energy: Energy, v: Tensor) -> Tensor:
+        if v.ndim != 2 or energy.is_tempered or half_of(energy) or not len(v):
+            return energy.free_energy(v)
+        (C, N), M, chunk = v.shape, energy.n_hidden, together(len(v), 1, summed=False)
+        room = Room.of({"v": C * padded(N), "tile": C * PANEL})
+        out, start = memory.empty(C), starts(energy, v)
+        struct = walk_of(C, N, M, 0, chunk, ring=1, **constants(energy, 1, False), **room.at, **addresses(start))
+        call("grbm_free_energy", structs.Start(struct, out.data_ptr()))
+        return out
+
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
         out = memory.empty(*shape)
         call("grbm_draw", structs.Noise(*shape, kind == "uniform", **counters(rng, shape[0], 1), out=out.data_ptr()))

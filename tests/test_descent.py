@@ -14,9 +14,11 @@ from grbm import (
     FitOptions,
     Gibbs,
     GibbsLangevin,
+    GlobalMoves,
     Langevin,
     ModifiedCD,
     PartialGibbs,
+    Reference,
     TrainState,
     fit,
     train_step,
@@ -269,6 +271,39 @@ def learned(objective, options: FitOptions, N: int, *, at_once: bool, monkeypatc
         metrics = list(fit(state, rows, objective, options, precision=precision))
     assert len(calls) == (5 if at_once else 0)
     return model, metrics, state.persistent
+
+
+def jumps(N: int, K: int = 3) -> GlobalMoves:
+    """Chains that jump to a mixture of N units."""
+    means = torch.randn(K, N, generator=torch.Generator().manual_seed(K))
+    return GlobalMoves(Reference(torch.full((K,), 1 / K), means, torch.eye(N).expand(K, N, N)), 2)
+
+
+@pytest.mark.parametrize("N", [3, 37])
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_an_update_of_chains_that_jump_is_that_of_its_parts_bit_for_bit(N, n_steps, monkeypatch):
+    for probabilities in (True, False):
+        objective, found = PCD(jumps(N), n_steps, 40, probabilities=probabilities), []
+        for at_once in (True, False):
+            options = FitOptions(5, 20, centred=True)
+            model, metrics, chains = learned(objective, options, N, at_once=at_once, monkeypatch=monkeypatch)
+            each = [x for m in metrics for x in (*m[:3], m.negative.v, *m.negative.moments)]
+            found.append([*model.parameters(), chains, *each])
+        for x, y in zip(*found, strict=True):
+            assert torch.equal(x, y)
+
+
+def test_jumps_follow_their_mixture(monkeypatch):
+    """Which may change between updates of a model, in its numbers and its size."""
+    models = [machine(5, 16) for _ in range(2)]
+    states = [TrainState(m, torch.optim.SGD(m.parameters(), lr=0.05)) for m in models]
+    rows = torch.randn(32, 5, generator=torch.Generator().manual_seed(1))
+    for K in (3, 2, 3):
+        train_step(states[0], PCD(jumps(5, K), 1), rows)
+        with monkeypatch.context() as patched:
+            patched.setattr("grbm.learning.training.phases_at_once", lambda *args, **options: None)
+            train_step(states[1], PCD(jumps(5, K), 1), rows)
+    assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))
 
 
 @pytest.mark.parametrize("precision", ["highest", "fast"])

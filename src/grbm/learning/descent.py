@@ -12,10 +12,11 @@ from grbm.learning.guard import is_deferred
 from grbm.learning.objectives import Contrastive, Negative, Objective
 from grbm.learning.sgd import PlainSGD
 from grbm.model import GRBM, Energy
-from grbm.samplers import MoveSampler
+from grbm.samplers import GlobalMoves, MoveSampler
 from grbm.samplers.chains import Swaps, Walk
 from grbm.samplers.engines import engine_for, engine_on, native_learning
-from grbm.samplers.engines.definition import LearningEngine
+from grbm.samplers.engines.definition import Jumping, LearningEngine
+from grbm.samplers.engines.native import jumps_natively
 from grbm.samplers.moments import Moments, MomentSum, Pooled, ascent, centre
 from grbm.samplers.moves import moves_of
 
@@ -76,7 +77,7 @@ def phases_at_once(
     sampler = objective.sampler
     if not isinstance(objective, Contrastive) or type(objective).negative is not Contrastive.negative:
         return None  # engines know no other negative phase
-    if not isinstance(sampler, MoveSampler):
+    if not isinstance(sampler, MoveSampler | GlobalMoves):
         return None
     plain = persistent is None or persistent.ndim == 2  # not replicas
     engine = None if native_learning.serves(energy.W, model.W) else engine_for(energy.W, rng)  # None: native code
@@ -87,14 +88,20 @@ def phases_at_once(
         or not (engine is None or isinstance(engine, LearningEngine))
     ):
         return None
+    jumping: Jumping | None = None
+    if isinstance(sampler, GlobalMoves):
+        moves, jumping = sampler.parts(energy)
+        if engine is not None or not jumps_natively(energy, moves):
+            return None
     first = rng.draw
     rng.draw += 1  # that of the positive phase
     data, walk = Walk(v_data, 0, -1, objective.data_probabilities), objective.start(energy, v_data, persistent, rng)
-    moves = moves_of(sampler, energy, walk.n_steps)
+    if not isinstance(sampler, GlobalMoves):
+        moves = moves_of(sampler, energy, walk.n_steps)
     sums: MomentSum | None = None
     if engine is None:
         v, sums, pooled, grad_norm = native_learning.learn(
-            model, energy, moves, data, walk, rng, first, centred=centred
+            model, energy, moves, jumping, data, walk, rng, first, centred=centred
         )
     else:
         v, pooled, grad_norm = engine.learn(model, energy, moves, data, walk, rng, first, centred=centred)

@@ -10,8 +10,9 @@ from grbm.model.reference import Reference
 from grbm.samplers.chains import Chains, Composed, Step, StepInfo, Walk, Walked
 from grbm.samplers.collapsed import Boltzmann, anneal, visible_draw
 from grbm.samplers.engines import engine_for
+from grbm.samplers.engines.definition import Jumping
 from grbm.samplers.gibbs import Gibbs
-from grbm.samplers.moves import MoveSampler, moves_of
+from grbm.samplers.moves import Moves, MoveSampler, moves_of
 from grbm.samplers.updates import accept, hidden_update
 
 
@@ -52,10 +53,14 @@ class GlobalMoves(Composed):
         """Where annealed hidden units are: chains of learning may have missed a mode."""
         return visible_draw(energy, anneal(energy, n_chains, rng).h, rng)
 
+    def parts(self, energy: Energy) -> tuple[Moves, Jumping]:
+        """The local moves of a step, and what it has beside them."""
+        hidden = Boltzmann.of(energy)
+        jumping = Jumping(self.n_moves, hidden.J, hidden.alone(), self.reference.to(energy.W))
+        return moves_of(self.sampler, energy, self.n_moves), jumping
+
     def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
-        hidden, q = Boltzmann.of(energy), self.reference.to(energy.W)
-        moves, marginal = moves_of(self.sampler, energy, self.n_moves), (hidden.J, hidden.alone())
-        return engine_for(energy.W, rng).run_jumps(energy, moves, self.n_moves, marginal, q, walk, rng)
+        return engine_for(energy.W, rng).run_jumps(energy, *self.parts(energy), walk, rng)
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         moves, q = moves_of(self.sampler, energy, self.n_moves), self.reference.to(energy.W)

@@ -1,6 +1,7 @@
 """The verbs of an engine, and their definition in PyTorch."""
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,9 +15,17 @@ from grbm.samplers.moments import Pooled
 from grbm.samplers.moves import Moves, move_step
 
 Measured = tuple[Tensor, Tensor, Tensor, Interval | None]  # `grbm.samplers.conditional.GivenHidden`
-Marginal = tuple[Tensor, Tensor]  # of the hidden units: J (M, M), and the log-odds of each where no other is on (M,)
 Followers = list[tuple[Tensor, Tensor, float]]  # parameters, their rates () and their floors
 Sums = tuple[Tensor, Tensor]  # of means and their squares, by chain (C, N) float64
+
+
+class Jumping(NamedTuple):
+    """What a step that jumps has beside its local moves."""
+
+    n_moves: int  # between the sweep over hidden units and the jump
+    J: Tensor  # of the hidden units' marginal (M, M)
+    alone: Tensor  # log-odds of each hidden unit where no other one is on (M,)
+    q: Reference  # from which jumps are proposed
 
 
 class Engine:
@@ -59,10 +68,8 @@ class Engine:
         """
         return None
 
-    def run_jumps(
-        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, walk: Walk, rng: Rng
-    ) -> Walked | None:
-        """Make a walk of `grbm.samplers.global_moves.GlobalMoves`: ``n_moves`` moves between a sweep and a jump."""
+    def run_jumps(self, energy: Energy, moves: Moves, jumping: Jumping, walk: Walk, rng: Rng) -> Walked | None:
+        """Make a walk of `grbm.samplers.global_moves.GlobalMoves`, with these moves between sweeps and jumps."""
         return None
 
     def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:

@@ -158,14 +158,17 @@ void grbm_ascend(const Ascent *a, int64_t threads) {
 // Both phases of an update in this process alone, and its gradient
 typedef struct {
     Walk data, chains;
+    const Jumps *jumps;  // in place of the chains' walk, or null
     Ascent ascent;
 } Phases;
 
 void grbm_walk(const Walk *all, int64_t threads);
+void grbm_jump(const Jumps *all, int64_t threads);
 
 void grbm_learn(const Phases *p, int64_t threads) {
     grbm_walk(&p->data, threads);
-    grbm_walk(&p->chains, threads);
+    if (p->jumps) grbm_jump(p->jumps, threads);
+    else grbm_walk(&p->chains, threads);
     grbm_ascend(&p->ascent, threads);
 }
 

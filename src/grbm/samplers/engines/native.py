@@ -10,11 +10,10 @@ from torch.nn import functional
 from grbm.core import memory
 from grbm.core.randomness import Rng, n_blocks
 from grbm.model import Energy, TemperedEnergy
-from grbm.model.reference import Reference
 from grbm.samplers.chains import Chains, Swaps, Walk, Walked, top_of
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
-from grbm.samplers.engines.definition import Engine, Marginal, Measured, Sums, counters
+from grbm.samplers.engines.definition import Engine, Jumping, Measured, Sums, counters
 from grbm.samplers.engines.native_packing import FEW, INVERSE, PANEL, Laid, Room, addresses, constants, lay, padded
 from grbm.samplers.moments import Moments, MomentSum
 from grbm.samplers.moves import Moves
@@ -140,10 +139,55 @@ def half_of(energy: Energy) -> int:
     return compiled.half() if energy.precision == "fast" and not energy.is_tempered and energy.n_visible > FEW else 0
 
 
-def _sweeping(J: Tensor, alone: Tensor, C: int) -> dict[str, Tensor]:
-    """What sweeps over the hidden units of C chains read, where they leave them, and where they work."""
-    swept, room = memory.empty(C, len(J)), memory.empty(-(-C // PANEL), 3, len(J), PANEL)
-    return {"J": J.contiguous(), "alone": alone.contiguous(), "swept": swept, "room": room}
+def jumps_natively(energy: Energy, moves: Moves) -> bool:
+    """Whether walks of these local moves between jumps can be made here."""
+    return moves.is_plain and not energy.is_tempered and not half_of(energy)
+
+
+def whole_step(energy: Energy, moves: Moves, n_moves: int) -> Moves:
+    """The moves of a step that jumps: v ~ p(v | h), then h ~ p(h | v), begins it, a move like the others."""
+    std, size = energy.var.sqrt()[None], (n_moves, energy.n_visible)
+    shrink = torch.cat([torch.zeros_like(std), moves.shrink.expand(size)])
+    return Moves(shrink, torch.cat([std, moves.noise_std.expand(size)]))
+
+
+class JumpPlan(NamedTuple):
+    """A walk of chains that jump, without its numbers: see `Plan`, which is that of the local moves of its steps."""
+
+    plan: Plan  # its walk is the one in ``struct``
+    struct: Any  # struct Jumps
+    own: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, energy: Energy, jumping: Jumping, walk: Walk, n_blocks: int) -> "JumpPlan":
+        """For a walk in so many blocks; raises ValueError for sizes that C cannot work on."""
+        (C, N), M, n_moves = walk.v.shape, energy.n_hidden, 1 + jumping.n_moves
+        summing = None if walk.burn_in is None else min(walk.burn_in, 0)  # of a walk of no steps, for the start
+        local = Walk(walk.v, n_moves, summing, walk.probabilities, walk.given)
+        none = energy.var.new_empty(n_moves, N)
+        plan = Plan.of(energy, Moves(none, none), local, n_blocks)
+        chunk, K = plan.walk.chunk, len(jumping.q.weights)
+        own = {"accept": memory.empty(C), "room": memory.empty(-(-C // chunk), 4 * chunk + (2 * N + K) * PANEL)}
+        own |= {"swept": memory.empty(C, M), "sweeping": memory.empty(-(-C // PANEL), 3, M, PANEL)}
+        struct = structs.Jumps(
+            walk.n_steps, walk.burn_in or 0, own["room"].shape[1], plan.walk,
+            structs.Sweep(C, M, beta=1.0, swept=own["swept"].data_ptr(), room=own["sweeping"].data_ptr()),
+            structs.Mixture(K, jumping.q.is_diagonal), own["accept"].data_ptr(), own["room"].data_ptr(),
+        )  # fmt: skip
+        n_draws = plan.walk.draw_start + walk.n_steps * (1 + 2 * n_moves + 4)
+        return cls(plan._replace(walk=struct.walk, n_draws=n_draws), struct, own)
+
+    def begin(self, jumping: Jumping) -> None:
+        """Take up where the numbers of the walk begin, and what ``jumping`` has, which must outlive the walk."""
+        self.own["accept"].zero_()
+        sweep, walk = self.struct.sweep, self.struct.walk
+        sweep.key, sweep.first_chain = walk.key, walk.first_chain
+        for struct, tensors in (
+            (sweep, {"J": jumping.J, "alone": jumping.alone}),
+            (self.struct.mixture, jumping.q.tables._asdict()),
+        ):
+            for name, address in addresses(tensors).items():
+                setattr(struct, name, address)
 
 
 class Native(Engine):
@@ -249,44 +293,29 @@ class Native(Engine):
         chains = Chains(*(tensors[name][:, :n].contiguous() for name, n in (("v", N), ("h", M), ("p", M))))
         return chains, None if walk.burn_in is None else (own["total"][:, :N], own["squares"][:, :N])
 
-    def run_jumps(
-        self, energy: Energy, moves: Moves, n_moves: int, marginal: Marginal, q: Reference, walk: Walk, rng: Rng
-    ) -> Walked | None:
-        (C, N), M, K, n_steps = walk.v.shape, energy.n_hidden, len(q.weights), walk.n_steps
-        if not moves.is_plain or energy.is_tempered or half_of(energy) or not C or C % n_blocks(rng):
+    def run_jumps(self, energy: Energy, moves: Moves, jumping: Jumping, walk: Walk, rng: Rng) -> Walked | None:
+        C, M, n_steps = len(walk.v), energy.n_hidden, walk.n_steps
+        if not jumps_natively(energy, moves) or not C or C % n_blocks(rng):
             return None
-        # v ~ p(v | h), then h ~ p(h | v): a move like the others begins a step.
-        shrink, noise_std = (x.expand(n_moves, N) for x in (moves.shrink, moves.noise_std))
-        moves = Moves(torch.cat([shrink[:1] * 0, shrink]), torch.cat([energy.var.sqrt()[None], noise_std]))
-        summing = None if walk.burn_in is None else min(walk.burn_in, 0)  # of a walk of no steps, for the start
-        plan = Plan.of(energy, moves, walk._replace(n_steps=1 + n_moves, burn_in=summing), n_blocks(rng))
-        struct, tables, start = plan.walk, lay(rows_of(moves, N, 1)), starts(energy, walk.v, walk.given)
-        out = plan.results(walk.burn_in is not None)
-        numbers = counters(rng, C, struct.draw_start + n_steps * (1 + 2 * (1 + n_moves) + 4))
-        plan.fill(**tables.at, **constants(energy, 1, False), **addresses(start), **addresses(out), **numbers)
-        of_sweep, mixture = _sweeping(*marginal, C), q.tables._asdict()
-        own = {
-            "accept": memory.empty(C).zero_(),
-            "room": memory.empty(-(-C // struct.chunk), 4 * struct.chunk + (2 * N + K) * PANEL),
-        }
-        jumps = structs.Jumps(
-            n_steps, walk.burn_in or 0, own["room"].shape[1], struct,
-            structs.Sweep(C, M, numbers["key"], numbers["first_chain"], beta=1.0, **addresses(of_sweep)),
-            structs.Mixture(K, q.is_diagonal, **addresses(mixture)), **addresses(own),
-        )  # fmt: skip
-        call("grbm_jump", jumps)
+        jumps = JumpPlan.of(energy, jumping, walk, n_blocks(rng))
+        moves, out = whole_step(energy, moves, jumping.n_moves), jumps.plan.results(walk.burn_in is not None)
+        tables, start = lay(rows_of(moves, energy.n_visible, 1)), starts(energy, walk.v, walk.given)
+        numbers = counters(rng, C, jumps.plan.n_draws)
+        jumps.plan.fill(**tables.at, **constants(energy, 1, False), **addresses(start), **addresses(out), **numbers)
+        jumps.begin(jumping)
+        call("grbm_jump", jumps.struct)
         chains = Chains(*(out[name][0] for name in ("last_v", "last_h", "last_p")))
-        count = 0 if walk.burn_in is None else C * (n_steps - walk.burn_in)
-        sums = None if walk.burn_in is None else summed(out, count, M)
+        sums = None if walk.burn_in is None else summed(out, C * (n_steps - walk.burn_in), M)
         if not n_steps:
             return Walked(chains, sums)
-        accept_prob = own["accept"] / n_steps
+        accept_prob = jumps.own["accept"] / n_steps
         return Walked(chains, sums, accept_prob, accept_prob.mean())
 
     def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:
         C, M = h.shape
-        held, numbers = _sweeping(J, alone, C) | {"h": h.contiguous()}, counters(rng, C, 1)
-        call("grbm_sweep", structs.Sweep(C, M, *numbers.values(), beta, **addresses(held)))
+        held = {"J": J.contiguous(), "alone": alone.contiguous(), "h": h.contiguous(), "swept": memory.empty(C, M)}
+        held["room"] = memory.empty(-(-C // PANEL), 3, M, PANEL)
+        call("grbm_sweep", structs.Sweep(C, M, *counters(rng, C, 1).values(), beta, **addresses(held)))
         return held["swept"]
 
     def free_energy(self, energy: Energy, v: Tensor) -> Tensor:

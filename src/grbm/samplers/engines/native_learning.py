@@ -14,8 +14,8 @@ from grbm.model import GRBM, Energy
 from grbm.samplers.chains import Walk
 from grbm.samplers.engines import compiled, structs
 from grbm.samplers.engines.compiled import call
-from grbm.samplers.engines.definition import counters
-from grbm.samplers.engines.native import Plan, half_of, rows_of, starts, summed, sums_for
+from grbm.samplers.engines.definition import Jumping, counters
+from grbm.samplers.engines.native import JumpPlan, Plan, half_of, rows_of, starts, summed, sums_for, whole_step
 from grbm.samplers.engines.native_packing import FEW, Laid, Packer, Tables, addresses, padded, parameters, weights
 from grbm.samplers.gibbs import Gibbs
 from grbm.samplers.moments import MomentSum, Pooled
@@ -91,6 +91,7 @@ class _Prepared(NamedTuple):
     """Structs that are reused from update to update, and the memory that they point to."""
 
     plans: tuple[Plan, Plan]  # at the data and of the chains: the walks in ``phases``
+    jumps: JumpPlan | None  # of chains that jump
     kept: dict[str, Tensor]  # what the chains' walk writes and nobody asks for afterwards, but the acceptance by step
     room: dict[str, Tensor]
     packer: Packer
@@ -103,20 +104,26 @@ _prepared: WeakKeyDictionary[GRBM, tuple[object, _Prepared]] = WeakKeyDictionary
 
 
 def learn(
-    model: GRBM, energy: Energy, moves: Moves, data: Walk, walk: Walk, rng: Blocks, first: int, *, centred: bool
-) -> tuple[Tensor, MomentSum, Pooled, Tensor]:
+    model: GRBM, energy: Energy, moves: Moves, jumping: Jumping | None, data: Walk, walk: Walk, rng: Blocks, first: int,
+    *, centred: bool,
+) -> tuple[Tensor, MomentSum, Pooled, Tensor]:  # fmt: skip
     """Make an update's phases and its gradient: the same numbers as by two walks, `pool` and `set_gradients`.
 
-    The walk at the ``data``, of no steps, has draw number ``first``; the chains' goes on from where ``rng`` is. Returns
-    the chains' last visible units (C, N), the sums under them, what is pooled, and the norm of the gradient.
+    Where ``jumping`` says how, chains jump between their moves. The walk at the ``data``, of no steps, has draw number
+    ``first``; the chains' goes on from where ``rng`` is. Returns the chains' last visible units (C, N), the sums under
+    them, what is pooled, and the norm of the gradient.
     """
-    of_moves = moves.shrink.shape, moves.noise_std.shape, *moves[2:]
+    jumps: tuple[int, ...] = ()
+    if jumping is not None:
+        moves = whole_step(energy, moves, jumping.n_moves)
+        jumps = jumping.n_moves, len(jumping.q.weights), jumping.q.is_diagonal
+    of_moves = moves.shrink.shape, moves.noise_std.shape, *moves[2:], jumps
     of_walks = data.v.shape, *data[1:], walk.v.shape, *walk[1:], compiled.n_threads()
     sizes = energy.W.shape, of_moves, of_walks, n_blocks(rng), half_of(energy), centred
     known, every = _prepared.get(model, (None, None))
     if every is None or known != sizes:
         forget(model)  # before as much memory is taken again
-        every = _prepare(energy, moves, data, walk, n_blocks(rng), centred)
+        every = _prepare(energy, moves, jumping, data, walk, n_blocks(rng), centred)
         _prepared[model] = sizes, every
     (_, chains), room, ascent = every.plans, every.room, every.phases.ascent
     assert walk.burn_in is not None
@@ -135,9 +142,13 @@ def learn(
     tensors = gradients(model) | {"W": energy.W, "mu": energy.mu, "var": energy.var}
     for name, address in addresses(tensors).items():
         setattr(ascent, name, address)
+    if every.jumps is not None and jumping is not None:
+        every.jumps.begin(jumping)
     call("grbm_learn", every.phases)
 
     rate = chains.accept_rate(every.kept)
+    if every.jumps is not None:
+        rate = every.jumps.own["accept"].div(walk.n_steps).mean()[None]
     pooled = Pooled(
         difference=None,
         scale=ascent.scale,
@@ -164,12 +175,15 @@ def _rows(energy: Energy, moves: Moves) -> dict[str, Laid]:
     return rows | {"down": weights(energy)} if N <= FEW else rows
 
 
-def _prepare(energy: Energy, moves: Moves, data: Walk, walk: Walk, blocks: int, centred: bool) -> _Prepared:
+def _prepare(
+    energy: Energy, moves: Moves, jumping: Jumping | None, data: Walk, walk: Walk, blocks: int, centred: bool
+) -> _Prepared:
     """Structs for updates of these sizes, without what changes from one to the next."""
     (N, M), (B, C) = energy.W.shape, (len(data.v), len(walk.v))
     assert walk.burn_in is not None
     at_data = Plan.of(energy, Gibbs().moves(energy, 1), data, blocks)
-    chains = Plan.of(energy, moves, walk, blocks)
+    jumps = None if jumping is None else JumpPlan.of(energy, jumping, walk, blocks)
+    chains = Plan.of(energy, moves, walk, blocks) if jumps is None else jumps.plan
     left, kept = at_data.results(True), chains.results(False)
     n_chains = C * (walk.n_steps - walk.burn_in)
     places = {n: torch.empty(N, dtype=torch.float64) for n in ("v", "v2", "data_v", "chains_v2")}
@@ -183,6 +197,6 @@ def _prepare(energy: Energy, moves: Moves, data: Walk, walk: Walk, blocks: int, 
     packed = {"up": packer.up} | ({} if packer.down is None else {"down": packer.down})
     for plan, results in ((at_data, left), (chains, kept)):
         plan.fill(**tables.room.at, **addresses(packed), **addresses(results))
-    phases = structs.Phases(at_data.walk, chains.walk, ascent)
-    plans = at_data._replace(walk=phases.data), chains._replace(walk=phases.chains)
-    return _Prepared(plans, kept, left | places | room, packer, tables, pool, phases)
+    phases = structs.Phases(at_data.walk, chains.walk, None if jumps is None else addressof(jumps.struct), ascent)
+    plans = at_data._replace(walk=phases.data), chains if jumps else chains._replace(walk=phases.chains)
+    return _Prepared(plans, jumps, kept, left | places | room, packer, tables, pool, phases)

@@ -64,6 +64,25 @@ typedef struct {
     float *room;         // (blocks of PANEL chains, 3, n_hidden, PANEL)
 } Sweep;
 
+// A mixture of Gaussians
+typedef struct {
+    int64_t n_components, diagonal;
+    const float *edges;             // (n_components - 1,): weights, added up
+    const float *means, *peak;      // (n_components, n_visible), (n_components,): the log of a component's mass and height
+    const float *factors;           // (n_components, n_visible, n_visible): of covariances, lower; if diagonal, that
+    const float *inverse;           // of the factors, transposed: upper; likewise
+} Mixture;
+
+typedef struct {
+    int64_t n_steps, burn_in;  // states of steps t >= burn_in are summed, where the walk has sums
+    int64_t room_size;
+    Walk walk;                 // the local moves of a step; what they leave in last_v, last_h, last_p is jumped from
+    Sweep sweep;               // of last_h
+    Mixture mixture;
+    float *accept;             // (n_chains,): sums over steps of the probability
+    float *room;               // by part: room_size floats
+} Jumps;
+
 #if defined(PROFILE)  // for benchmarks/cd_step.py, on one thread
 #include <time.h>
 extern double grbm_seconds[5];

@@ -289,3 +289,9 @@ def test_persistent_chains_that_cannot_be_shared_by_blocks():
 def test_configurations_are_read_or_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.json"):
         RunConfig.read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("path", ["nothing.csv", "no/folder", "nothing.npy"])
+def test_a_path_that_is_not_there_is_no_misspelt_preset(path, capsys):
+    assert cli.main(["train", path]) == 2
+    assert f"There is no {path}; check the path." in capsys.readouterr().err

@@ -80,6 +80,8 @@ def _of_preset(args: list[str]) -> tuple[str, Preset, list[str]]:
         raise UserError(f"The preset goes first: grbm train PRESET {name} ... Choose one of {', '.join(PRESETS)}.")
     if name not in PRESETS:
         if not Path(name).exists():
+            if Path(name).name != name or Path(name).suffix:
+                raise UserError(f"There is no {name}; check the path.")
             choose = f"Choose one of {', '.join(PRESETS)}, or give a file with a table, or a folder of pictures."
             raise UserError(f"There is no preset {name!r}{close(name, list(PRESETS))} {choose}")
         name, rest = _kind_of(Path(name)), ["--data", name, *rest]

@@ -119,13 +119,13 @@ def encode(options: EncodeOptions) -> None:
     written += [shares] if run.model.contrasts.n > 1 else []
     refuse_out(options.overwrite, *written)
     note_units(strangeness(run, rows))
-    write_codes(run, rows, path, bits=options.bits, packed=options.packed, seed=options.seed)
+    write_codes(run, rows, path, options.what, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
     if n := n_gappy(rows):
         print(f"  {n:,} of the rows have gaps: their codes are means over the missing values")
     if run.model.contrasts.n > 1:
-        write_contrasts(run, rows, shares)
+        write_contrasts(run, rows, shares, options.what)
         scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())
         print(f"  how likely each row has which contrast, of {scales}: {shares}")
     runs.note_written(options.run, *(path for path in written if path != beside or numbers is not None))

@@ -22,7 +22,9 @@ class UserError(ValueError):
 
 
 def unreadable(what: object, error: OSError) -> UserError:
-    """The sentence for what is there and may not be read, which says nothing of damage."""
+    """The sentence for what is not there, or may not be read; it says nothing of damage."""
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"There is no {what}; check the path.")
     return UserError(f"{what} cannot be read ({error.strerror or error}); check its permissions.")
 
 

@@ -141,10 +141,10 @@ def strangeness(run: Run, rows: Table) -> float:
     return float(z.square().nanmean().sqrt())
 
 
-def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch.Tensor]:
+def finite_parts(run: Run, rows: Table, where: str = "", *, gaps: bool = False) -> Iterator[torch.Tensor]:
     """The rows, some thousands at a time; raises UserError for what is not finite, also as the model sees it.
 
-    NaN stands for ``gaps`` where these are allowed.
+    NaN stands for ``gaps`` where these are allowed; ``where`` the rows are from is said in errors.
     """
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
@@ -153,7 +153,10 @@ def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch
         z = run.transform(torch.where(stands_in, run.transform.mean, y.double()) if stands_in.any() else y)
         if not z.isfinite().all():
             row = int((~z.isfinite()).any(1).nonzero()[0])
-            place, wrong = f"row {first + row}", x[row].isinf() if gaps else ~x[row].isfinite()
+            place, wrong = (
+                f"row {first + row}" + (f" of {where}" if where else ""),
+                x[row].isinf() if gaps else ~x[row].isfinite(),
+            )
             if not wrong.any():
                 raise UserError(f"The numbers in {place} are too large for the model; remove the row.")
             column = int(wrong.nonzero()[0])
@@ -164,11 +167,11 @@ def finite_parts(run: Run, rows: Table, *, gaps: bool = False) -> Iterator[torch
         yield x
 
 
-def _parts_within(run: Run, rows: Table) -> Iterator[torch.Tensor]:
+def _parts_within(run: Run, rows: Table, where: str) -> Iterator[torch.Tensor]:
     """The same, NaN for gaps; raises UserError for numbers beyond bounds too."""
     first = 0
-    for x in finite_parts(run, rows, gaps=True):
-        require_within(run, x, first=first)
+    for x in finite_parts(run, rows, where, gaps=True):
+        require_within(run, x, where, first=first)
         first += len(x)
         yield x
 
@@ -185,14 +188,14 @@ def require_within(run: Run, x: torch.Tensor, where: str = "", *, first: int = 0
 
 
 @torch.no_grad()
-def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
+def codes(run: Run, rows: Table, where: str = "", *, bits: bool = False, seed: int = 0) -> Iterator[np.ndarray]:
     """Hidden probabilities p(h = 1 | v) of ``rows``, float32 (k, M) at a time, or bits drawn from them, uint8.
 
     Of a row with gaps (NaN) they are means over the missing values. Raises UserError for infinite numbers, and beyond
     bounds.
     """
     here, rng = on_device(run), generator(seed, "codes")
-    for x in _parts_within(run, rows):
+    for x in _parts_within(run, rows, where):
         probabilities = here.encode(x)
         if bits:
             yield (torch.rand(probabilities.shape, generator=rng) < probabilities).to(torch.uint8).numpy()
@@ -200,10 +203,12 @@ def codes(run: Run, rows: Table, *, bits: bool = False, seed: int = 0) -> Iterat
             yield probabilities.numpy()
 
 
-def write_codes(run: Run, rows: Table, path: Path, *, bits: bool = False, packed: bool = False, seed: int = 0) -> None:
+def write_codes(
+    run: Run, rows: Table, path: Path, where: str = "", *, bits: bool = False, packed: bool = False, seed: int = 0
+) -> None:
     """Write `codes` to a .npy file, whole or not at all; ``packed`` puts eight bits into a byte, as numpy.packbits."""
     width = -(-run.model.n_hidden // 8) if packed else run.model.n_hidden
-    parts = codes(run, rows, bits=bits or packed, seed=seed)
+    parts = codes(run, rows, where, bits=bits or packed, seed=seed)
     parts = (np.packbits(part, axis=1) for part in parts) if packed else parts
     _write(path, np.uint8 if bits or packed else np.float32, (len(rows), width), parts)
 
@@ -214,10 +219,10 @@ def n_gappy(rows: Table) -> int:
 
 
 @torch.no_grad()
-def write_contrasts(run: Run, rows: Table, path: Path) -> None:
+def write_contrasts(run: Run, rows: Table, path: Path, where: str = "") -> None:
     """Write p(k | v), which contrast each row has (n, K), to a .npy file; for a machine of several. NaN with gaps."""
     here = on_device(run)
-    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in _parts_within(run, rows))
+    parts = (here.model.contrast(here.units(x)).cpu().numpy() for x in _parts_within(run, rows, where))
     _write(path, np.float32, (len(rows), here.model.contrasts.n), parts)
 
 

@@ -77,7 +77,7 @@ def phases_at_once(
     sampler = objective.sampler
     if not isinstance(objective, Contrastive) or type(objective).negative is not Contrastive.negative:
         return None  # engines know no other negative phase
-    if not isinstance(sampler, MoveSampler | GlobalMoves):
+    if not (isinstance(sampler, MoveSampler) or type(sampler) is GlobalMoves):  # others may step otherwise
         return None
     plain = persistent is None or persistent.ndim == 2  # not replicas
     engine = None if native_learning.serves(energy.W, model.W) else engine_for(energy.W, rng)  # None: native code

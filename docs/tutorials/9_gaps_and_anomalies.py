@@ -23,12 +23,14 @@ whole = load_iris(as_frame=True).data
 whole.columns = ["sepal length", "sepal width", "petal length", "petal width"]
 rng = np.random.default_rng(0)
 typed = whole.copy()
-typed.loc[20, ["sepal length", "petal length"]] = typed.loc[20, ["petal length", "sepal length"]].to_numpy()
+swapped = ["petal length", "sepal length"]
+typed.loc[20, swapped[::-1]] = typed.loc[20, swapped].to_numpy()
 typed.loc[110, ["sepal width", "petal width"]] = [1.0, 3.2]
 gaps = rng.random(typed.shape) < 0.25
 gaps[[20, 110]] = False
 table = typed.mask(gaps)
-print(f"{int(gaps.sum())} of {gaps.size} values are missing; {int((~gaps.any(1)).sum())} of 150 rows are complete.")
+n_gaps, n_complete = int(gaps.sum()), int((~gaps.any(1)).sum())
+print(f"{n_gaps} of {gaps.size} values are missing; {n_complete} of 150 rows are complete.")
 
 # %%
 # Learning
@@ -47,9 +49,11 @@ rbm = GaussianBernoulliRBM(coarse="auto", random_state=0).fit(table)
 rbm.set_output(transform="pandas")
 filled, std = rbm.impute(table, return_std=True)
 error = (filled - whole)[gaps].stack()
-print(f"root mean square error {np.sqrt((error**2).mean()):.2f} cm, and {whole.std().mean():.2f} cm by column means")
+rmse, by_means = np.sqrt((error**2).mean()), whole.std().mean()
+print(f"root mean square error {rmse:.2f} cm, and {by_means:.2f} cm by column means")
 inside = (filled - whole).abs() <= 1.645 * std.clip(lower=0.03)
-print(f"{inside.to_numpy()[gaps].mean():.0%} of the missing values lie within 1.645 deviations (90 % should)")
+share = inside.to_numpy()[gaps].mean()
+print(f"{share:.0%} of the missing values lie within 1.645 deviations (90 % should)")
 
 # %%
 # Draws of some columns given others

@@ -79,6 +79,12 @@ def test_the_native_sweep_is_the_definition_unit_by_unit(n_chains, M):
         assert M < 16 or (expected != h).any()
 
 
+def test_a_sweep_refuses_other_sizes():
+    marginal = Boltzmann(torch.eye(3), torch.zeros(3))
+    with pytest.raises((ValueError, RuntimeError)):
+        marginal.sweep(torch.ones(4, 5), Blocks(0, 1))
+
+
 @pytest.mark.parametrize("k", range(8))
 def test_annealing_knows_log_z(k):
     """64 populations each: the mean of Z is right within its error; without resampling's share it is far off."""

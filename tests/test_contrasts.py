@@ -511,7 +511,7 @@ def test_annealing_from_both_ends_is_that_of_the_machine():
     truth = exact.log_z(model)
     found = ais.log_z(model, n_steps=400, n_chains=400)
     assert found.error < 0.05
-    assert abs(found.log_z - truth) < 0.01
+    assert abs(found.log_z - truth) < 4 * found.error + 1e-3
 
 
 def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters_were_found():

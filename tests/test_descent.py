@@ -294,7 +294,7 @@ def test_an_update_of_chains_that_jump_is_that_of_its_parts_bit_for_bit(N, n_ste
 
 
 def test_jumps_follow_their_mixture(monkeypatch):
-    """Which may change between updates of a model, in its numbers and its size."""
+    """A mixture may change between updates of a model, in its numbers and its size."""
     models = [machine(5, 16) for _ in range(2)]
     states = [TrainState(m, torch.optim.SGD(m.parameters(), lr=0.05)) for m in models]
     rows = torch.randn(32, 5, generator=torch.Generator().manual_seed(1))

@@ -62,7 +62,7 @@ def test_files_are_encoded_and_wrong_ones_refused(digits, tmp_path, capsys):
     for what, sentence in (
         ("new.npy", "already exists"),
         ("narrow.npy", "10 columns"),
-        ("hole.npy", "hole.npy, column 3"),
+        ("hole.npy", f"row 7, column 3, of {tmp_path / 'hole.npy'}"),
         ("none.npy", "not a file"),
     ):
         assert cli.main(["encode", str(digits), str(tmp_path / what)]) == 2

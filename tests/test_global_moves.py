@@ -16,8 +16,11 @@ from grbm import (
     Base,
     FitOptions,
     GaussianBernoulliRBM,
+    Gibbs,
+    GibbsLangevin,
     GlobalMoves,
     ParallelTempering,
+    PartialGibbs,
     Reference,
     TrainState,
     fit,
@@ -39,7 +42,7 @@ from grbm.fitting.start import begin, held_out
 from grbm.model import initialise
 from grbm.model.initialise import gaussian_, matched_
 from grbm.samplers import collapsed, global_moves, run_chains
-from grbm.samplers.chains import Walk, gather, start_chains
+from grbm.samplers.chains import StepInfo, Walk, gather, start_chains
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.definition import Engine
 from tests.helpers import assert_standard, exact_chains, mean_z, random_model, share_z, z_scores
@@ -100,9 +103,12 @@ def test_global_moves_do_not_drift(dtype):
     assert 0.05 < float(walked.accept_rate) < 0.95
 
 
+SIZES = [(1, 1, 1, 1), (70, 2, 5, 3), (130, 6, 73, 4), (65, 70, 130, 2), (65, 64, 64, 2), (3, 128, 128, 2)]
+
+
 @pytest.mark.skipif(compiled.library() is None, reason="no C compiler")
 @pytest.mark.parametrize("diagonal", [True, False])
-@pytest.mark.parametrize(("n_chains", "N", "M", "K"), [(1, 1, 1, 1), (70, 2, 5, 3), (130, 6, 73, 4), (65, 70, 130, 2)])
+@pytest.mark.parametrize(("n_chains", "N", "M", "K"), SIZES)
 def test_a_native_walk_is_the_definition_chain_by_chain(n_chains, N, M, K, diagonal, monkeypatch):
     """From the same counter-based numbers, step by step: accepted and rejected chains, to the rounding of sums."""
     monkeypatch.setattr(memory, "empty", lambda *shape: torch.full(shape, torch.nan))
@@ -112,7 +118,8 @@ def test_a_native_walk_is_the_definition_chain_by_chain(n_chains, N, M, K, diago
     near = energy.var.sqrt().diag() + 0.02 * torch.randn(K, N, N, generator=rng).tril() * (not diagonal)
     means = energy.visible_mean(0.5 * torch.ones(M)) + 0.2 * torch.randn(K, N, generator=rng)
     q = Reference(torch.rand(K, generator=rng).softmax(0), means, near)
-    sampler, v = GlobalMoves(q, 3), torch.randn(n_chains, N, generator=rng)
+    local = {2: GibbsLangevin(0.3), 64: PartialGibbs(0.6), 128: PartialGibbs(0.6)}.get(N, Gibbs())
+    sampler, v = GlobalMoves(q, 3, local), torch.randn(n_chains, N, generator=rng)
     given = sampler.start(energy, v, Philox(5))
     for walk in (Walk(v, 3, -1), Walk(v, 2, 1, probabilities=True), Walk(v, 0, -1), Walk(v, 2, given=given)):
         numbers = Philox(7, 3, 2), Philox(7, 3, 2)
@@ -137,12 +144,14 @@ def test_a_native_walk_is_the_definition_chain_by_chain(n_chains, N, M, K, diago
 
 
 @pytest.mark.skipif(compiled.library() is None, reason="no C compiler")
-def test_a_native_walk_is_summed_by_blocks():
-    """Blocks of 100 chains, more than stand side by side: as the same chains in one walk; on any number of threads."""
+def test_a_native_walk_is_summed_by_blocks(monkeypatch):
+    """Blocks of 100 chains, more than stand side by side: as the same chains in one walk, on three threads."""
     energy, v = random_model(3, 9, 1, dtype=torch.float32).freeze(), torch.randn(400, 3, generator=generator(0, "v"))
     sampler = GlobalMoves(Reference(torch.ones(1), torch.zeros(1, 3), torch.eye(3)[None]), 2)
     whole = run_chains(energy, sampler, v, 3, Blocks(1, 1), burn_in=0)
+    monkeypatch.setattr(compiled, "n_threads", lambda: 3)
     blocks = run_chains(energy, sampler, v, 3, Blocks(1, 4), burn_in=0)
+    assert torch.equal(run_chains(energy, sampler, v, 3, Blocks(1, 4)).chains.v, blocks.chains.v)
     assert torch.equal(whole.chains.v, blocks.chains.v)
     assert len(blocks.sums.sums.v) == 4
     torch.testing.assert_close(whole.sums.mean(), blocks.sums.mean(), rtol=1e-5, atol=1e-5)
@@ -150,6 +159,27 @@ def test_a_native_walk_is_summed_by_blocks():
     assert torch.equal(part.chains.v, blocks.chains.v[200:300])
     assert torch.equal(part.sums.sums.vh[0], blocks.sums.sums.vh[2])
     assert float(part.accept_rate) == pytest.approx(float(blocks.accept_prob[200:300].mean()))
+
+
+def test_a_reference_of_other_sizes_is_refused():
+    with pytest.raises(ValueError, match=r"means of shape \(1, 2\) go with weights \(1,\).*got \(3,\)"):
+        Reference(torch.ones(3), torch.zeros(1, 2), torch.eye(2)[None])
+    energy, q = (
+        random_model(5, 3, 0, dtype=torch.float32).freeze(),
+        Reference(*(torch.ones(1, *[1] * k) for k in range(3))),
+    )
+    for model in (energy, energy.to(torch.float64)):
+        with pytest.raises((ValueError, RuntimeError)):
+            run_chains(model, GlobalMoves(q), torch.zeros(4, 5).to(model.W), 1, Blocks(0, 1))
+
+
+def test_chains_of_a_sampler_that_steps_otherwise_step_so():
+    class Still(GlobalMoves):
+        def bind(self, energy, n_steps):
+            return lambda chains, t, rng: (chains, StepInfo())
+
+    energy, v = random_model(2, 3, 0, dtype=torch.float32).freeze(), torch.ones(4, 2)
+    assert torch.equal(run_chains(energy, Still(reference(torch.float32)), v, 3, Blocks(0, 1)).chains.v, v)
 
 
 def test_jumps_cross_where_gibbs_steps_do_not():
@@ -239,7 +269,7 @@ def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
         z.append((nats.log_z.log_z - exact.log_z(copy.deepcopy(average).double())) / nats.log_z.error)
     assert_standard(z, n_cases=2)
     assert n_seeds < 40 or 0.6 < float(np.std(z)) < 1.6
-    assert n_told >= 0.9 * n_seeds, "a round may lead down, or to where few draws tell"
+    assert n_told >= 0.9 * n_seeds  # a round may lead down, or to where few draws tell
     assert not math.isnan(nats.mean)
     state.drawn = None
     monkeypatch.undo()

@@ -107,6 +107,7 @@ def encode(options: EncodeOptions) -> None:
     from grbm.runs.encoding import n_gappy, rows_to_encode, strangeness, write_codes, write_contrasts
 
     run = read_run(options.run, options.weights, options.moved)
+    where = "standard input" if options.what == SIGN else options.what
     if options.what == SIGN:
         options = replace(options, what=str(file_of(Path(SIGN))))
     rows, numbers = rows_to_encode(run, options.what, note=note)
@@ -119,13 +120,13 @@ def encode(options: EncodeOptions) -> None:
     written += [shares] if run.model.contrasts.n > 1 else []
     refuse_out(options.overwrite, *written)
     note_units(strangeness(run, rows))
-    write_codes(run, rows, path, options.what, bits=options.bits, packed=options.packed, seed=options.seed)
+    write_codes(run, rows, path, where, bits=options.bits, packed=options.packed, seed=options.seed)
     kind = "hidden bits, eight a byte" if options.packed else "hidden bits" if options.bits else "hidden probabilities"
     print(f"{len(rows):,} codes of {run.model.n_hidden} {kind}: {path}")
     if n := n_gappy(rows):
         print(f"  {n:,} of the rows have gaps: their codes are means over the missing values")
     if run.model.contrasts.n > 1:
-        write_contrasts(run, rows, shares, options.what)
+        write_contrasts(run, rows, shares, where)
         scales = " ".join(f"{float(s):.3g}" for s in run.model.contrasts.log_scales.exp())
         print(f"  how likely each row has which contrast, of {scales}: {shares}")
     runs.note_written(options.run, *(path for path in written if path != beside or numbers is not None))

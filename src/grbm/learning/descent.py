@@ -88,15 +88,17 @@ def phases_at_once(
         or not (engine is None or isinstance(engine, LearningEngine))
     ):
         return None
-    jumping: Jumping | None = None
-    if isinstance(sampler, GlobalMoves):
-        moves, jumping = sampler.parts(energy)
-        if engine is not None or not jumps_natively(energy, moves):
-            return None
+    if isinstance(sampler, GlobalMoves) and (
+        engine is not None or not jumps_natively(energy, moves_of(sampler.sampler, energy, sampler.n_moves))
+    ):
+        return None
     first = rng.draw
     rng.draw += 1  # that of the positive phase
     data, walk = Walk(v_data, 0, -1, objective.data_probabilities), objective.start(energy, v_data, persistent, rng)
-    if not isinstance(sampler, GlobalMoves):
+    jumping: Jumping | None = None
+    if isinstance(sampler, GlobalMoves):
+        moves, jumping = sampler.moves_and_jumps(energy)
+    else:
         moves = moves_of(sampler, energy, walk.n_steps)
     sums: MomentSum | None = None
     if engine is None:

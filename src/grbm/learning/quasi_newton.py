@@ -152,6 +152,8 @@ def climb(
 ) -> tuple[Curvature, float, Height]:
     """Make a round of steps in place, each the longest of 1, ½, ¼, ... that climbs (Armijo) and keeps enough draws.
 
+    A step begins at four times what of the last one was taken.
+
     What is climbed is the log-likelihood of ``rows`` (n, N), with log Z from ``draws``; variances stay at ``min_var``
     or above. The ``curvature`` is of earlier rounds, of other draws, but nearly the same. Returns it with these steps,
     empty where none could be made, the log-likelihood where they began, in nats per row, and where they ended.
@@ -167,19 +169,20 @@ def climb(
     def at(vector: Tensor) -> Height:
         return height(machine(vector), rows, draws)
 
-    now, n_made = at(here), 0
+    now, n_made, longest = at(here), 0, 0
     began = now.value
     for _ in range(STEPS):
         uphill = direction(now.gradient, curvature)
         if not now.gradient @ uphill > 0:
             break
-        for k in range(HALVINGS):
+        for k in range(longest, HALVINGS):
             there = torch.minimum(here + 0.5**k * uphill, high)
             step, found = there - here, at(there)
             if found.share >= LEAST and found.value >= now.value + 1e-4 * float(now.gradient @ step):
                 break
         else:
             break
+        longest = max(0, k - 2)  # where the draws allow no longer steps, the next need not try all of them
         fall = now.gradient - found.gradient
         if step @ fall > 1e-8 * step.norm() * fall.norm():
             pairs = (torch.cat([a, b[None]])[-REMEMBERED:] for a, b in zip(curvature, (step, fall), strict=True))

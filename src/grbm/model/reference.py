@@ -15,7 +15,10 @@ CHUNK = 1 << 22  # numbers of the largest intermediate tensor
 
 
 class Tables(NamedTuple):
-    """A `Reference` as it is read: where components are of independent units their factors and inverses are (K, N)."""
+    """Numbers that densities and draws of a `Reference` are made of.
+
+    Factors and inverses are (K, N) where all components are of independent units.
+    """
 
     edges: Tensor  # (K − 1,), the weights added up
     means: Tensor  # (K, N)
@@ -41,6 +44,14 @@ class Reference:
     weights: Tensor
     means: Tensor
     factors: Tensor
+
+    def __post_init__(self) -> None:
+        (K, N), shapes = self.means.shape, (self.weights.shape, self.factors.shape)
+        if shapes != ((K,), (K, N, N)):
+            raise ValueError(
+                f"means of shape {(K, N)} go with weights {(K,)} and factors {(K, N, N)}, got {tuple(shapes[0])} and "
+                f"{tuple(shapes[1])}."
+            )
 
     @property
     def n_visible(self) -> int:

@@ -144,7 +144,7 @@ def strangeness(run: Run, rows: Table) -> float:
 def finite_parts(run: Run, rows: Table, where: str = "", *, gaps: bool = False) -> Iterator[torch.Tensor]:
     """The rows, some thousands at a time; raises UserError for what is not finite, also as the model sees it.
 
-    NaN stands for ``gaps`` where these are allowed; ``where`` the rows are from is said in errors.
+    NaN stands for ``gaps`` where these are allowed. Errors say ``where`` the rows are from.
     """
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
@@ -153,17 +153,14 @@ def finite_parts(run: Run, rows: Table, where: str = "", *, gaps: bool = False) 
         z = run.transform(torch.where(stands_in, run.transform.mean, y.double()) if stands_in.any() else y)
         if not z.isfinite().all():
             row = int((~z.isfinite()).any(1).nonzero()[0])
-            place, wrong = (
-                f"row {first + row}" + (f" of {where}" if where else ""),
-                x[row].isinf() if gaps else ~x[row].isfinite(),
-            )
+            wrong, of = x[row].isinf() if gaps else ~x[row].isfinite(), f", of {where}" if where else ""
             if not wrong.any():
-                raise UserError(f"The numbers in {place} are too large for the model; remove the row.")
+                raise UserError(f"The numbers in row {first + row}{of} are too large for the model; remove the row.")
             column = int(wrong.nonzero()[0])
-            name = f"column {column}" + (f" ({run.columns[column]!r})" if run.columns else "")
+            place = f"row {first + row}, column {repr(run.columns[column]) if run.columns else column}{of}"
             if x[row, column].isnan():
-                raise UserError(f"The number in {place}, {name}, is NaN; fill gaps with: grbm impute {run.folder} FILE")
-            raise UserError(f"The number in {place}, {name}, is infinite; remove the row.")
+                raise UserError(f"The number in {place} is NaN; fill gaps with: grbm impute {run.folder} FILE")
+            raise UserError(f"The number in {place} is infinite; remove the row.")
         yield x
 
 

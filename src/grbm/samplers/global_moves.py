@@ -53,14 +53,16 @@ class GlobalMoves(Composed):
         """Where annealed hidden units are: chains of learning may have missed a mode."""
         return visible_draw(energy, anneal(energy, n_chains, rng).h, rng)
 
-    def parts(self, energy: Energy) -> tuple[Moves, Jumping]:
-        """The local moves of a step, and what it has beside them."""
+    def moves_and_jumps(self, energy: Energy) -> tuple[Moves, Jumping]:
+        """The local moves of a step, and its sweep and jump."""
         hidden = Boltzmann.of(energy)
         jumping = Jumping(self.n_moves, hidden.J, hidden.alone(), self.reference.to(energy.W))
         return moves_of(self.sampler, energy, self.n_moves), jumping
 
     def at_once(self, energy: Energy, walk: Walk, rng: Rng) -> Walked | None:
-        return engine_for(energy.W, rng).run_jumps(energy, *self.parts(energy), walk, rng)
+        if type(self) is not GlobalMoves:  # which may step otherwise
+            return None
+        return engine_for(energy.W, rng).run_jumps(energy, *self.moves_and_jumps(energy), walk, rng)
 
     def bind(self, energy: Energy, n_steps: int) -> Step:
         moves, q = moves_of(self.sampler, energy, self.n_moves), self.reference.to(energy.W)

@@ -20,7 +20,7 @@ static void couple(const Sweep *s, int64_t j, const vf *change, float *field) {
     }
 }
 
-// What J h without the unit itself must exceed in column c of `bar`, for a unit to be on: (logit(u) - alone)/beta
+// Fills column c of `bar` with (logit(u) - alone)/beta: a unit is on where J h without the unit itself exceeds it
 static void draw_bars(const Sweep *s, int64_t c, uint32_t chain, float *bar) {
     for (int64_t j = 0; j < panels(s->n_hidden); j++)
         for (int first = 0; first < 16; first += L) {

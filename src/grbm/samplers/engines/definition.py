@@ -20,7 +20,7 @@ Sums = tuple[Tensor, Tensor]  # of means and their squares, by chain (C, N) floa
 
 
 class Jumping(NamedTuple):
-    """What a step that jumps has beside its local moves."""
+    """The sweep and the jump of a step of `grbm.samplers.global_moves.GlobalMoves`."""
 
     n_moves: int  # between the sweep over hidden units and the jump
     J: Tensor  # of the hidden units' marginal (M, M)
@@ -85,7 +85,7 @@ class Engine:
         return h.T.contiguous()
 
     def free_energy(self, energy: Energy, v: Tensor) -> Tensor:
-        """F(v) in nats, per sample: (C, N) -> (C,)."""
+        """F(v) in nats, per sample: (C, N) -> (C,). Engines need not give its gradients."""
         return energy.free_energy(v)
 
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:

@@ -1,4 +1,4 @@
-// Walks of chains that jump: sweeps over hidden units, local moves, and proposals from a mixture that knows the data.
+// Walks of chains that jump: sweeps over hidden units, local moves, and proposals from a mixture.
 //
 // The definition is samplers/global_moves.py. Densities of the mixture have PANEL chains as lanes.
 
@@ -110,9 +110,6 @@ static void count(const void *all, int64_t k) {
     into_rows(w.probabilities ? w.p : w.h, w.h_row, w.probabilities ? w.last_p : w.last_h, w.n_hidden, w.n_chains);
     add(&w, 0, 1);
 }
-
-void grbm_walk(const Walk *all, int64_t threads);
-void grbm_sweep(const Sweep *all, int64_t threads);
 
 void grbm_walk(const Walk *all, int64_t threads);
 void grbm_sweep(const Sweep *all, int64_t threads);

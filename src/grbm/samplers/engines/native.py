@@ -178,13 +178,17 @@ class JumpPlan(NamedTuple):
         return cls(plan._replace(walk=struct.walk, n_draws=n_draws), struct, own)
 
     def begin(self, jumping: Jumping) -> None:
-        """Take up where the numbers of the walk begin, and what ``jumping`` has, which must outlive the walk."""
+        """Prepare for a walk by ``jumping``, whose J and log-odds must outlive it, and its first random numbers."""
+        tables = jumping.q.tables._asdict()
+        self.own.update(tables)  # so that they outlive the walk
         self.own["accept"].zero_()
-        sweep, walk = self.struct.sweep, self.struct.walk
+        sweep, walk, n_units = self.struct.sweep, self.struct.walk, jumping.q.n_visible
+        if n_units != walk.n_visible:
+            raise ValueError(f"A reference of {n_units} units cannot propose states of {walk.n_visible} visible units.")
         sweep.key, sweep.first_chain = walk.key, walk.first_chain
         for struct, tensors in (
             (sweep, {"J": jumping.J, "alone": jumping.alone}),
-            (self.struct.mixture, jumping.q.tables._asdict()),
+            (self.struct.mixture, tables),
         ):
             for name, address in addresses(tensors).items():
                 setattr(struct, name, address)
@@ -313,6 +317,9 @@ class Native(Engine):
 
     def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:
         C, M = h.shape
+        if J.shape != (M, M) or alone.shape != (M,):
+            raise ValueError(f"h of {M} units goes with J {(M, M)}, got {tuple(J.shape)} and {tuple(alone.shape)}.")
+        J, alone = J.to(h), alone.to(h)
         held = {"J": J.contiguous(), "alone": alone.contiguous(), "h": h.contiguous(), "swept": memory.empty(C, M)}
         held["room"] = memory.empty(-(-C // PANEL), 3, M, PANEL)
         call("grbm_sweep", structs.Sweep(C, M, *counters(rng, C, 1).values(), beta, **addresses(held)))

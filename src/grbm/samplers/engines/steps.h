@@ -57,7 +57,7 @@ typedef struct {
     uint64_t key;
     uint32_t first_chain, draw;
     float beta;
-    const float *J;      // (n_hidden, n_hidden), symmetric: log-odds are beta J h without the unit itself, and
+    const float *J;      // (n_hidden, n_hidden), symmetric; the log-odds of unit j are alone_j + beta (J h)_j, without itself
     const float *alone;  // (n_hidden,)
     const float *h;      // (n_chains, n_hidden)
     float *swept;        // likewise
@@ -69,10 +69,11 @@ typedef struct {
     int64_t n_components, diagonal;
     const float *edges;             // (n_components - 1,): weights, added up
     const float *means, *peak;      // (n_components, n_visible), (n_components,): the log of a component's mass and height
-    const float *factors;           // (n_components, n_visible, n_visible): of covariances, lower; if diagonal, that
-    const float *inverse;           // of the factors, transposed: upper; likewise
+    const float *factors;  // (n_components, n_visible, n_visible): Cholesky factors; (n_components, n_visible) if diagonal
+    const float *inverse;  // their inverses, transposed, in the same shape
 } Mixture;
 
+// A walk of chains that jump
 typedef struct {
     int64_t n_steps, burn_in;  // states of steps t >= burn_in are summed, where the walk has sums
     int64_t room_size;

@@ -22,6 +22,10 @@ import grbm
 from grbm import GRBM, PCD, FitOptions, GaussianBernoulliRBM, ParallelTempering, TrainState, anchored_, train_step
 from grbm.core.errors import DivergenceError, ScaleWarning
 from grbm.evaluate import exact
+from grbm.evaluate.ais import known
+from grbm.evaluate.watching import Nats
+from grbm.fitting.callbacks import Progress
+from grbm.fitting.estimator import _teller
 from grbm.learning.objectives import Adaptation
 from tests.helpers import FEW_AND_MANY, assert_standard, mean_z
 
@@ -358,11 +362,22 @@ def test_looks_at_held_out_rows_are_ten_updates_apart_at_least(n_iter, looks):
 def test_verbose_prints_progress(capsys):
     GaussianBernoulliRBM(4, n_iter=100, batch_size=50, verbose=1, random_state=0).fit(clusters(100, 0))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
+    assert lines[0] == "[GaussianBernoulliRBM] Looking for coordinates of 100 rows of 2 columns."
     assert lines[-1].startswith("[GaussianBernoulliRBM] Update 100 of 100, held-out log-likelihood")
     GaussianBernoulliRBM(4, n_iter=10, batch_size=50, verbose=1, whiten=False, random_state=0).fit(clusters(100, 0))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("[GaussianBernoulliRBM] Update 20 of 20, mean squared reconstruction error")
+
+
+def test_verbose_prints_a_line_every_five_seconds(capsys, monkeypatch):
+    """Of updates that take two seconds each, as rounds of large tables do: a line after three of them."""
+    clock = iter(range(0, 1000, 2))
+    monkeypatch.setattr("grbm.fitting.estimator.time.perf_counter", lambda: float(next(clock)))
+    tell = _teller(0, torch.zeros(1, 2), 0.0)
+    for update in range(1, 31):
+        tell(Progress(update, 1000, Nats(update, 1.0, 0.1, known(0.0)), None, None, None))
+    assert len(capsys.readouterr().out.splitlines()) == 10
 
 
 def test_what_a_number_of_passes_leaves_out_is_said(capsys):

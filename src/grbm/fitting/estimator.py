@@ -147,7 +147,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     warm_start : bool, default=False
         `fit` goes on from what was learned before, in the same coordinates.
     verbose : int, default=0
-        1 prints ten lines of progress at most.
+        1 prints progress: ten lines, or more where learning takes longer than a minute.
     random_state : int, RandomState instance or None, default=None
         An int makes everything reproducible, whatever the number of threads, and learns what ``grbm train array
         --seed`` learns with it.
@@ -358,6 +358,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             table = self._completed(gaps, recipe, n_updates) if not go_on else self._redrawn(gaps)
         seen = table[learned_from]  # of the others nothing is known before they are scored
         of_frame: dict[str, Any] = {"grid": grid, "bounds": bounds, "limits": limits, "same": same}
+        if self.verbose and not go_on:
+            text = f"Looking for coordinates of {len(table):,} rows of {table.shape[1]:,} columns."
+            print(f"[GaussianBernoulliRBM] {text}", flush=True)
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, **of_frame)
         frame = self._frame()
         goal = recipe.build(frame)
@@ -1066,21 +1069,21 @@ def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:
 
 
 def _teller(first: int, rows: torch.Tensor, log_det: float) -> Callable[[Progress], None]:
-    """Make a function that prints at most ten lines of progress since update ``first``."""
-    start, told = time.perf_counter(), [0]
+    """Make a function that prints progress since update ``first``: each tenth of the updates, or every 5 seconds."""
+    start, told = time.perf_counter(), [(0, time.perf_counter())]
 
     def tell(progress: Progress) -> None:
-        tenth = (progress.update - first) * 10 // max(1, progress.n_updates - first)
-        if tenth <= told[-1]:
+        tenth, now = (progress.update - first) * 10 // max(1, progress.n_updates - first), time.perf_counter()
+        if tenth <= told[-1][0] and now < told[-1][1] + 5.0:
             return
-        told.append(tenth)
+        told.append((tenth, now))
         if progress.nats is not None:
             what = f"held-out log-likelihood {progress.nats.mean + log_det:.4g} ± {progress.nats.error:.2g} nats"
         else:
             with torch.no_grad():
                 error = (progress.state.model.reconstruction(rows[:1000]) - rows[:1000]).square().mean()
             what = f"mean squared reconstruction error {error:.4g}"
-        where, seconds = f"Update {progress.update:,} of {progress.n_updates:,}", time.perf_counter() - start
-        print(f"[GaussianBernoulliRBM] {where}, {what}, {seconds:.1f} s", flush=True)
+        where = f"Update {progress.update:,} of {progress.n_updates:,}"
+        print(f"[GaussianBernoulliRBM] {where}, {what}, {now - start:.1f} s", flush=True)
 
     return tell

@@ -363,7 +363,7 @@ def test_verbose_prints_progress(capsys):
     GaussianBernoulliRBM(4, n_iter=100, batch_size=50, verbose=1, random_state=0).fit(clusters(100, 0))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 11
-    assert lines[0] == "[GaussianBernoulliRBM] Looking for coordinates of 100 rows of 2 columns."
+    assert lines[0] == "[GaussianBernoulliRBM] Learning from 100 rows of 3 columns."
     assert lines[-1].startswith("[GaussianBernoulliRBM] Update 100 of 100, held-out log-likelihood")
     GaussianBernoulliRBM(4, n_iter=10, batch_size=50, verbose=1, whiten=False, random_state=0).fit(clusters(100, 0))
     lines = capsys.readouterr().out.splitlines()

@@ -359,7 +359,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         seen = table[learned_from]  # of the others nothing is known before they are scored
         of_frame: dict[str, Any] = {"grid": grid, "bounds": bounds, "limits": limits, "same": same}
         if self.verbose and not go_on:
-            text = f"Looking for coordinates of {len(table):,} rows of {table.shape[1]:,} columns."
+            text = f"Learning from {len(table):,} rows of {table.shape[1]:,} columns."
             print(f"[GaussianBernoulliRBM] {text}", flush=True)
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, **of_frame)
         frame = self._frame()

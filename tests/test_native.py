@@ -657,7 +657,8 @@ def made(load, compiled_quickly, tmp_path):
 @needs_compiler
 def test_structs_are_those_of_the_source(load, monkeypatch):
     """With every field where C has it; a struct of another size is seen before it is handed over."""
-    assert [name for name, _ in structs.Sweep._fields_] == ["n_hidden", "n_blocks", "J", "bar", "h", "field"]
+    fields = ["n_chains", "n_hidden", "key", "first_chain", "draw", "beta", "J", "alone", "h", "swept", "room"]
+    assert [name for name, _ in structs.Sweep._fields_] == fields
     assert structs.Ladder.gaps.offset == ctypes.sizeof(structs.Walk)
     assert structs.Noise.out.offset == 4 * 8 + 2 * 4
     assert {"Walk", "Phases", "Follower"} < structs.handed().keys()

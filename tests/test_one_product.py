@@ -46,7 +46,9 @@ def test_the_estimator_and_the_command_line_are_one(tmp_path, name):
     learned, own = run.model.state_dict(), rbm.to_model().state_dict()
     assert learned.keys() == own.keys()
     assert all(torch.equal(learned[k], own[k]) for k in own)
-    assert rbm.is_gaussian_ == (not run.model.W.any()) == (name in ("one Gaussian", "contrasts", "gaps"))
+    assert rbm.is_gaussian_ == (not run.model.W.any())
+    if name != "gaps":  # rows of one Gaussian, whose held-out ones may favour either
+        assert rbm.is_gaussian_ == (name in ("one Gaussian", "contrasts"))
     assert run.frame.is_whitened == (name not in ("few rows", "standardised"))
     assert (run.model.contrasts.n > 1) == (name == "contrasts")
     frame = rbm._frame().tensors()

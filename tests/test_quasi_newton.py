@@ -15,7 +15,7 @@ from grbm.core.devices import threads
 from grbm.core.randomness import Blocks, generator
 from grbm.evaluate import exact
 from grbm.learning import natural, quasi_newton
-from grbm.learning.quasi_newton import DRAWS, LEAST, Curvature, Draws, averages, climb, direction, draw, height
+from grbm.learning.quasi_newton import DRAWS, LEAST, Curvature, Draws, Height, averages, climb, direction, draw, height
 from grbm.learning.training import FRESH, follow, train_round, train_step
 from grbm.model import Energy
 from grbm.model.initialise import matched_
@@ -403,3 +403,24 @@ def test_of_many_parameters_there_are_many_draws():
         assert len(found.draws.v) == n_draws, n_hidden
     found = draw(random_model(4, 8, 0).freeze(), GlobalMoves(reference(4)), chains, Blocks(0, 1))
     assert len(found.draws.v) == 2 * DRAWS
+
+
+def test_a_search_begins_at_four_times_the_last_step(monkeypatch):
+    """Of lengths 1, ½, ¼, ...: the first step may be 1/16 at most, later ones as long as they like."""
+    here, tried = [0.0], []
+    slope = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)  # by b alone
+
+    def measured(energy, rows, draws):
+        b = float(energy.b)
+        tried.append(b - here[-1])
+        fits = len(here) > 1 or tried[-1] <= 1 / 16
+        here.extend([b] if fits and tried[-1] else [])
+        return Height(b, slope, 1.0 if fits else 0.0)
+
+    monkeypatch.setattr(quasi_newton, "height", measured)
+    monkeypatch.setattr(quasi_newton, "direction", lambda gradient, curvature: slope)
+    model, rows = GRBM(1, 1), torch.zeros(1, 1)
+    for p in model.parameters():
+        p.data.zero_()
+    climb(model, rows, Draws(rows.double(), torch.zeros(1)), Curvature.empty(slope), min_var=0.01)
+    assert tried[:8] == [0.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.25, 1.0]

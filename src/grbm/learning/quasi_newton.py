@@ -130,7 +130,7 @@ def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, M
 
 
 def direction(gradient: Tensor, curvature: Curvature) -> Tensor:
-    """Where L-BFGS goes: the gradient times an inverse Hessian from the steps remembered (P,).
+    """Direction of an L-BFGS step: the gradient times an inverse Hessian from the steps remembered (P,).
 
     All steps at once, in the compact form of Byrd, Nocedal & Schnabel 1994, Eq. 3.1.
     """

@@ -87,7 +87,7 @@ class Reference:
 
     @functools.cached_property
     def tables(self) -> "Tables":
-        """What `log_prob` and `sample` read, in the reference's dtype."""
+        """Numbers of densities and draws, in the reference's dtype."""
         widths = self.factors.double().diagonal(dim1=1, dim2=2)
         peak = self.weights.double().log() - widths.log().sum(1) - 0.5 * self.n_visible * math.log(2 * math.pi)
         factors, inverse = widths, 1 / widths

@@ -248,10 +248,11 @@ def test_a_look_is_the_log_likelihood_of_the_rows():
 @pytest.mark.parametrize("n_seeds", [6, pytest.param(40, marks=pytest.mark.whole)])
 def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
     """The average's log Z by what the round has drawn, against enumeration: within errors of the right size."""
-    monkeypatch.setattr(watching, "log_z_of", lambda *args, **options: known(math.nan))
-    rows, z, n_told = clusters(300, 0).float(), [], 0
+    calls: list[object] = []
+    monkeypatch.setattr(watching, "log_z_of", lambda *args, **options: calls.append(args))
+    rows, z = clusters(300, 0).float(), []
     q = Reference(torch.ones(1), rows.mean(0)[None], torch.linalg.cholesky(torch.cov(rows.T))[None])
-    for seed in range(n_seeds):
+    for seed in range(110, 110 + n_seeds):
         sampler, model = GlobalMoves(q, 2), GRBM(2, 6, seed=seed)
         state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed=seed)
         for _ in fit(state, rows, PCD(sampler, 2, 64), FitOptions(33, 100, rounds=3, average_decay=0.9)):
@@ -263,14 +264,11 @@ def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
             average.log_var.add_(0.05)
         nats = Watch(sampler, rows[:40]).look(state)
         assert nats.update == 33
-        if math.isnan(nats.mean):
-            continue
-        n_told += nats.log_z.error < 0.1
+        assert nats.log_z.error < 0.1
         z.append((nats.log_z.log_z - exact.log_z(copy.deepcopy(average).double())) / nats.log_z.error)
     assert_standard(z, n_cases=2)
     assert n_seeds < 40 or 0.6 < float(np.std(z)) < 1.6
-    assert n_told >= 0.9 * n_seeds  # a round may lead down, or to where few draws tell
-    assert not math.isnan(nats.mean)
+    assert not calls
     state.drawn = None
     monkeypatch.undo()
     assert abs(Watch(sampler, rows[:40]).look(state).mean - nats.mean) < 0.2

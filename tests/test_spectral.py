@@ -25,7 +25,7 @@ def with_singular_values(shape: tuple[int, int], values: torch.Tensor) -> tuple[
     return (U * values) @ V.T, U @ V.T
 
 
-@pytest.mark.parametrize("shape", [(64, 256), (256, 128), (784, 100), (192, 512)])
+@pytest.mark.parametrize("shape", [(64, 256), (256, 128), (784, 100), (192, 512), (384, 500), (784, 512)])
 def test_any_number_of_threads_finds_the_same_bits(shape):
     gradient = torch.randn(shape, generator=generator(0))
     found = []
@@ -65,6 +65,13 @@ def test_weak_directions_move_up_with_strong_ones_and_none_stays_none():
     assert found[2] < 1e-6  # directions that a gradient lacks are not made up
     assert torch.equal(orthogonalised(torch.zeros(4, 7)), torch.zeros(4, 7))
     assert orthogonalised(torch.full((4, 7), 1e-30)).isfinite().all()  # whose squares are 0
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (200, 190), (384, 500), (600, 391)])
+def test_products_of_the_shorter_side_are_the_iteration(shape):
+    gradient = torch.randn(shape, dtype=torch.float64, generator=generator(0))
+    step_by_step = orthogonalised(gradient, dtype=torch.float64)  # X is taken along
+    assert torch.allclose(orthogonalised(gradient), step_by_step, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -10,7 +10,7 @@ from grbm.core.randomness import Blocks, Philox, generator
 from grbm.evaluate import ais, exact
 from grbm.evaluate.watching import log_z_of
 from grbm.learning.quasi_newton import draw
-from grbm.samplers import Gibbs, GlobalMoves, run_chains
+from grbm.samplers import Gibbs, GlobalMoves, collapsed, run_chains
 from grbm.samplers.collapsed import Boltzmann, Populations, anneal, visible_draw
 from grbm.samplers.engines import compiled
 from grbm.samplers.engines.definition import Engine
@@ -71,18 +71,36 @@ def test_the_native_sweep_is_the_definition_unit_by_unit(n_chains, M):
     marginal = Boltzmann(W.T @ W / 6, torch.randn(M, generator=rng))
     h = torch.rand(n_chains, M, generator=rng).round()
     for beta in (1.0, 0.2):
-        numbers = Philox(M, 3), Philox(M, 3)
+        numbers = Philox(M, 3, draw=2), Philox(M, 3, draw=2)
         expected = Engine().sweep(marginal.J, marginal.alone(), h, beta, numbers[0])
         found = Native().sweep(marginal.J, marginal.alone(), h, beta, numbers[1])
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
-        assert numbers[0].draw == numbers[1].draw == 1
+        assert numbers[0].draw == numbers[1].draw == 3
         assert M < 16 or (expected != h).any()
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="no C compiler")
+@pytest.mark.parametrize(("n_chains", "M", "strength"), [(1, 1, 1.0), (5, 3, 1.0), (64, 16, 0.6), (100, 70, 0.6)])
+def test_native_annealing_is_the_definition_chain_by_chain(n_chains, M, strength, monkeypatch):
+    """The last population may be smaller; and some are resampled on the way, others at the end alone."""
+    marginal = Boltzmann.of(random_model(6, M, 1, strength=strength).float().freeze())
+    h = torch.rand(n_chains, M, generator=generator(1, "start")).round()
+    betas = torch.linspace(0, 1, 31, dtype=torch.float64).square()
+    numbers = Philox(3, 5, draw=7), Philox(3, 5, draw=7)
+    found = Native().anneal(*marginal, h, betas, collapsed.RESAMPLED, numbers[0])
+    monkeypatch.setattr(collapsed, "engine_for", lambda *_: Engine())
+    expected = collapsed._annealed(marginal, h.clone(), betas, numbers[1])
+    torch.testing.assert_close(found[1], expected[1], rtol=0, atol=0)
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-4)
+    assert numbers[0].draw == numbers[1].draw == 67
 
 
 def test_a_sweep_refuses_other_sizes():
     marginal = Boltzmann(torch.eye(3), torch.zeros(3))
     with pytest.raises((ValueError, RuntimeError)):
         marginal.sweep(torch.ones(4, 5), Blocks(0, 1))
+    with pytest.raises((ValueError, RuntimeError)):
+        Native().anneal(*marginal, torch.ones(4, 5), torch.tensor([0.0, 1.0]), 0.5, Blocks(0, 1))
 
 
 @pytest.mark.parametrize("k", range(8))

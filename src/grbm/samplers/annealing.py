@@ -95,9 +95,13 @@ def importance(log_weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def systematic(log_weight: Tensor, rng: Rng) -> Tensor:
     """Indices (C,) of a systematic resampling: chain i appears C w_i times on average, give or take less than one."""
+    first = rng.generators[0] if isinstance(rng, Blocks) else rng  # one number for all chains
+    return spaced(log_weight, uniform((1,), log_weight, first, chain_axis=-1))
+
+
+def spaced(log_weight: Tensor, offset: Tensor) -> Tensor:
+    """`systematic` by its random number in [0, 1), of shape (1,)."""
     n = len(log_weight)
     cumulative = log_weight.softmax(0).cumsum(0)
-    first = rng.generators[0] if isinstance(rng, Blocks) else rng  # one number for all chains
-    offset = uniform((1,), cumulative, first, chain_axis=-1)
     points = (torch.arange(n, dtype=torch.float64, device=log_weight.device) + offset) / n
     return torch.searchsorted(cumulative, points).clamp_max(n - 1)

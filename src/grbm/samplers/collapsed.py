@@ -6,6 +6,7 @@ up; here only the difference of the two hidden states' masses counts. So states 
 with, even where each of them alone is far from it.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from grbm.core.randomness import Rng, normal, uniform
 from grbm.model import Energy
-from grbm.samplers.annealing import systematic
+from grbm.samplers.annealing import spaced
 from grbm.samplers.engines import engine_for
 
 TEMPERATURES, POPULATION = 50, 64  # by default
@@ -69,27 +70,35 @@ def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATUR
     They know nothing of data, so they find what chains that begin at data never meet. An estimate of Z is unbiased, and
     exceeds Z by a factor e^a with a probability of at most e^−a, whatever it misses.
     """
-    marginal, device = Boltzmann.of(energy), energy.W.device
+    marginal = Boltzmann.of(energy)
     h = (uniform((n_chains, energy.n_hidden), energy.W, rng) < 0.5).to(energy.W)
-    populations = torch.split(torch.arange(n_chains, device=device), POPULATION)
+    betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64).square()
     flat = energy.n_hidden * math.log(2) + 0.5 * float((2 * math.pi * energy.var.double()).log().sum())
-    log_z = torch.full((len(populations),), flat, dtype=torch.float64, device=device)
+    log_ratio, h = engine_for(h, rng).anneal(*marginal, h, betas, RESAMPLED, rng) or _annealed(marginal, h, betas, rng)
+    return Populations(flat + log_ratio, h)
+
+
+def _annealed(marginal: Boltzmann, h: Tensor, betas: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+    """What each population makes of log Z, less that at the first β (K,), and its states."""
+    n_chains, n_steps = len(h), len(betas) - 1
+    populations = torch.split(torch.arange(n_chains, device=h.device), POPULATION)
+    log_ratio = torch.zeros(len(populations), dtype=torch.float64, device=h.device)
     absent = -n_chains % POPULATION  # of the last population, whose weights are 0
-    log_weight = functional.pad(log_z.new_zeros(n_chains), (0, absent), value=-torch.inf).view(-1, POPULATION)
+    log_weight = functional.pad(log_ratio.new_zeros(n_chains), (0, absent), value=-torch.inf).view(-1, POPULATION)
     n_present = log_weight.isfinite().sum(1)
-    for t in range(n_steps):
-        low, high = (t / n_steps) ** 2, ((t + 1) / n_steps) ** 2
+    for t, (low, high) in enumerate(itertools.pairwise(betas.tolist())):
         log_weight.view(-1)[:n_chains] += (high - low) * marginal.log_mass(h)
         total = log_weight.logsumexp(1)
         n_effective = torch.exp(2 * total - (2 * log_weight).logsumexp(1))
+        offsets = uniform((n_chains, 1), h, rng)  # a population's is that of its first chain
         is_uneven = n_effective < RESAMPLED * n_present
         for k in (is_uneven | (t == n_steps - 1)).nonzero()[:, 0].tolist():
             its = populations[k]
-            log_z[k] += total[k] - math.log(len(its))
-            h[its] = h[its[systematic(log_weight[k, : len(its)], rng)]]
+            log_ratio[k] += total[k] - math.log(len(its))
+            h[its] = h[its[spaced(log_weight[k, : len(its)], offsets[its[0]])]]
             log_weight[k, : len(its)] = 0.0
         h = marginal.sweep(h, rng, high)
-    return Populations(log_z, h)
+    return log_ratio, h
 
 
 def visible_draw(energy: Energy, h: Tensor, rng: Rng) -> Tensor:

@@ -84,6 +84,16 @@ class Engine:
             h[j] = new
         return h.T.contiguous()
 
+    def anneal(
+        self, J: Tensor, c: Tensor, h: Tensor, betas: Tensor, share: float, rng: Rng
+    ) -> tuple[Tensor, Tensor] | None:
+        """Anneal populations of 64 hidden states h (C, M) as `grbm.samplers.collapsed.anneal` does, along ``betas``.
+
+        One whose effective part falls below ``share`` is resampled. Returns what each makes of log Z, less that at the
+        first β (K,), float64, and the states.
+        """
+        return None
+
     def free_energy(self, energy: Energy, v: Tensor) -> Tensor:
         """F(v) in nats, per sample: (C, N) -> (C,). Engines need not give its gradients."""
         return energy.free_energy(v)

@@ -194,6 +194,18 @@ class JumpPlan(NamedTuple):
                 setattr(struct, name, address)
 
 
+def sweep_of(
+    J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng, n_draws: int
+) -> tuple[Any, dict[str, Tensor]]:
+    """A struct Sweep and the tensors that it points to; raises ValueError for sizes that C cannot work on."""
+    C, M = h.shape
+    if J.shape != (M, M) or alone.shape[-1:] != (M,):
+        raise ValueError(f"h of {M} units goes with J {(M, M)}, got {tuple(J.shape)} and {tuple(alone.shape)}.")
+    held = {"J": J.to(h).contiguous(), "alone": alone.to(h).contiguous(), "h": h.contiguous()}
+    held |= {"swept": memory.empty(C, M), "room": memory.empty(-(-C // PANEL), 3, M, PANEL)}
+    return structs.Sweep(C, M, *counters(rng, C, n_draws).values(), beta, **addresses(held)), held
+
+
 class Native(Engine):
     """The native code."""
 
@@ -316,14 +328,21 @@ class Native(Engine):
         return Walked(chains, sums, accept_prob, accept_prob.mean())
 
     def sweep(self, J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng) -> Tensor:
-        C, M = h.shape
-        if J.shape != (M, M) or alone.shape != (M,):
-            raise ValueError(f"h of {M} units goes with J {(M, M)}, got {tuple(J.shape)} and {tuple(alone.shape)}.")
-        J, alone = J.to(h), alone.to(h)
-        held = {"J": J.contiguous(), "alone": alone.contiguous(), "h": h.contiguous(), "swept": memory.empty(C, M)}
-        held["room"] = memory.empty(-(-C // PANEL), 3, M, PANEL)
-        call("grbm_sweep", structs.Sweep(C, M, *counters(rng, C, 1).values(), beta, **addresses(held)))
+        struct, held = sweep_of(J, alone, h, beta, rng, 1)
+        call("grbm_sweep", struct)
         return held["swept"]
+
+    def anneal(
+        self, J: Tensor, c: Tensor, h: Tensor, betas: Tensor, share: float, rng: Rng
+    ) -> tuple[Tensor, Tensor] | None:
+        n_steps = len(betas) - 1
+        alone = betas[1:, None].to(h) * (c + 0.5 * J.diagonal()).to(h)
+        struct, held = sweep_of(J, alone, h, 1.0, rng, 2 * n_steps)
+        held |= {"c": c.to(h).contiguous(), "betas": betas.double().contiguous()}
+        held["log_ratio"] = torch.empty(-(-len(h) // PANEL), dtype=torch.float64)
+        own = addresses({name: held[name] for name in ("c", "betas", "log_ratio")})
+        call("grbm_anneal", structs.Annealing(n_steps, share, struct, **own))
+        return held["log_ratio"], held["swept"]
 
     def free_energy(self, energy: Energy, v: Tensor) -> Tensor:
         if v.ndim != 2 or energy.is_tempered or half_of(energy) or not len(v):

@@ -64,6 +64,16 @@ typedef struct {
     float *room;         // (blocks of PANEL chains, 3, n_hidden, PANEL)
 } Sweep;
 
+// Populations of PANEL chains that are annealed from fair coins
+typedef struct {
+    int64_t n_steps;
+    double share;         // effective part of a population below which it is resampled
+    Sweep sweep;          // of h; `alone` has a row for each step
+    const float *c;       // (n_hidden,)
+    const double *betas;  // (n_steps + 1,)
+    double *log_ratio;    // (populations,): what each makes of log Z, less that at the first beta
+} Annealing;
+
 // A mixture of Gaussians
 typedef struct {
     int64_t n_components, diagonal;

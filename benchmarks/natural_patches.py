@@ -92,7 +92,7 @@ class Recipe(NamedTuple):
         some = rows
         if self.n_contrasts > 1:
             contrasts = patch_models.contrasts_of(data, self.n_contrasts).to(rows)
-            some = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(1), generator(seed, "contrasts"))
+            some = contrasts.removed(rows, lambda u: 0.5 * u.square().sum(-1), generator(seed, "contrasts"))
             model.contrasts = contrasts
         sparse_(model, some, seed=seed)
         state = TrainState(model, self.steps.optimizer(model, float(rows.norm(dim=1).max())), seed=seed)

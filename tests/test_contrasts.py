@@ -265,7 +265,7 @@ def test_scaled_gaussians_are_found_and_not_where_there_is_one():
     assert gain.mean() > 1
 
     def normal(z: torch.Tensor) -> torch.Tensor:
-        return 0.5 * z.square().sum(1)
+        return 0.5 * z.square().sum(-1)
 
     assert ask_for_contrasts(torch.from_numpy(x[:2000]), normal)
     assert not ask_for_contrasts(torch.from_numpy(rng.normal(size=(2000, 6))), normal)
@@ -616,7 +616,7 @@ def test_contrasts_reach_further_than_all_rows_learned_from():
     factor = torch.linalg.cholesky(covariance)
 
     def energy(u: torch.Tensor) -> torch.Tensor:
-        return 0.5 * torch.linalg.solve_triangular(factor, (u - found.centre).T, upper=False).square().sum(0)
+        return 0.5 * torch.linalg.solve_triangular(factor, (u - found.centre).mT, upper=False).square().sum(-2)
 
     is_rare = found.log_weights.exp() < 2e-6
     nearer = Contrasts(found.log_weights[~is_rare], found.log_scales[~is_rare], found.centre)
@@ -653,5 +653,5 @@ def test_rows_of_one_contrast_are_white_about_the_centre_where_tails_are_heavy(a
     assert float(((found.contrasts.centre - centre) / width).abs().max()) < 0.1
     assert float((centre / width).abs().max()) > 0.3  # rows far out pull at the mean of all
     if apart == 0:
-        drawn = found.contrasts.removed(z, lambda u: 0.5 * (u - found.contrasts.centre).square().sum(1), generator(0))
+        drawn = found.contrasts.removed(z, lambda u: 0.5 * (u - found.contrasts.centre).square().sum(-1), generator(0))
         torch.testing.assert_close(drawn.T.cov(), torch.eye(4), rtol=0, atol=0.15)

@@ -762,3 +762,8 @@ def test_free_energies_are_those_of_the_definition(n_chains, N, M):
     exactly = energy.to(torch.float64).free_energy(v.double())
     torch.testing.assert_close(Native().free_energy(energy, v).double(), exactly, rtol=1e-6, atol=1e-3)
     assert torch.equal(Native().free_energy(energy, v[:0]), energy.free_energy(v[:0]))
+    one_by_one = torch.stack([Native().free_energy(energy, row) for row in v])
+    scales = torch.tensor([0.5, 2.0])[:, None, None]
+    each = torch.stack([Native().free_energy(energy, v / s) for s in scales[:, 0, 0]])
+    assert torch.equal(Native().free_energy(energy, v), one_by_one)
+    assert torch.equal(Native().free_energy(energy, v / scales), each)

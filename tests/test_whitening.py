@@ -449,7 +449,7 @@ def test_the_base_of_a_short_table_varies_about_its_own_mean():
     assert found.contrasts.n > 1
     z = found.transform(torch.from_numpy(x)).float()
     contrasts = found.contrasts
-    unit = contrasts.removed(z, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(0, "contrasts"))
+    unit = contrasts.removed(z, lambda u: 0.5 * (u - contrasts.centre).square().sum(-1), generator(0, "contrasts"))
     torch.testing.assert_close(found.base.mean, unit.mean(0), rtol=0, atol=1e-3)
     assert float(found.base.var.sum()) == pytest.approx(float(unit.var(0, correction=0).sum()), rel=1e-3)
     assert float(unit.square().mean(0).sum()) > 1.02 * float(found.base.var.sum())

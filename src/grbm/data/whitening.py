@@ -171,7 +171,7 @@ def _contrasts(
     change = vectors / values.sqrt()
     contrasts = contrasts.mapped(lambda centre: centre @ change)
     unit = contrasts.removed(
-        rows @ change, lambda u: 0.5 * (u - contrasts.centre).square().sum(1), generator(seed, "contrasts")
+        rows @ change, lambda u: 0.5 * (u - contrasts.centre).square().sum(-1), generator(seed, "contrasts")
     ).numpy()
     return contrasts, change.numpy(), unit, mixture_of(unit[some], ("tied",))
 

@@ -29,6 +29,7 @@ FURTHER = 2.0  # times as wide as the furthest row asks for: the widest contrast
 PRIOR = 1.0  # rows that the covariance of all rows counts for, where rows far out weigh less
 KEPT = 0.5  # share of the weights that a step of expectation maximisation keeps
 LONGEST = 0.1  # step of a log-scale
+AT_ONCE = 1 << 20  # numbers of rows at several scales that are looked at together
 
 FreeEnergy = Callable[[Tensor], Tensor]  # of the machine at unit contrast: (..., N) -> (...)
 Slope = Callable[[Tensor], Tensor]  # ∂F/∂v there: (..., N) -> (..., N)
@@ -62,8 +63,10 @@ class Contrasts(NamedTuple):
     def log_joint(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
         """log p(v, k) + log Z: (..., N) -> (..., K)."""
         log_weights = self.log_weights - self._n_units() * self.log_scales
-        scales = self.log_scales.exp()
-        return torch.stack([w - free_energy(self.at(v, s)) for w, s in zip(log_weights, scales, strict=True)], -1)
+        scales = self.log_scales.exp().view(-1, *[1] * v.ndim)
+        together = max(1, AT_ONCE // max(1, v.numel()))
+        found = torch.cat([free_energy(self.at(v, some)) for some in scales.split(together)])  # (K, ...)
+        return log_weights - found.movedim(0, -1)
 
     def free_energy(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
         """−log Σ_k π_k s_k^{−D} exp(−F(v at unit contrast)): (..., N) -> (...)."""
@@ -144,6 +147,9 @@ class UnitContrast(Contrasts):
 
     def seen(self, u: Tensor, scale: Tensor) -> Tensor:
         return u
+
+    def log_joint(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
+        return -free_energy(v)[..., None]
 
     def free_energy(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
         return free_energy(v)
@@ -255,7 +261,7 @@ def _some(rows: Tensor) -> Tensor:
 def _squares(rows: Tensor, centre: Tensor, covariance: Tensor) -> Tensor:
     """(v − c)ᵀ Σ⁻¹ (v − c) of rows v (n, N): (n,)."""
     factor = torch.linalg.cholesky(covariance)
-    return torch.linalg.solve_triangular(factor, (rows - centre).T, upper=False).square().sum(0)
+    return torch.linalg.solve_triangular(factor, (rows - centre).mT, upper=False).square().sum(-2)
 
 
 def _share(squares: Tensor, N: int, log_weights: Tensor, log_scales: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class Engine:
         return None
 
     def free_energy(self, energy: Energy, v: Tensor) -> Tensor:
-        """F(v) in nats, per sample: (C, N) -> (C,). Engines need not give its gradients."""
+        """F(v) in nats, per sample: (..., N) -> (...). Engines need not give its gradients."""
         return energy.free_energy(v)
 
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:

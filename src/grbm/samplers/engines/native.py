@@ -345,14 +345,15 @@ class Native(Engine):
         return held["log_ratio"], held["swept"]
 
     def free_energy(self, energy: Energy, v: Tensor) -> Tensor:
-        if v.ndim != 2 or energy.is_tempered or half_of(energy) or not len(v):
+        if energy.is_tempered or half_of(energy) or not v.numel():
             return energy.free_energy(v)
-        (C, N), M, chunk = v.shape, energy.n_hidden, together(len(v), 1, summed=False)
+        rows = v.reshape(-1, v.shape[-1])
+        (C, N), M, chunk = rows.shape, energy.n_hidden, together(len(rows), 1, summed=False)
         room = Room.of({"v": C * padded(N), "tile": C * PANEL})
-        out, start = memory.empty(C), starts(energy, v)
+        out, start = memory.empty(C), starts(energy, rows)
         struct = walk_of(C, N, M, 0, chunk, ring=1, **constants(energy, 1, False), **room.at, **addresses(start))
         call("grbm_free_energy", structs.Start(struct, out.data_ptr()))
-        return out
+        return out.view(v.shape[:-1])
 
     def draw(self, kind: str, shape: tuple[int, int], like: Tensor, rng: Rng) -> Tensor:
         out = memory.empty(*shape)

@@ -34,6 +34,7 @@ from grbm.fitting.recipe import Facts, resolve
 from grbm.fitting.start import held_out
 from grbm.interchange.programs import Encoder
 from grbm.model import Base
+from grbm.model import contrasts as contrasts_module
 from grbm.model.contrasts import UNIT, Contrasts, ask_for_contrasts, elliptical, scaled_gaussians
 from grbm.model.initialise import gaussian_
 from grbm.model.reference import Reference
@@ -98,6 +99,15 @@ def test_gradients_are_autograds(units):
         (model.energy(v, h), model.energy_grad(v, h)),
     ):
         torch.testing.assert_close(torch.autograd.grad(energy.sum(), v)[0], found)
+
+
+@ALL_OR_ONE
+def test_many_rows_are_looked_at_scale_by_scale(units, monkeypatch):
+    model, v = contrasted(units=units), torch.randn(3, 5, 2, generator=generator(0)).double()
+    found = model.contrast(v), model.contrast(v[0, 0])
+    monkeypatch.setattr(contrasts_module, "AT_ONCE", 1)
+    torch.testing.assert_close(model.contrast(v), found[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[0][0, 0], found[1], rtol=1e-12, atol=1e-12)
 
 
 @ALL_OR_ONE

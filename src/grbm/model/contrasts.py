@@ -65,7 +65,7 @@ class Contrasts(NamedTuple):
         log_weights = self.log_weights - self._n_units() * self.log_scales
         scales = self.log_scales.exp().view(-1, *[1] * v.ndim)
         together = max(1, AT_ONCE // max(1, v.numel()))
-        found = torch.cat([free_energy(self.at(v, some)) for some in scales.split(together)])  # (K, ...)
+        found = torch.cat([free_energy(self.at(v, some)) for some in torch.split(scales, together)])  # (K, ...)
         return log_weights - found.movedim(0, -1)
 
     def free_energy(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:

@@ -194,9 +194,7 @@ class JumpPlan(NamedTuple):
                 setattr(struct, name, address)
 
 
-def sweep_of(
-    J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng, n_draws: int
-) -> tuple[Any, dict[str, Tensor]]:
+def sweep_of(J: Tensor, alone: Tensor, h: Tensor, beta: float, rng: Rng, n_draws: int) -> tuple[Any, dict[str, Tensor]]:
     """A struct Sweep and the tensors that it points to; raises ValueError for sizes that C cannot work on."""
     C, M = h.shape
     if J.shape != (M, M) or alone.shape[-1:] != (M,):

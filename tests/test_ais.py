@@ -8,7 +8,7 @@ import torch
 from grbm import GRBM, Base
 from grbm.core.randomness import Blocks
 from grbm.evaluate import ais, exact
-from grbm.learning.bennett import bennett
+from grbm.learning.bennett import bennett, crossing
 from grbm.samplers.path import PathState
 from tests.helpers import assert_standard, random_model, two_modes, z_bound
 
@@ -146,8 +146,29 @@ def test_modes_far_apart_are_both_found(distance):
     assert_standard((found.log_z - truth) / max(found.error, 1e-4), n_cases=3)
 
 
-def test_too_few_temperatures_are_not_converged():
-    assert not ais.log_z(random_model(6, 20, 0, strength=3.0), n_steps=1, n_chains=50).converged
+@pytest.mark.parametrize(("n", "m", "apart", "width"), [(2048, 500, 1, 1), (10, 12, 900, 300), (1, 1, 3, 1)])
+def test_bennetts_sums_cross_where_they_are_said_to(n, m, apart, width):
+    """Also where hardly any draw of the one is a likely one of the other, and where some rows are left out."""
+    g = torch.Generator().manual_seed(n)
+    forth, back = (width * torch.randn(k, dtype=torch.float64, generator=g) for k in (n, m))
+    back += apart
+    keep = [torch.ones(2, k, dtype=torch.float64) for k in (n, m)]
+    keep[0][1, : n // 2], keep[1][1, : m // 3] = 0, 0
+    found = crossing(forth, back, *keep)
+    shift = (keep[0].sum(1) / keep[1].sum(1)).log()
+
+    def difference(at: torch.Tensor) -> torch.Tensor:
+        sides = (forth - (at + shift)[:, None]).sigmoid(), ((at + shift)[:, None] - back).sigmoid()
+        return (keep[0] * sides[0]).sum(1) - (keep[1] * sides[1]).sum(1)
+
+    assert (difference(found - 1e-8) > 0).all()
+    assert (difference(found + 1e-8) < 0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_too_few_temperatures_are_not_converged(seed):
+    """Of a model with many modes: one with a single mode is met by the first of them."""
+    assert not ais.log_z(random_model(6, 20, 1, strength=0.7), n_steps=1, n_chains=50, seed=seed).converged
 
 
 def test_more_hidden_units_than_can_be_enumerated():

@@ -381,7 +381,7 @@ def test_tempering_visits_all_modes_of_the_trained_mixture_from_one_start_where_
     train_run(config, tmp_path / "run")
     trained = runs.read(tmp_path / "run")
     mixture, model = MIXTURES["isotropic"], trained.model
-    energy, base = model.freeze(), trained.base
+    energy, base = model.freeze(), trained.frame.base
     start = mixture.means[1].float().expand(16, 2)
 
     def shares(sampler) -> torch.Tensor:

@@ -12,35 +12,26 @@ import torch
 from torch import Tensor
 
 from grbm.evaluate.ais import LogZ, doubt_of, mean_weight
+from grbm.learning.bennett import crossing
 from grbm.model import Base, Energy
 from grbm.model.reference import Reference
 from grbm.samplers.path import PathState
 
 GROUPS = 16  # of chains, each left out in turn
-HALVINGS = 40  # of an interval of hundreds of nats
 
 
 def ratio(forth: Tensor, back: Tensor) -> Tensor:
     """log(Z_1/Z_0) from log weights forth (C, T) and back (C', T'): first of all chains, then without each group.
 
-    (1 + GROUPS,) float64: Bennett's estimate by halving, of all of them at once.
+    (1 + GROUPS,) float64: Bennett's estimate of all of them at once.
     """
     forth, back = (x.T if len(x) == 1 else x for x in (forth, back))  # of a single chain its stretches are left out
     keep = [torch.ones(1 + GROUPS, len(x), dtype=torch.float64) for x in (forth, back)]
     for mask in keep:
         group = torch.arange(mask.shape[1]) * GROUPS // mask.shape[1]
         mask[1:][group == torch.arange(GROUPS)[:, None]] = 0
-    n_forth, n_back = (mask.sum(1) * x.shape[1] for mask, x in zip(keep, (forth, back), strict=True))
     weights = [mask.repeat_interleave(x.shape[1], 1) for mask, x in zip(keep, (forth, back), strict=True)]
-    f, b = forth.flatten().double().cpu(), back.flatten().double().cpu()
-    shift = (n_forth / n_back).log()[:, None]
-    low = torch.full((1 + GROUPS, 1), float(torch.cat([f, b]).min()) - 50, dtype=torch.float64)
-    high = torch.full_like(low, float(torch.cat([f, b]).max()) + 50)
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        up = (weights[0] * (f - middle - shift).sigmoid()).sum(1) > (weights[1] * (middle + shift - b).sigmoid()).sum(1)
-        low, high = torch.where(up[:, None], middle, low), torch.where(up[:, None], high, middle)
-    return low[:, 0]
+    return crossing(forth.flatten().double().cpu(), back.flatten().double().cpu(), *weights)
 
 
 def _with_error(estimates: Tensor) -> tuple[float, float]:

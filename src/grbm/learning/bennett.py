@@ -5,21 +5,44 @@ import math
 import torch
 from torch import Tensor
 
+CLOSE = 1e-10  # nats from one guess to the next, at which it is found
+MOST = 100  # guesses
+
 
 def bennett(forth: Tensor, back: Tensor) -> tuple[float, float]:
-    """log(Z_1/Z_0) from log weights of both ways, and its standard error (Bennett 1976; Shirts et al. 2003).
+    """log(Z_1/Z_0) from log weights of both ways, and its standard error (Bennett 1976; Shirts et al. 2003)."""
+    found = crossing(forth, back, torch.ones_like(forth)[None], torch.ones_like(back)[None])
+    sides = _sides(forth, back, found + math.log(len(forth) / len(back)))
+    variance = sum((float(f.square().mean() / f.mean().square()) - 1) / len(f) for f in sides)
+    return float(found), math.sqrt(max(0.0, variance))
 
-    The estimate L solves Σ_forth f(L − w + s) = Σ_back f(w − L − s) for f(x) = 1/(1 + e^x) and s = log n_forth/n_back;
-    the difference of the two sums falls with L.
+
+def crossing(forth: Tensor, back: Tensor, keep_forth: Tensor, keep_back: Tensor) -> Tensor:
+    """log(Z_1/Z_0) from log weights forth (n,) and back (m,), which count by ``keep_forth`` (G, n) and ``keep_back``
+    (G, m): (G,).
+
+    L solves Σ_forth f(L − w + s) = Σ_back f(w − L − s) for f(x) = 1/(1 + e^x) and s = log n_forth/n_back; the
+    difference of the two sums falls with L. Newton's method finds it, by halves where its steps do not shrink.
     """
-    shift = math.log(len(forth) / len(back))
-    low, high = float(torch.cat([forth, back]).min()) - 50, float(torch.cat([forth, back]).max()) + 50
-    for _ in range(64):
-        middle = 0.5 * (low + high)
-        if (middle - forth + shift).neg().sigmoid().sum() > (back - middle - shift).neg().sigmoid().sum():
-            low = middle
-        else:
-            high = middle
-    parts = (low - forth + shift).neg().sigmoid(), (back - low - shift).neg().sigmoid()
-    variance = sum((float(f.square().mean() / f.mean().square()) - 1) / len(f) for f in parts)
-    return low, math.sqrt(max(0.0, variance))
+    shift = (keep_forth.sum(1) / keep_back.sum(1)).log()
+    both = torch.cat([forth, back])
+    low, high = torch.full_like(shift, float(both.min()) - 50), torch.full_like(shift, float(both.max()) + 50)
+    ends = forth.logsumexp(0) - math.log(len(forth)), math.log(len(back)) - (-back).logsumexp(0)
+    guess = (0.5 * (ends[0] + ends[1])).expand_as(shift)
+    last = high - low
+    for _ in range(MOST):
+        f, b = _sides(forth, back, (guess + shift)[:, None])
+        difference = (keep_forth * f).sum(1) - (keep_back * b).sum(1)
+        low, high = torch.where(difference > 0, guess, low), torch.where(difference > 0, high, guess)
+        step = difference / ((keep_forth * f * (1 - f)).sum(1) + (keep_back * b * (1 - b)).sum(1))
+        inside = (step.abs() < 0.5 * last) & (guess + step > low) & (guess + step < high)
+        step = torch.where(inside, step, 0.5 * (low + high) - guess)
+        guess, last = guess + step, step.abs()
+        if float(last.max()) < CLOSE:
+            break
+    return guess
+
+
+def _sides(forth: Tensor, back: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """f(at − w) forth and f(w − at) back."""
+    return (forth - at).sigmoid(), (at - back).sigmoid()

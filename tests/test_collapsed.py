@@ -89,7 +89,7 @@ def test_native_annealing_is_the_definition_chain_by_chain(n_chains, M, strength
     numbers = Philox(3, 5, draw=7), Philox(3, 5, draw=7)
     found = Native().anneal(*marginal, h, betas, collapsed.RESAMPLED, numbers[0])
     monkeypatch.setattr(collapsed, "engine_for", lambda *_: Engine())
-    expected = collapsed._annealed(marginal, h.clone(), betas, numbers[1])
+    expected = collapsed.annealed(marginal, h.clone(), betas, numbers[1])
     torch.testing.assert_close(found[1], expected[1], rtol=0, atol=0)
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-4)
     assert numbers[0].draw == numbers[1].draw == 67

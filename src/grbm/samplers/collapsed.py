@@ -74,11 +74,11 @@ def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATUR
     h = (uniform((n_chains, energy.n_hidden), energy.W, rng) < 0.5).to(energy.W)
     betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64).square()
     flat = energy.n_hidden * math.log(2) + 0.5 * float((2 * math.pi * energy.var.double()).log().sum())
-    log_ratio, h = engine_for(h, rng).anneal(*marginal, h, betas, RESAMPLED, rng) or _annealed(marginal, h, betas, rng)
+    log_ratio, h = engine_for(h, rng).anneal(*marginal, h, betas, RESAMPLED, rng) or annealed(marginal, h, betas, rng)
     return Populations(flat + log_ratio, h)
 
 
-def _annealed(marginal: Boltzmann, h: Tensor, betas: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+def annealed(marginal: Boltzmann, h: Tensor, betas: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
     """What each population makes of log Z, less that at the first β (K,), and its states."""
     n_chains, n_steps = len(h), len(betas) - 1
     populations = torch.split(torch.arange(n_chains, device=h.device), POPULATION)

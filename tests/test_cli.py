@@ -99,7 +99,7 @@ def assert_figures_show(run, figures) -> None:
     np.testing.assert_allclose(chains.axes[0].images[0].get_array(), sheet, atol=1e-6)
     assert [label.get_text() for label in chains.axes[0].get_xticklabels()] == [str(step) for step in steps]
     np.testing.assert_allclose(filters.axes[0].images[0].get_array(), filter_sheet(run.model.W, shape, 100), atol=1e-6)
-    assert f"Filters: the {run.model.n_hidden} hidden units" in filters.axes[0].get_title()
+    assert f"Filters: all {run.model.n_hidden} hidden units" in filters.axes[0].get_title()
     assert nearest.axes[0].get_title().startswith("Each sample and the 4 training images nearest to it.")
     first = nearest.axes[0].images[0].get_array()[1:9, 1:9]  # the first sample
     np.testing.assert_allclose(first[..., 0], made[0].clamp(0, 1).view(8, 8), atol=1e-6)

@@ -178,7 +178,7 @@ def test_a_run_that_leaves_the_finite_numbers_is_a_row_without_any(pictures, tmp
 
 TITLES = {  # of the panels of each figure
     "fig2": ["from noise to digits"],
-    "fig3": ["(a) log σ²: mean, and range over units", "(b) filters of largest norm", "(c) samples"],
+    "fig3": ["(a) log σ²: mean, and range over units", "(b) filters, by norm", "(c) samples"],
     "fig4": ["(a) Fashion-MNIST", "(b) CelebA", "(c) 2,000 pictures of CelebA"],
     "fig5": [
         *("(a) Gibbs", "(b) Langevin without", "(c) Langevin with", "(d) Gibbs-Langevin without"),

@@ -186,7 +186,7 @@ def _table_figures(run: Run, dataset: Dataset | None, sampler: Sampler, seed: in
 def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
     if run.image_shape is not None:
         sheet = sheets.filter_sheet(run.model.W, run.image_shape, 100)
-        caption = "Weights of the hidden units of largest norm, each divided by its largest weight; "
+        caption = f"Weights of {sheets.which_filters(run.model.W)}. Each is divided by its largest weight; "
         caption += "0 is mid-grey." if run.image_shape[0] > 1 else "red is positive, blue negative, white 0."
         yield html.figure(html.picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
     elif dataset is not None and run.transform.n_columns == run.model.n_visible == 2:

@@ -85,8 +85,8 @@ def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: in
 
 
 def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
-    """Weights of the hidden units of largest norm (Fig. 3b), with their scale and sign."""
-    title = f"Filters: the {min(count, W.shape[1])} hidden units of largest weight norm"
+    """Weights of hidden units (Fig. 3b), with their scale and sign."""
+    title = f"Filters: {which_filters(W, count)}"
     figure = whole_sheet(filter_sheet(W, shape, count), title)
     if shape[0] == 1:
         scale = ScalarMappable(Normalize(-1, 1), FILTERS)
@@ -99,11 +99,11 @@ def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
 
 
 def filter_sheet(W: Tensor, shape: ImageShape, count: int) -> np.ndarray:
-    """Columns of W of largest norm as images, each divided by its largest weight.
+    """Columns of W (N, M) as images, each divided by its largest weight: ``count`` of them as in `which_filters`.
 
     Of one channel, positive weights are red and negative ones blue; colours keep theirs, with 0 in mid-grey.
     """
-    columns = _strongest(W, count).T
+    columns = _some(W, count).T
     scaled = columns / columns.abs().amax(1, keepdim=True).clamp_min(1e-12)
     across = round(len(columns) ** 0.5)
     if shape[0] > 1:
@@ -112,11 +112,20 @@ def filter_sheet(W: Tensor, shape: ImageShape, count: int) -> np.ndarray:
     return tile(coloured.transpose(1, 2).flatten(1), (3, *shape[1:]), across)
 
 
-def _strongest(W: Tensor, count: int) -> Tensor:
+def which_filters(W: Tensor, count: int = 100) -> str:
+    """The units of a sheet, in words. Those of largest norm alone would show the narrowest filters, and no others."""
+    M = W.shape[1]
+    if count >= M:
+        return f"all {M:,} hidden units, by the norm of their weights"
+    return f"{count:,} of {M:,} hidden units, evenly spaced from the largest norm of weights to the smallest"
+
+
+def _some(W: Tensor, count: int) -> Tensor:
     W = W.detach().float().cpu()
-    return W[:, W.norm(dim=0).argsort(descending=True)[:count]]
+    M = W.shape[1]
+    return W[:, W.norm(dim=0).argsort(descending=True)[torch.arange(min(count, M)) * M // min(count, M)]]
 
 
 def _strengths(W: Tensor, count: int) -> str:
-    largest = _strongest(W, count).abs().amax(0)
+    largest = _some(W, count).abs().amax(0)
     return f"{float(largest.min()):.2g} to {float(largest.max()):.2g}"

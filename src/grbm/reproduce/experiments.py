@@ -145,7 +145,7 @@ def _draw(what: str, done: dict[str, runs.Run]) -> Figure:
         plots.log_variance(curve, first.metrics)
         curve.set_title("(a) log σ²: mean, and range over units", fontsize=9)
         curve.set_xlabel("update", fontsize=8)
-        sheets.show(middle, sheets.filter_sheet(first.model.W, _shape(first), 100), "(b) filters of largest norm")
+        sheets.show(middle, sheets.filter_sheet(first.model.W, _shape(first), 100), "(b) filters, by norm")
         sheets.show(right, tile(generate(first, 100), _shape(first), 10), "(c) samples")
     elif what in ("fig4", "fig5"):
         drawn = [(tile(generate(run, 100), _shape(run), 10), title(name)) for name, run in done.items()]

@@ -156,6 +156,11 @@ def test_a_file_is_scored_row_by_row(tmp_path, capsys):
     log_p = read.fitted.log_prob(torch.from_numpy(x[:5]), read.fitted.log_partition().value)
     np.testing.assert_allclose(scores["log_density"][:5], log_p, atol=0.2)  # log Z is estimated
     refused(["score", run, tmp_path / "x.csv"], capsys, "--overwrite")
+    (tmp_path / "typo.csv").write_text('a,b,c\n1,2,3\n1,"x,1",3\n')
+    for verb, *options in (("score",), ("impute",), ("encode",), ("evaluate", "--data")):
+        where = "line 3, column 'b': 'x,1'"
+        said = refused([verb, run, *options, tmp_path / "typo.csv"], capsys, where, "leave it empty")
+        assert "train" not in said  # as advice to leave the column out would: the run needs it
     refused(["score", run, tmp_path / "x.csv", "--out", tmp_path / "x.abc"], capsys, ".csv")
     assert cli.main(["train", str(tmp_path / "good.csv"), *TINY, "--out", str(run), "--overwrite"]) == 0  # its files go
     assert not (run / "scores").exists()

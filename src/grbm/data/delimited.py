@@ -48,7 +48,7 @@ class Reading(NamedTuple):
     decimal: str | None = None  # "." or ","
     header: bool | None = None  # whether the first line names the columns
     needed: tuple[str, ...] = ()  # names of columns without which a table is of no use, such as that of weights
-    may_be_empty: bool = False  # whether ``columns`` may hold no value at all
+    may_be_empty: bool = False  # whether ``columns`` are those of a run, which may hold no value at all here
 
     def chosen(self, names: Sequence[str], where: object) -> list[int]:
         """Numbers of the columns that are taken. Raises UserError for one that is not there, or where none is left."""
@@ -173,7 +173,7 @@ def _read(path: Path, how: Reading) -> TextTable:
     numbers = _by_pandas(path, dialect, len(names), numeric) if path.stat().st_size > LARGE else None
     low, high = np.full(len(numeric), -np.inf), np.full(len(numeric), np.inf)
     if numbers is None:
-        numbers, low, high = _numbers(path, dialect, names, numeric, how.needed)
+        numbers, low, high = _numbers(path, dialect, names, numeric, how)
     if not len(numbers):
         raise UserError(f"{path} has a line of names and no rows; give a file with a table.")
     left_out = {names[k]: f"text such as {text[:40]!r}" for k, text in examples.items() if text is not None}
@@ -218,7 +218,7 @@ def _example(dialect: Dialect, cells: list[str]) -> str | None:
 
 
 def _numbers(
-    path: Path, dialect: Dialect, names: list[str], columns: list[int], needed: Sequence[str]
+    path: Path, dialect: Dialect, names: list[str], columns: list[int], how: Reading
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of some ``columns`` (n, k), and their limits by marks (k,): the highest lower, the lowest higher one.
 
@@ -237,7 +237,7 @@ def _numbers(
             except ValueError:
                 row = [dialect.is_number(cell) for cell in cells].index(False)
                 where = path, block[row][0], names[k], cells[row].strip()
-                raise _no_number(*where, dialect, can_go=names[k] not in needed) from None
+                raise _no_number(*where, dialect, how) from None
             for row in (row for row, cell in enumerate(cells) if MARK.fullmatch(cell.strip())):
                 if "<" in cells[row]:
                     low[place] = np.fmax(low[place], part[row, place])
@@ -282,12 +282,15 @@ def _by_pandas(path: Path, dialect: Dialect, width: int, columns: list[int]) -> 
     return numbers
 
 
-def _no_number(path: Path, line: int, name: str, cell: str, dialect: Dialect, *, can_go: bool) -> UserError:
-    """Error for a value that is no number in a column of numbers, which may be one that ``can_go``."""
+def _no_number(path: Path, line: int, name: str, cell: str, dialect: Dialect, how: Reading) -> UserError:
+    """Error for a value that is no number in a column of numbers."""
     where = f"{path}, line {line}, column {name!r}: {cell[:60]!r} is not a number"
     if "," in cell and dialect.decimal == ".":
-        where += ": a comma may stand for thousands, or for a decimal point (grbm train --decimal ,)"
-    if not can_go:
+        where += ": a comma may stand for thousands, or for a decimal point"
+        where += "" if how.may_be_empty else " (grbm train --decimal ,)"
+    if how.may_be_empty:
+        return UserError(f"{where}. Correct it, or leave it empty if the value is unknown.")
+    if name in how.needed:
         return UserError(f"{where}, and each row needs one in this column: correct it.")
     missing = shlex.quote(f"--na={cell[:60].splitlines()[0]}")
     leave = f"grbm train --drop {shlex.quote(name)} leaves the column out"

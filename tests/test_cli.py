@@ -5,6 +5,8 @@ import math
 import shutil
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -417,12 +419,35 @@ def test_writes_are_whole_or_not_at_all(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["x.txt"]
 
 
+def prepared(n_updates: int, *, n_validation: int = 0, counts: torch.Tensor | None = None, n_test: int = 0) -> Any:
+    """What a bar is told of a run: three rows to learn from."""
+    return SimpleNamespace(
+        config=SimpleNamespace(train=SimpleNamespace(n_updates=n_updates)),
+        dataset=SimpleNamespace(test=torch.zeros(n_test, 2)),
+        validation=torch.zeros(n_validation, 2),
+        counts=counts,
+        data=torch.zeros(3, 2),
+        state=SimpleNamespace(model=GRBM(2, 4), update=0),
+    )
+
+
+@pytest.mark.parametrize(("rows", "says"), [
+    ({}, "3 rows of 2 visible units to learn from; 4 hidden units; 8 updates"),
+    ({"n_validation": 2, "n_test": 1200}, "to learn from, 2 for validation, 1,200 held out; 4 hidden units"),
+    ({"n_validation": 2, "counts": torch.tensor([1.0, 4.0])}, "to learn from, 5 for validation; 4 hidden units"),
+])  # fmt: skip
+def test_all_rows_of_a_file_are_accounted_for(rows, says, capsys):
+    with progress.ProgressBar() as shown:
+        shown.start(prepared(8, **rows))
+    assert says in capsys.readouterr().out
+
+
 def test_a_file_gets_a_line_of_progress_every_ten_seconds_and_the_last(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr("grbm.runs.progress.time.perf_counter", lambda: now[0])
     record = {"accept_prob": None, "grad_norm": 1.0, "var_mean": 1.0}
     with progress.ProgressBar() as shown:
-        shown.start(torch.zeros(3, 2), GRBM(2, 4), 0, 8)
+        shown.start(prepared(n_updates=8))
         for update in range(1, 9):
             now[0] += 4
             shown.update(update, record)
@@ -438,6 +463,6 @@ def test_who_waits_for_the_data_is_told(monkeypatch, capsys, is_leader, prepares
     monkeypatch.setattr(progress, "PATIENCE", 0.3)
     with progress.ProgressBar(is_leader=is_leader) as shown:
         time.sleep(prepares)
-        shown.start(torch.zeros(3, 2), GRBM(2, 4), 0, 10)
+        shown.start(prepared(n_updates=10))
         time.sleep(0.4)
     assert ("Preparing the data" in capsys.readouterr().out) == says

@@ -399,7 +399,7 @@ def test_a_run_keeps_its_contrasts_and_resumes_to_the_same_bytes(tmp_path):
         with pytest.raises(Left):
             train(config, tmp_path / "parts", on_update=lambda u, _, at=at: leave(at, u), resume=at == 63)
     seen: list[int] = []
-    train(config, tmp_path / "parts", resume=True, on_start=lambda data, model, update, n_updates: seen.append(update))
+    train(config, tmp_path / "parts", resume=True, on_start=lambda run: seen.append(run.state.update))
     assert seen == [63]
     whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert whole == parts

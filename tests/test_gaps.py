@@ -319,7 +319,7 @@ def test_a_run_with_gaps_resumes_to_the_same_bytes(skewed, tmp_path, capsys):
         with pytest.raises(Left):
             train(config, tmp_path / "parts", on_update=lambda u, _, at=at: leave(at, u), resume=at == 63)
     begun = []
-    train(config, tmp_path / "parts", resume=True, on_start=lambda data, model, update, n_updates: begun.append(update))
+    train(config, tmp_path / "parts", resume=True, on_start=lambda run: begun.append(run.state.update))
     assert begun == [46]
     whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert whole == parts

@@ -2,8 +2,9 @@
 A weighted survey
 =================
 
-In a survey some people are asked more often than others, and weights say for how many each of them stands. This
-tutorial learns the density of the population from such a sample.
+In a survey some people are asked more often than others, and weights say for how many
+each of them stands. This tutorial learns the density of the population from such a
+sample.
 """
 
 import matplotlib.pyplot as plt
@@ -14,8 +15,9 @@ from grbm import GaussianBernoulliRBM
 # %%
 # The population and the sample
 # -----------------------------
-# Of 20,000 people two in five live in the country. They are older and earn less. Of every hundred people in a town
-# eight are asked, of every hundred in the country one: the sample is mostly of town people.
+# Of 20,000 people two in five live in the country. They are older and earn less. Of
+# every hundred people in a town eight are asked, of every hundred in the country one:
+# the sample is mostly of town people.
 
 rng = np.random.default_rng(0)
 country = rng.random(20_000) < 0.4
@@ -40,7 +42,8 @@ weighted = GaussianBernoulliRBM(16, random_state=0).fit(sample, sample_weight=we
 # %%
 # What both say of the population
 # -------------------------------
-# Samples of the weighted model have the means of the population, and a share of old people as large as there.
+# Samples of the weighted model have the means of the population, and a share of old
+# people as large as there.
 
 
 def described(rows: np.ndarray) -> str:

@@ -3,13 +3,16 @@
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from grbm.core.streams import Stream, terminal
+
+if TYPE_CHECKING:  # it loads PyTorch
+    from grbm.runs.preparing import Prepared
 
 PATIENCE = 5.0  # seconds after which a person is told that the data are still being prepared
 
@@ -42,11 +45,17 @@ class ProgressBar:
         if self.bar.live.is_started:
             self.bar.stop()
 
-    def start(self, data: Any, model: Any, update: int, n_updates: int) -> None:
+    def start(self, run: "Prepared") -> None:
         self.waiting.cancel()
-        (n, N), self.n_updates = data.shape, n_updates
-        limited = f", {model.censoring.n} of them censored" if model.censoring.n else ""
-        size = f"{n:,} rows of {N} visible units{limited}; {model.n_hidden} hidden units"
+        model, update, self.n_updates = run.state.model, run.state.update, run.config.train.n_updates
+        n, N = run.data.shape
+        n_validation = len(run.validation) if run.counts is None else int(run.counts.sum())
+        limited = f" ({model.censoring.n} of them censored)" if model.censoring.n else ""
+        rows = [f"{n:,} rows of {N} visible units{limited} to learn from"]
+        rows += [
+            f"{k:,} {what}" for k, what in ((n_validation, "for validation"), (len(run.dataset.test), "held out")) if k
+        ]
+        size = f"{', '.join(rows)}; {model.n_hidden} hidden units"
         if model.contrasts.n > 1:
             size += f", at {model.contrasts.n} contrasts"
         print(f"{size}; {self.n_updates:,} updates on {model.W.device}" + (f", from {update:,} on" if update else ""))

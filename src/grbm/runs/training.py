@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from grbm.core.devices import threads
 from grbm.core.distributed import ALONE, ProcessGroup
 from grbm.core.errors import DivergenceError, StoppedError, UserError
@@ -20,7 +18,6 @@ from grbm.data.coarse import SHARE, grid_of
 from grbm.data.frame import Frame
 from grbm.data.limits import limits_of
 from grbm.data.sentinels import sentinels
-from grbm.data.standardise import Standardised
 from grbm.data.tables import measure, spread
 from grbm.data.weighting import effective
 from grbm.fitting.callbacks import Call, Callback, EarlyStopping, KeepBest
@@ -51,7 +48,7 @@ def train(
     resume: bool = False,
     group: ProcessGroup = ALONE,
     device: str | None = None,
-    on_start: Callable[[Tensor | Standardised, GRBM, int, int], None] = lambda data, model, update, n_updates: None,
+    on_start: Callable[[Prepared], None] = lambda run: None,
     on_update: Callable[[int, logs.Record | None], None] = lambda update, record: None,
     warn: Callable[[str], None] = _warn,
 ) -> None:
@@ -73,8 +70,7 @@ def train(
         The processes that share the run and this one's device, from `grbm.core.distributed.join`; all must make the
         same call.
     on_start, on_update : callable
-        Called with the data, the model, the update and the number of updates at the start, and with every update and
-        the record where one was logged.
+        Called with what is prepared at the start, and with every update and the record where one was logged.
     warn : callable
         Called with what the user should know, such as a damaged checkpoint.
 
@@ -188,7 +184,7 @@ def _newest(
 def _learn(
     session: Session,
     saved: checkpoint.Checkpoint | None,
-    on_start: Callable[[Tensor | Standardised, GRBM, int, int], None],
+    on_start: Callable[[Prepared], None],
     on_update: Callable[[int, logs.Record | None], None],
 ) -> None:
     """Train until all updates are made, a callback or a signal stops training, or it diverges."""
@@ -212,7 +208,7 @@ def _learn(
         callbacks.insert(0, run.refill)
     machine = machine_of(state.model, group, engine)
     if group.is_leader:
-        on_start(run.data, state.model, state.update, options.n_updates)
+        on_start(run)
 
     def stop(number: int) -> None:
         """After this update; a second SIGINT stops at once."""

@@ -9,14 +9,20 @@ from grbm.report.sheets import filter_sheet, which_filters
 
 @pytest.mark.parametrize(("M", "shown"), [(3, [2, 1, 0]), (4, [3, 2, 1, 0]), (8, [7, 5, 3, 1]), (9, [8, 6, 4, 2])])
 def test_filters_are_evenly_spaced_by_the_norm_of_their_weights(M, shown):
-    """Unit k has a norm of k + 1, and weights of a pattern of its own."""
-    W = torch.randn(16, M, generator=torch.Generator().manual_seed(0))
-    W = W / W.norm(dim=0) * torch.arange(1, M + 1)
+    """Unit k has a norm of k + 1, and weights of a pattern of its own; a weak one is not shown."""
+    W = torch.randn(16, M + 1, generator=torch.Generator().manual_seed(0))
+    W = W / W.norm(dim=0) * torch.tensor([*range(1, M + 1), 0.09 * M])
     expected = filter_sheet(W[:, shown], (1, 4, 4), len(shown))
     np.testing.assert_array_equal(filter_sheet(W, (1, 4, 4), 4), expected)
     assert not np.array_equal(filter_sheet(W[:, shown[:-1]], (1, 4, 4), 4), expected)
 
 
 def test_a_sheet_says_which_units_it_shows():
-    assert which_filters(torch.zeros(4, 2048)).startswith("100 of 2,048 hidden units, evenly spaced")
-    assert which_filters(torch.zeros(4, 64)).startswith("all 64 hidden units")
+    one = torch.ones(4, 1)
+    assert which_filters(one.expand(4, 2048)) == "100 of 2,048 hidden units, by the norm of their weights"
+    assert which_filters(one.expand(4, 64)) == "all 64 hidden units, by the norm of their weights"
+    said = which_filters(torch.cat([one, one, 0.01 * one], 1))
+    assert said.startswith("2 of 3 hidden units")
+    assert said.endswith("; 1 with less than a tenth of the largest are left out")
+    for same in (0.0, torch.nan):  # nothing learned, or no numbers
+        assert which_filters(torch.full((4, 3), same)).startswith("all 3")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from grbm.data.pictures import ImageShape
 from grbm.report import plots
 
 FILTERS = "RdBu_r"  # colours of weights: blue below 0, red above
+WEAK = 0.1  # of the largest norm: filters below it are left out
 
 
 def whole_sheet(array: np.ndarray, title: str, width: float = 6.0, room: float = 0.25) -> Figure:
@@ -86,8 +88,8 @@ def save_animation(path: Path, states: Tensor, shape: ImageShape, *, columns: in
 
 def filters(W: Tensor, shape: ImageShape, count: int = 100) -> Figure:
     """Weights of hidden units (Fig. 3b), with their scale and sign."""
-    title = f"Filters: {which_filters(W, count)}"
-    figure = whole_sheet(filter_sheet(W, shape, count), title)
+    title = fill(f"Filters: {which_filters(W, count)}", 66)
+    figure = whole_sheet(filter_sheet(W, shape, count), title, room=0.5 if "\n" in title else 0.25)
     if shape[0] == 1:
         scale = ScalarMappable(Normalize(-1, 1), FILTERS)
         bar = figure.colorbar(scale, ax=figure.axes[0], orientation="horizontal", shrink=0.5, aspect=40, pad=0.01)
@@ -113,17 +115,28 @@ def filter_sheet(W: Tensor, shape: ImageShape, count: int) -> np.ndarray:
 
 
 def which_filters(W: Tensor, count: int = 100) -> str:
-    """The units of a sheet, in words. Those of largest norm alone would show the narrowest filters, and no others."""
-    M = W.shape[1]
-    if count >= M:
-        return f"all {M:,} hidden units, by the norm of their weights"
-    return f"{count:,} of {M:,} hidden units, evenly spaced from the largest norm of weights to the smallest"
+    """The units of a sheet, in words.
+
+    They are evenly spaced by norm: those of largest norm alone would show the narrowest filters, and no others.
+    """
+    M, shown = W.shape[1], _some(W, count).shape[1]
+    weak = M - len(_by_norm(W))
+    which = f"all {M:,}" if shown == M else f"{shown:,} of {M:,}"
+    left_out = f"; {weak:,} with less than a tenth of the largest are left out" if weak else ""
+    return f"{which} hidden units, by the norm of their weights{left_out}"
 
 
 def _some(W: Tensor, count: int) -> Tensor:
-    W = W.detach().float().cpu()
-    M = W.shape[1]
-    return W[:, W.norm(dim=0).argsort(descending=True)[torch.arange(min(count, M)) * M // min(count, M)]]
+    order = _by_norm(W)
+    shown = min(count, len(order))
+    return W.detach().float().cpu()[:, order[torch.arange(shown) * len(order) // shown]]
+
+
+def _by_norm(W: Tensor) -> Tensor:
+    """Units from the largest norm of weights to a tenth of it: weaker ones hardly matter."""
+    norms = W.detach().float().cpu().norm(dim=0)
+    order = norms.argsort(descending=True)
+    return order[~(norms < WEAK * norms.max())[order]]  # all, where some are no numbers
 
 
 def _strengths(W: Tensor, count: int) -> str:

@@ -69,6 +69,10 @@ def test_bennetts_estimate_on_works_whose_answer_is_known(n_forth, n_back):
     back = answer + s**2 / 2 + s * torch.randn(n_back, generator=rng, dtype=torch.float64)
     estimate, error = bennett(forth, back)
     assert_standard((estimate - answer) / error, n_cases=2)
+    shift = math.log(n_forth / n_back)
+    sides = 1 / (1 + (estimate - forth + shift).exp()), 1 / (1 + (back - estimate - shift).exp())
+    variance = sum(float(f.square().mean() / f.mean().square() - 1) / len(f) for f in sides)
+    assert error == pytest.approx(math.sqrt(variance), rel=1e-6)
     repeats = []
     for _ in range(60):
         a = answer - s**2 / 2 + s * torch.randn(n_forth // 10, generator=rng, dtype=torch.float64)

@@ -79,7 +79,10 @@ def anneal(energy: Energy, n_chains: int, rng: Rng, *, n_steps: int = TEMPERATUR
 
 
 def annealed(marginal: Boltzmann, h: Tensor, betas: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
-    """What each population makes of log Z, less that at the first β (K,), and its states."""
+    """Anneal populations of h (C, M) step by step along ``betas``, as `grbm.samplers.engines.definition.Engine.anneal`.
+
+    Returns what each makes of log Z, less that at the first β (K,), and their states.
+    """
     n_chains, n_steps = len(h), len(betas) - 1
     populations = torch.split(torch.arange(n_chains, device=h.device), POPULATION)
     log_ratio = torch.zeros(len(populations), dtype=torch.float64, device=h.device)

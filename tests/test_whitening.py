@@ -365,7 +365,7 @@ def test_a_resumed_run_goes_on_as_its_table_asked(tmp_path, shape, expected):
                 tmp_path / "run",
                 asked={},
                 resume=resume,
-                on_start=lambda data, model, update, n_updates: seen.append(n_updates),
+                on_start=lambda run: seen.append(run.config.train.n_updates),
                 on_update=leave,
             )
     assert seen == [expected, expected]

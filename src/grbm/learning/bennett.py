@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-CLOSE = 1e-10  # nats from one guess to the next, at which it is found
+CLOSE = 1e-5  # nats of a Newton step, which leaves at most half its square, as |f''| <= |f'|
 MOST = 100  # guesses
 
 
@@ -22,13 +22,16 @@ def crossing(forth: Tensor, back: Tensor, keep_forth: Tensor, keep_back: Tensor)
     (G, m): (G,).
 
     L solves Σ_forth f(L − w + s) = Σ_back f(w − L − s) for f(x) = 1/(1 + e^x) and s = log n_forth/n_back; the
-    difference of the two sums falls with L. Newton's method finds it, by halves where its steps do not shrink.
+    difference of the two sums falls with L. Newton's method finds it, by halves where its steps do not shrink, from
+    between the means of the weights; all but the first of several begin where that one has come to.
     """
     shift = (keep_forth.sum(1) / keep_back.sum(1)).log()
     both = torch.cat([forth, back])
     low, high = torch.full_like(shift, float(both.min()) - 50), torch.full_like(shift, float(both.max()) + 50)
-    ends = forth.logsumexp(0) - math.log(len(forth)), math.log(len(back)) - (-back).logsumexp(0)
-    guess = (0.5 * (ends[0] + ends[1])).expand_as(shift)
+    if len(shift) > 1:
+        guess = crossing(forth, back, keep_forth[:1], keep_back[:1]).expand_as(shift)
+    else:
+        guess = 0.5 * (forth.logsumexp(0) - (-back).logsumexp(0) + math.log(len(back) / len(forth)))[None]
     last = high - low
     for _ in range(MOST):
         f, b = _sides(forth, back, (guess + shift)[:, None])
@@ -36,9 +39,10 @@ def crossing(forth: Tensor, back: Tensor, keep_forth: Tensor, keep_back: Tensor)
         low, high = torch.where(difference > 0, guess, low), torch.where(difference > 0, high, guess)
         step = difference / ((keep_forth * f * (1 - f)).sum(1) + (keep_back * b * (1 - b)).sum(1))
         inside = (step.abs() < 0.5 * last) & (guess + step > low) & (guess + step < high)
-        step = torch.where(inside, step, 0.5 * (low + high) - guess)
+        is_close = (step.abs() < CLOSE) | (high - low < CLOSE**2)
+        step = torch.where(inside | (step.abs() < CLOSE), step, 0.5 * (low + high) - guess)
         guess, last = guess + step, step.abs()
-        if float(last.max()) < CLOSE:
+        if is_close.all():
             break
     return guess
 

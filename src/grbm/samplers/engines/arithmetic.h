@@ -44,6 +44,19 @@ ALWAYS float total(vf x) { return _mm512_reduce_add_ps((__m512)x); }
 ALWAYS vf choose(vi mask, vf a, vf b) {
     return (vf)_mm512_mask_blend_ps(_mm512_movepi32_mask((__m512i)mask), (__m512)b, (__m512)a);
 }
+#elif defined(__AVX2__)
+ALWAYS vw multiply(vw a, uint32_t m) { return (vw)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(m)); }
+ALWAYS vf fill(float x) { return (vf)_mm256_set1_ps(x); }
+ALWAYS vf root(vf x) { return (vf)_mm256_sqrt_ps((__m256)x); }
+ALWAYS vf within(vf x, float low, float high) {
+    return (vf)_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), (__m256)x));  // NaN stays NaN
+}
+ALWAYS float total(vf x) {
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+ALWAYS vf choose(vi mask, vf a, vf b) { return (vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask); }
 #else
 ALWAYS vf fill(float x) { return x - (vf){}; }
 ALWAYS vw multiply(vw a, uint32_t m) { return (a & 0xffffffffu) * (uint64_t)m; }

@@ -151,9 +151,9 @@ def test_bounds_are_told_by_name_or_number_and_checked():
     assert read_bounds(()) == (False, {})
     assert read_bounds(["a=0,1", "a=0,1"]) == (False, {"a": (0, 1)})
     assert found_in(TABLE, told={"a ": (0, INF), 0: (0, INF)}, is_auto=False, columns=("a", "b", "c")).n == 1
-    with pytest.raises(UserError, match="Bounds of column 'a' are told twice"):
+    with pytest.raises(UserError, match="Bounds of column 'a' are given twice"):
         found_in(TABLE, told={"a": (0, INF), 0: (0, 1000)}, is_auto=False, columns=("a", "b", "c"))
-    with pytest.raises(UserError, match="Bounds of all columns are told twice"):
+    with pytest.raises(UserError, match="Bounds of all columns are given twice"):
         read_bounds(["0,1", "0,2"])
     for wrong in (["weights"], ["weight=0"], ["weight=a,b"], ["weight=2,1"], [","], ["weight=,"], [""]):
         with pytest.raises(UserError, match=r"weight|below"):
@@ -385,7 +385,7 @@ def test_learning_goes_on_within_the_same_bounds():
     del older._bounds_told  # pickles of 0.1 lack it
     older.partial_fit(TABLE[:50, :2])
     for other in ("none", "auto", (0, 500), {0: (0, None)}):
-        with pytest.raises(ValueError, match=r"bounds are .* now, but were not in learning"):
+        with pytest.raises(ValueError, match=r"bounds is .* now, but was another in learning"):
             rbm.set_params(bounds=other).partial_fit(TABLE[:50, :2])
     with pytest.raises(ValueError, match=r"bounds are \(0, None\) now"):
         GaussianBernoulliRBM(8, n_iter=1).fit(TABLE).set_params(bounds=(0, None)).partial_fit(TABLE[:50])

@@ -157,7 +157,7 @@ def test_what_is_no_chain_is_refused():
         mixing.record(uncoupled(), Annealed(), NONE)
     with pytest.raises(ValueError, match="n_chains must be at least 4, got 2"):
         mixing.record(uncoupled(), Gibbs(), NONE, n_chains=2)
-    with pytest.raises(ValueError, match="finite world"):
+    with pytest.raises(ValueError, match="diverged"):
         mixing.record(uncoupled(), Langevin(5.0), NONE, every=1)
 
 

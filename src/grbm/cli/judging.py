@@ -131,7 +131,7 @@ def mixing(options: MixingOptions) -> None:
     try:
         trace = mixing.record(model, sampler, rows, **counts, seed=options.seed)
     except ValueError as error:
-        raise error if isinstance(error, UserError) else UserError(f"The chains were refused: {error}") from error
+        raise error if isinstance(error, UserError) else UserError(f"There is no diagnosis: {error}") from error
     found = mixing.diagnose(trace)
     settings: dict[str, Any] = {"sampler": named.name, "weights": options.weights, "seed": options.seed}
     settings |= {"chains": options.chains, "model": runs.model_digest(run.model), "draws": options.draws}

@@ -67,12 +67,12 @@ def _main(args: list[str]) -> int:
             _say(f"{error}; check the path, its permissions and the space on the disk.")
         return 2
     except MemoryError:
-        _say("the memory is full; use smaller numbers, or a machine with more.")
+        _say("the memory is full; use fewer hidden units, chains or samples, or a computer with more.")
         return 2
     except RuntimeError as error:
         if not _of_memory(error):
             raise
-        _say("the device's memory is full; use smaller numbers, or a device with more.")
+        _say("the device's memory is full; use fewer hidden units, chains or samples, or a device with more.")
         return 2
     except KeyboardInterrupt:
         _say("interrupted.")

@@ -13,8 +13,9 @@ Folder = Annotated[Path, Positional, arg(metavar="RUN", help="Folder of a run.")
 Weights = Annotated[
     Which,
     arg(
-        help="model: what training ended with; raw: the last parameters, where model is their average; best: of the "
-        "checkpoint whose chains were nearest to the data."
+        help="model: the result of training; with --train.keep-best the best validated model, else the running average "
+        "where there is one. raw: the parameters after the last update. best: those of the checkpoint whose chains "
+        "were nearest to the data, by energy distance."
     ),
 ]
 Seed = Annotated[int, arg(help="Seed of the random numbers.")]
@@ -89,7 +90,8 @@ class SampleOptions:
     sampler: str | None = None
     """Another sampler than the run's own, by name, with its default options."""
     mean: bool | None = None
-    """Conditional means μ + W h in place of v; by default as the run says."""
+    """Write the mean μ + W h of the visible units in the last step, without Gaussian noise, in place of v; by default
+    as the run says."""
     seed: Seed = 1
     weights: Weights = "model"
     overwrite: Overwrite = False
@@ -116,8 +118,8 @@ class EncodeOptions:
 
 @dataclass(frozen=True)
 class ImputeOptions:
-    """Fill in the gaps (NaN) of an array, and take away noise of a known size: means and deviations of what is not
-    known given what is, by tempered chains."""
+    """Fill in missing values (NaN), and take away noise of a known size. Writes conditional means and their standard
+    deviations."""
 
     run: Folder
     file: Annotated[Path, Positional, arg(metavar="FILE")]
@@ -135,7 +137,8 @@ class ImputeOptions:
     chains: int = 4
     """Chains for each row."""
     replicas: int | None = None
-    """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1."""
+    """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1. Not for runs
+    that are whitened or have several contrasts."""
     key: str | None = None
     """Name of the array in a .npz archive."""
     weights: Weights = "model"
@@ -145,8 +148,8 @@ class ImputeOptions:
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Say how likely each row of a table is: log-density, and p-value under the model's own draws. Of the least likely
-    rows it shows the number that is farthest from what the others say."""
+    """Say how likely each row of a table is: log-density, and p-value under the model's own draws. For each of
+    the least likely rows, shows the value that deviates most from what the row's other values predict."""
 
     run: Folder
     file: Annotated[Path, Positional, arg(metavar="FILE")]
@@ -198,18 +201,19 @@ class EvaluateOptions(JudgingOptions):
     samples: int = 10_000
     """Samples from noise to score."""
     log_likelihood: bool = False
-    """Of all training and held-out rows, with standard errors; for images also in bits per dimension."""
+    """Compute the log-likelihood of all training and held-out rows, with standard errors; of images also in bits per
+    dimension."""
     ais_steps: int = 1000
-    """Temperatures of the annealing that finds log Z, where it is not exact."""
+    """Number of temperatures, where log Z is estimated by annealing; runs on whitened data do not use it."""
     ais_chains: int = 500
-    """Its chains, each way."""
+    """Number of annealed chains each way, likewise."""
     fid: bool = False
     """Images: distances between samples from noise and training images, beside reference points, to RUN/fid.json."""
     fid_weights: Path | None = None
     """The Inception network of FID: torch-fidelity's .pth (downloaded where it is not given), or a .npz of its first
     part, which gives 768 features on another scale."""
     fid_samples: int = 10_000
-    """Images on either side."""
+    """Number of samples, and of training images that they are compared with."""
     fid_references: bool = True
     """Also held-out images, one Gaussian, a mixture of 20 and a small variational autoencoder, in the same table."""
     fid_mean: bool | None = None
@@ -219,7 +223,8 @@ class EvaluateOptions(JudgingOptions):
 @dataclass(frozen=True)
 class DoctorOptions(JudgingOptions):
     """Say in plain words what is wrong with a run, or fine, and what to change. The exit code is 3 where something is
-    wrong. With --machine and no run: what this machine computes with, and why."""
+    wrong. With --machine in place of a run: what this
+    computer runs chains with, and how fast a step is."""
 
     run: Annotated[Path | None, Positional, arg(metavar="RUN")] = None
     """Folder of a run."""

@@ -134,12 +134,11 @@ def _first(name: str, config: RunConfig) -> str:
     names = [*data, *SHORT, "--seed", "--out"]
     if name in EXPERIMENTS:
         names = ["--dynamics", "--scale", *names]
-    lines = []
-    for flag in names:
-        value = values.get(ALIASES.get(flag.split()[0], flag.split()[0]))
-        lines.append(f"  {flag:<24}{'' if value in (None, '', ()) else value}".rstrip())
-    sampler = {flag: x for flag, x in values.items() if flag.startswith("--sampler.") and flag != "--sampler.name"}
-    lines += [f"  {flag:<24}{value}" for flag, value in sampler.items() if value is not None]
+    shown = {flag: values.get(ALIASES.get(flag.split()[0], flag.split()[0])) for flag in names}
+    own = {flag: x for flag, x in values.items() if flag.startswith("--sampler.") and flag != "--sampler.name"}
+    shown |= {flag: x for flag, x in own.items() if x is not None}
+    width = max(map(len, shown))
+    lines = [f"  {flag:<{width}}  {'' if x in (None, '', ()) else x}".rstrip() for flag, x in shown.items()]
     return "What people change of it, with its defaults (all options are below):\n" + "\n".join(lines)
 
 

@@ -39,7 +39,7 @@ def needed_by(what: str, extra: str, packages: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where learning left the finite world, and what to change.
+    """Where learning diverged, and what to change.
 
     Attributes
     ----------
@@ -78,8 +78,8 @@ class Divergence:
             )
         if self.since is not None:
             when = f"in one of the updates since {self.since}"
-            return f"Stopped at update {self.update}: {when} the gradient was no longer a sensible number"
-        what = f"Stopped at update {self.update}: the gradient is no longer a sensible number"
+            return f"Stopped at update {self.update}: {when} the gradient became NaN, infinite or absurdly large"
+        what = f"Stopped at update {self.update}: the gradient is NaN, infinite or absurdly large"
         if self.unit is None:
             return what
         shown = f"variance {_shown(self.var)}, mean square of its chains {_shown(self.chains_v2)}"
@@ -95,7 +95,7 @@ def _shown(number: float | None) -> str:
 
 @dataclass(eq=False)
 class DivergenceError(RuntimeError):
-    """Learning left the finite world.
+    """Learning diverged: numbers became NaN, infinite or absurdly large.
 
     Attributes
     ----------

@@ -20,7 +20,8 @@ class FitOptions:
     centred: bool = False
     """Centre visible and hidden units on the data's means in the gradient."""
     clip_norm: float | None = 10.0
-    """Gradient norm, over all parameters together, as it is before spectral steps; None = no clipping."""
+    """Maximum norm of the gradient, over all parameters together; longer gradients are shortened to it. None = no
+    clipping."""
     min_var: float = 1e-8
     """Lower bound of the variances."""
     anneal_step_size: bool = False
@@ -34,9 +35,9 @@ class FitOptions:
     """The last so many updates are rounds of quasi-Newton steps up the log-likelihood itself
     (`grbm.learning.quasi_newton`): for persistent chains that mix well, and up to some thousands of parameters."""
     spectral_norm: float | None = None
-    """For SGD. W moves by about the learning rate times this along every singular direction of its gradient that is not
-    far weaker than the others (`grbm.learning.spectral`), after clipping and not clipped itself; None = by the
-    gradient."""
+    """For SGD: length of spectral steps of W (`grbm.learning.spectral`). Along every singular direction of its gradient
+    that is not far weaker than the others, W moves by about the learning rate times this; clipping does not shorten
+    these steps. None = by the gradient."""
     keep_last: bool = False
     """Keep the incomplete last batch of an epoch. A Langevin temperature that equals ``batch_size``, as in the
     published program, is this batch's size while it lasts: its steps are longer, and of very few rows too long."""
@@ -47,7 +48,7 @@ class FitOptions:
     """Of censored units: how far beyond a limit latent values may lie in learning, in units of the model. What is
     learned is then a lower bound of the likelihood, and latent values do not drift off. None = any distance."""
     contrast_scales: bool = False
-    """Learn the scales of a machine's contrasts too (`grbm.model.contrasts`), and not their weights alone."""
+    """Learn the scales of a model's contrasts too (`grbm.model.contrasts`), and not their weights alone."""
 
     def check(self) -> None:
         """Raise ValueError for what no training can mean."""

@@ -38,7 +38,7 @@ def read_bounds(texts: Sequence[str]) -> tuple[bool, Told]:
                 )
             column = name if equals else None
             if told.get(column, pair) != pair:
-                raise UserError(f"Bounds of {column or 'all columns'} are told twice, and differ; tell them once.")
+                raise UserError(f"Bounds of {column or 'all columns'} are given twice, and differ; give them once.")
             told[column] = pair
     return is_auto, told
 
@@ -111,7 +111,7 @@ def bounds_of(
             if without[k]:
                 raise UserError(f"{where}, {_name(k, columns)}, is coarse, and needs no bounds: leave them out.")
             if by_column.setdefault(k, ends) != ends:
-                raise UserError(f"Bounds of {_name(k, columns)} are told twice, and differ; tell them once.")
+                raise UserError(f"Bounds of {_name(k, columns)} are given twice, and differ; give them once.")
             found.low[k], found.high[k] = ends
     for k in (found.is_bounded & ((low <= found.low) | (high >= found.high))).nonzero()[:1, 0].tolist():
         raise UserError(
@@ -168,7 +168,7 @@ def _number(name: str | int, columns: Sequence[str], n: int, where: str) -> int:
     if str(name).isdecimal() and int(name) < n:
         return int(name)
     listed = ", ".join(columns[:SHOWN]) + (" ..." if len(columns) > SHOWN else "") if columns else f"0 to {n - 1}"
-    raise UserError(f"{where} has no column {name!r} that is learned, which bounds are told for; it has {listed}.")
+    raise UserError(f"Bounds are given for {name!r}, which is no column that is learned of {where}; it has {listed}.")
 
 
 def _name(column: int, columns: Sequence[str]) -> str:

@@ -19,9 +19,9 @@ class DatasetConfig:
     name: DatasetName = "digits"
     """Two 2-D mixtures, four image sets, or your own table or pictures (with --data)."""
     standardise: Mode = "pixel"
-    """Subtract the mean and divide by the deviation: per pixel (column), per channel, of all numbers, or not at all.
-    whiten: learn in coordinates in which the data and their clusters are uncorrelated; for tables of up to some
-    hundred columns, of any units, collinear and constant ones too."""
+    """Subtract the mean and divide by the standard deviation. pixel: of each column or pixel. channel: of each colour
+    channel. scalar: of all numbers. none: neither. whiten: learn in coordinates in which the data and their clusters
+    are uncorrelated; for tables of up to some hundred columns, of any units, collinear and constant ones too."""
     censor: str = "none"
     """Limits at which values stop, as pixels at black: such a value says that the latent one lies at it or beyond. auto
     finds them; LOW,HIGH sets them for all columns, as 0, or 0,1; marks are those of a table in text, such as <0.5, and
@@ -36,7 +36,8 @@ class DatasetConfig:
     n_points: int = 1000
     """Mixtures only: training points."""
     held_out: float = 0.1
-    """Digits, arrays and pictures: share of rows kept from training for evaluation. The others have test data."""
+    """Digits, arrays, pictures and CelebA: share of rows kept from training for evaluation. The others have test
+    data."""
     subset: int | None = None
     """Arrays and pictures, CelebA: a random choice of so many rows, by seed, before any are held out."""
     key: str | None = None

@@ -154,8 +154,8 @@ class Measured(NamedTuple):
                 column = int(wrong.nonzero()[0])
                 largest = max(abs(float(stats.low[column])), abs(float(stats.high[column])))
                 raise UserError(
-                    f"{where} holds numbers of up to {largest:.3g} in column {column}, too large to be squared in "
-                    f"float32, as standardised; divide the column by a constant, or standardise it."
+                    f"{where} holds numbers of up to {largest:.3g} in column {column}, too large for float32 "
+                    f"with this --dataset.standardise; divide the column by a constant, or choose pixel."
                 )
 
 

@@ -47,8 +47,8 @@ class NamedTable(NamedTuple):
         worst = np.argsort(-is_missing.sum(0), kind="stable")[:SHOWN]
         counts = ", ".join(f"{self.name(k)} {is_missing[:, k].sum():,}" for k in worst if is_missing[:, k].any())
         raise UserError(
-            f"Only {n_complete:,} of {len(self.rows):,} rows have no gaps, and training needs {fewest}, or half of the "
-            f"rows where rows with gaps are left out. Values are missing in: {counts}. Leave out columns with many "
+            f"Only {n_complete:,} of {len(self.rows):,} rows have no gaps, and training needs {fewest}; or half of all "
+            f"rows, if it leaves out those with gaps. Values are missing in: {counts}. Leave out columns with many "
             f"gaps (grbm train --drop NAME), or fill gaps first."
         )
 

@@ -91,7 +91,7 @@ class LogZ(NamedTuple):
         """The finding, and what to do where it is a bad one."""
         advice = {
             None: "",
-            "one end": "; give data",
+            "one end": "; give rows of the data as `data`",
             "wide": "; more n_steps or n_chains",
             "missed": ", so likelihoods are too high by so much; more n_steps",
         }.get(self.doubt, "; more n_steps")

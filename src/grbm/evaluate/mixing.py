@@ -195,7 +195,9 @@ def record(
 
     recorded = torch.stack(v, 1).cpu(), torch.stack(free_energies, 1).cpu()
     if not recorded[0].isfinite().all():
-        raise ValueError("They left the finite world; use a smaller step size, or adjust the sampler.")
+        raise ValueError(
+            "The chains diverged to infinite numbers; use a smaller step size, or a Metropolis test (adjust_from=0)."
+        )
     accept_prob, swap_prob = map(per_draw, zip(*infos, strict=True))
     return Trace(*recorded, accept_prob, swap_prob, every, n_from_data, sampler.exact)
 

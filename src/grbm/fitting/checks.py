@@ -41,7 +41,9 @@ def check_distance(X: Array, mean: Array, var: Array) -> None:
         far = float(np.sqrt(np.mean(squares, where=known))) if known.any() else 0.0
     if far > 10:
         warn_user(
-            f"These rows lie {far:.0f} times as far out as those learned; are they scaled as those were?", ScaleWarning
+            f"These rows lie {far:.0f} times as far from the training mean as those learned; are they in the same "
+            "units?",
+            ScaleWarning,
         )
 
 

@@ -80,9 +80,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     """A Gaussian-Bernoulli restricted Boltzmann machine: real-valued features, binary components.
 
     The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
-    mixture of 2^n_components Gaussians that share their factors, and v the features in whitened coordinates: features
-    of any units will do, collinear and constant ones too. It is learned by persistent contrastive divergence and
-    quasi-Newton steps, and the model kept is the best on held-out rows (one Gaussian, where nothing was better).
+    mixture of 2^n_components Gaussians with one diagonal covariance. v are the features as `whiten` transforms them: by
+    default they may have any units, and be collinear or constant. The model is learned by persistent contrastive
+    divergence and quasi-Newton steps. With whitening the best model on held-out rows is kept (one Gaussian, where
+    nothing was better).
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         Rows of an update; at most all.
     n_iter : int, default=None
         Passes over the data by stochastic gradients; None makes 1,500 updates of them (2,000 without whitening).
-        If given, no rounds follow unless ``n_rounds`` is set, and the fitted machine is kept even where one Gaussian
+        If given, no rounds follow unless ``n_rounds`` is set, and the fitted model is kept even where one Gaussian
         scores as well.
     n_rounds : int, default=None
         Maximum number of rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). They end when
@@ -108,12 +109,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     n_replicas : int, default=None
         Replicas of parallel tempering for each chain, without whitening; None is 8, and 1 is none.
     whiten : bool or "auto", default="auto"
-        Learn in coordinates in which X and its clusters are uncorrelated; "auto" is for 20 rows or more whose features,
-        but for collinear ones, are at most 40, or 500 few of which repeat one value (`grbm.data.whitening`); others
-        are standardised. False leaves them as they are. What is reported is in the units of X in any case.
+        Learn in coordinates in which X and its clusters are uncorrelated; "auto" whitens 20 rows or more of at most 40
+        features, collinear ones not counted; and of up to 500, if few of them repeat one value in a quarter of the rows
+        or they are strongly correlated (`grbm.data.whitening`). Other X are standardised. False leaves X as it is. What
+        is reported is in the units of X in any case.
     n_contrasts : int or "auto", default="auto"
-        Scales at which the machine stands, for heavy tails and outliers (`grbm.model.contrasts`); "auto" is 12 where X
-        asks for some, else 1. Only where X is whitened.
+        Number of factors by which the model's states are scaled about a centre, for heavy tails and outliers
+        (`grbm.model.contrasts`); "auto" is 12 where they improve the fit, else 1. Only where X is whitened.
     censor : {"none", "auto"} or tuple of two numbers, default="none"
         Limits at which features stop, such as zeros of rainfall or a detection limit (`grbm.model.censoring`). "auto"
         finds features of which many values equal the lowest or highest; ``(low, high)``, either of which may be None,
@@ -134,12 +136,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         Probability that a chain starts again from noise at an update: 0 is maximum likelihood as far as the chains mix;
         0.1 keeps the way from noise to the data open for plain Gibbs chains.
     min_variance : float, default=None
-        Lower bound of the variances, in the units of the machine. None is 0.0001 of the narrowest width of a cluster
-        (0.02 without whitening).
+        Lower bound of the variances in the model's coordinates. None is 0.0001, and 0.02 without whitening.
     early_stopping : bool, default=False
-        Stop when the held-out log-likelihood no longer rises. Rounds stop so in any case, and the best model is kept.
+        Stop when the held-out log-likelihood no longer rises; without whitening no rows are held out, and this does
+        nothing. Rounds stop so in any case.
     validation_fraction : float, default=0.1
-        Share of the rows that `fit` holds out to choose the best model by; none where it would be fewer than ten.
+        Share of the rows that `fit` holds out to choose the best model by, at least ten; none of fewer than 40
+        different rows, nor without whitening.
     n_iter_no_change : int, default=10
         Validations without a rise by ``tol`` before training stops.
     tol : float, default=0.003
@@ -149,12 +152,12 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     verbose : int, default=0
         1 prints progress: ten lines, or more where learning takes longer than a minute.
     random_state : int, RandomState instance or None, default=None
-        An int makes everything reproducible, whatever the number of threads, and learns what ``grbm train array
-        --seed`` learns with it.
+        An int S makes everything reproducible, whatever the number of threads. ``grbm train array --seed S
+        --dataset.held-out 0`` learns the same model.
     device : str, default="auto"
-        "cpu", "cuda", ..., or "auto": a GPU if there is one and the machine is large enough to be faster there.
+        "cpu", "cuda", ..., or "auto": a GPU if there is one and the model is large enough to be faster there.
     n_jobs : int, default=None
-        Threads of training and sampling; -1 is all processors. None is one for small machines, else PyTorch's number.
+        Threads of training and sampling; -1 is all processors. None is one for small models, else PyTorch's number.
 
     Attributes
     ----------
@@ -426,7 +429,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             if not len(X) and not first:
                 return self
             if not len(X):
-                raise ValueError("sample_weight is below 1 in all, which is no row; give larger weights.")
+                raise ValueError("sample_weight counts rows, and adds up to less than one; give larger weights.")
         if first:
             checks.refuse_gaps(X, "The first rows of partial_fit must be complete: call fit first.")
         asked = {"whiten=True": self.whiten is True, "coarse='auto'": self.coarse == "auto"}
@@ -906,22 +909,23 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         return Fitted(self._frame(), self.to_model(dtype))
 
     def _here(self) -> Fitted:
-        """The density on the device where the machine is used."""
+        """The density on the device where the model is used."""
         fitted = self._fitted()
         return replace(fitted, model=fitted.model.to(self._device(self._recipe())))
 
     def _resume(self, X: Array) -> TrainState:
         """State of training from the stored arrays, to continue with rows X."""
+        back = "set it back, or call fit with warm_start=False"
         for name, learned in (("n_components", len(self.components_)), ("n_contrasts", len(self.contrasts_))):
             if (asked := getattr(self, name)) not in ("auto", learned):
-                raise ValueError(f"{name} is {asked} now, but {learned} are learned; set it back, or fit anew.")
+                raise ValueError(f"{name} is {asked} now, but {learned} in what was learned; {back}.")
         is_censored = self._frame().censoring is not UNCENSORED
         if (self.censor == "none") is is_censored and self.censor != "auto":
-            raise ValueError(f"censor is {self.censor!r} now, but was not in learning; set it back, or fit anew.")
+            raise ValueError(f"censor is {self.censor!r} now, but was another in learning; {back}.")
         if self.coarse == "none" and self._frame().grid.n:
-            raise ValueError("coarse is 'none' now, but was not in learning; set it back, or fit anew.")
+            raise ValueError(f"coarse is 'none' now, but was 'auto' in learning; {back}.")
         if self._told() != getattr(self, "_bounds_told", self._told()):  # which pickles of 0.1 lack
-            raise ValueError(f"bounds are {self.bounds!r} now, but were not in learning; set them back, or fit anew.")
+            raise ValueError(f"bounds is {self.bounds!r} now, but was another in learning; {back}.")
         self._warn_beyond(X, self._frame().inner.censoring)
         self._see(X)
         recipe = self._recipe()

@@ -47,22 +47,23 @@ def _checked(what: str, given: Mapping[str, Any], takes: Set[str]) -> Iterator[N
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The machine and where its parameters start."""
+    """The model and where its parameters start."""
 
     n_hidden: int = 256
     """Binary hidden units."""
     start: Literal["paper", "anchored", "sparse", "matched"] = "paper"
     """paper: W ~ N(0, 1/(N + M)), variances 1. anchored: each hidden unit is undecided at a random data point.
-    sparse: hidden units are rarely active, for whitened images. matched: anchored, with weights as long as whitened
-    data are wide."""
+    sparse: hidden units are rarely active, for whitened images. matched: anchored, with weight vectors whose
+    length follows from the spread of whitened data."""
     n_at_work: int | None = None
-    """matched: hidden units that begin so; the others begin weak. None: all."""
+    """matched: number of hidden units that start with weights of that length; the others start weak. None: all."""
     anchor_var: float = 0.3
     """anchored: initial variance of all visible units, near the narrowest in the data."""
     anchor_length: float = 0.3
     """anchored: length of each hidden unit's weight vector."""
     contrasts: int | None = 1
-    """Scales that the machine is seen at (`grbm.model.contrasts`); None: as many as whitened data ask for."""
+    """Number of factors by which the model's states are scaled about a centre, for heavy tails and outliers
+    (`grbm.model.contrasts`). None: as whitened data ask for; 1: no scaling."""
     contrast_units: str | None = None
     """Columns that have contrast, FIRST:LAST as a slice in Python; None: all. For data that are not whitened."""
     start_var: float = 1.0
@@ -84,7 +85,8 @@ class SamplerConfig:
     adjust_from: int | None = None
     """Langevin family: Metropolis adjustment from this step on (0 = always); None = never."""
     temperature: float | None = None
-    """Langevin family: 1 is the paper, and the default; the batch size is the published program."""
+    """Langevin family: temperature of the proposals. By default 1, as in the paper; the published program has the batch
+    size."""
     per_unit: bool | None = None
     """Langevin family: step size α₀ σ_i² for each unit, in place of α₀ mean(σ²) for all."""
     accept_temperature: float | None = None
@@ -139,7 +141,7 @@ class ObjectiveConfig:
     probabilities: bool = False
     """Hidden probabilities in place of draws in the statistics: the marginal gradient (Alg. 4)."""
     data_draws: bool = False
-    """Hidden units at the data are drawn all the same, as in the published program."""
+    """With probabilities: draw the hidden units at the data nevertheless, as the published program does."""
 
     def build(self, sampler: "Sampler", batch_size: int) -> "Objective":
         """The objective; options that it does not have are refused, as `SamplerConfig` refuses them."""
@@ -164,12 +166,13 @@ class TrainConfig(FitOptions):
     """At the start; falls to 0 by a cosine."""
     adam_beta1: float = 0.9
     validation: float = 0.0
-    """Share of the training rows used for validation, in nats per row. Updates after which the score has fallen far
-    below the best are undone, and training continues at half the learning rate."""
+    """Share of the training rows used for validation. Their score is the mean log-likelihood, in nats per row. If it
+    falls far below the best, training goes back to the best model and continues at half the learning rate."""
     keep_best: bool = False
-    """Keep the model that scored best on those rows, one Gaussian among them, in place of the last."""
+    """Keep the model with the best validation score in place of the last; one Gaussian, if it scores as well."""
     patience: int | None = None
-    """Stop after so many looks at those rows without a better score: of up to 40, or of those after ``rounds``."""
+    """Stop after so many validations in a row without a better score. There are up to 40; with rounds only those after
+    each round count."""
     tol: float = 0.0
     """patience: nats per row by which a score must be better."""
     variance_rate: float = 1.0

@@ -84,7 +84,7 @@ class GRBM(Sized, nn.Module):
         """The scales that the machine stands at, with weights and centre (`grbm.model.contrasts`); `UNIT` for its own
         alone.
 
-        The density is then that at a contrast that is not known; what `freeze` gives is the machine at unit contrast.
+        The density is then that at a contrast that is not known; what `freeze` gives is the model at unit contrast.
         """
         known = [self._buffers.get(name) for name in contrasts.NAMES]
         return UNIT if known[0] is None else Contrasts(*known)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def _training(run: Run) -> Iterator[Finding]:
     last = max(run.status.update, run.metrics[-1]["update"] if run.metrics else 0)
     match run.status.ended:
         case "finished":
-            early = f"Stopped at update {last:,} of {n_updates:,}: held-out rows were no longer described better."
+            early = f"Stopped early at update {last:,} of {n_updates:,}: the validation score no longer rose."
             yield Finding("fine", "training", f"Finished all {n_updates:,} updates." if last >= n_updates else early)
         case "diverged":
             yield Finding("wrong", "divergence", str(run.status))
@@ -123,8 +123,10 @@ def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
         else:
             yield Finding("fine", "variances", f"{text}they hardly vary in the data, or fit it.")
     elif broadest(var, run.frame.base.var)[1] > BROAD:
-        text = f"{span}: some unit is broader than the data, so the model has given it up. Lower the learning rate, or "
-        yield Finding("wrong", "variances", f"{text}use more --model.n-hidden.")
+        text = (
+            f"{span}: some unit is much broader than its data, which the model does not describe. Lower --lr, or use "
+        )
+        yield Finding("wrong", "variances", f"{text}more --model.n-hidden.")
     else:
         yield Finding("fine", "variances", f"{span}, none at the floor {floor:.3g}.")
 
@@ -134,14 +136,14 @@ def _gradients(run: Run) -> Iterator[Finding]:
     if not clipped:
         return
     share = fmean(clipped)
-    all_clipped = f"In the last quarter all were clipped to {clip:g}" if clip is not None else ""
+    all_clipped = f"In the last quarter all gradients were clipped to a norm of {clip:g}" if clip is not None else ""
     if clip is None:
         yield Finding("fine", "gradients", "They are not clipped (--train.clip-norm None).")
     elif share <= 0.99 or run.status.ended != "finished":
         yield Finding("fine", "gradients", f"{share:.0%} clipped in the last quarter of training.")
     elif run.config.train.spectral_norm is not None:
-        text = f"{all_clipped} but that of W, whose steps are spectral: --train.spectral-norm times "
-        yield Finding("fine", "gradients", f"{text}--train.learning-rate sets their length.")
+        text = f"{all_clipped}. W takes spectral steps, which are not clipped: --train.spectral-norm times "
+        yield Finding("fine", "gradients", f"{text}--train.learning-rate is their length.")
     else:
         text = f"{all_clipped}, so the learning rate alone set the length of a step. That is how the paper trains; if "
         text += "progress was slow, raise --train.clip-norm or --train.learning-rate."
@@ -183,8 +185,8 @@ def _swaps(run: Run) -> Iterator[Finding]:
 
 def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
     if not bool(run.model.W.any()):
-        text = "One Gaussian described the validation rows as well as any machine, and was kept: W = 0, and hidden "
-        yield Finding("note", "hidden units", f"{text}units tell nothing. The last machine is --weights raw.")
+        text = "One Gaussian described the validation rows as well as any model, and was kept: W = 0, and codes "
+        yield Finding("note", "hidden units", f"{text}carry no information. The last model learned is --weights raw.")
         return
     on = run.model(rows).mean(0)
     off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
@@ -288,7 +290,7 @@ def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     tempered = run.config.objective.name == "pcd" and run.config.sampler.name in ("global-moves", "parallel-tempering")
     remedy = "more --train.n-updates, more --model.n-hidden" if tempered else "tempering or global moves"
     remedy += ", or a lower --lr"
-    remedy += "" if run.config.dataset.name != "array" else "; the preset's own settings are meant for this"
+    remedy += "" if run.config.dataset.name != "array" else "; or train with the default settings"
     text += f": the model does not put its mass where the data are. Try {remedy}."
     yield Finding("wrong" if distance > 0.02 else "note", "samples", text)
 
@@ -307,7 +309,9 @@ def _ranges(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
             if (share := float(beyond[:, k].double().mean())) > allowed:
                 parts.append((share, f"{names[k]} in {share:.0%} {side} number, {float(end[k]):.4g}"))
     if not parts:
-        yield Finding("fine", "ranges", f"Draws keep within the numbers of the data, but for {allowed:.0%} at most.")
+        yield Finding(
+            "fine", "ranges", f"At either end of each column at most {allowed:.0%} of the draws lie beyond the data."
+        )
         return
     listed = "; ".join(text for _, text in sorted(parts, reverse=True)[:SHOWN])
     more = f", and {len(parts) - SHOWN} others" if len(parts) > SHOWN else ""
@@ -316,7 +320,7 @@ def _ranges(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
 
 
 def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
-    """Held-out nats beside one Gaussian and a mixture: has the machine learned more than a covariance?"""
+    """Held-out nats beside one Gaussian and a mixture: has the model learned more than a covariance?"""
     if run.image_shape is not None or run.transform.n_columns > WIDEST_TABLE:
         return
     known = log_z(run, dataset, n_steps=QUICK_STEPS, n_chains=QUICK_CHAINS, seed=seed)
@@ -329,7 +333,7 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     more = 0.0 if best is None or best.verdict != "worse" else best.mean - one.mean
     remedy = "train with more --train.n-updates or --model.n-hidden, or a lower --lr"
     if run.config.dataset.standardise != "whiten":
-        remedy += "; tables learn best by the preset array as it is (--dataset.standardise whiten)"
+        remedy += "; or try --dataset.standardise whiten"
     is_sure = known.found is None or (known.converged and known.error < 0.3)  # exact, or to a tenth of a nat or so
     if not is_sure and one.verdict != "worse":
         yield Finding("note", "likelihood", f"{text}; but log Z is known to {known.error:.2g} nats only.")

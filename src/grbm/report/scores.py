@@ -17,7 +17,7 @@ from grbm.evaluate import exact
 from grbm.evaluate.baselines import Comparison, baselines, compare
 from grbm.evaluate.mixtures import density_score, sample_score, spacing
 from grbm.fitting.density import LogPartition, Score, bits_per_dimension
-from grbm.report.words import measured
+from grbm.report.words import METHODS, measured
 from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.encoding import finite_parts
 from grbm.runs.sampling import generate, on_device
@@ -26,12 +26,6 @@ WIDEST = 1024  # columns, above which one Gaussian's covariance takes too long
 FEWEST = 10  # held-out rows that a comparison needs
 MOST = 5000
 PARTS: tuple[Literal["train", "test"], ...] = "train", "test"
-METHODS = {  # of finding log Z, in words
-    "exact": "enumeration",
-    "quadrature": "quadrature",
-    "reference": "bridged from the mixture that describes the data",
-    "AIS": "annealing from both ends",
-}
 
 
 def evaluate(
@@ -46,7 +40,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores by name: densities in nats per sample, of the data in their own units.
 
-    The log-likelihood is exact where n_hidden <= 20 or n_visible <= 2. Elsewhere log Z comes from chains: bridged from
+    log Z is exact where n_hidden <= 36 or n_visible <= 2. Elsewhere log Z comes from chains: bridged from
     the mixture that describes whitened data (`grbm.evaluate.bridging`), or annealed both ways (`grbm.evaluate.ais`),
     with a standard error, the two ends, and a verdict on whether they agree. Simpler models are scored on the same
     held-out rows (`grbm.evaluate.baselines`). Of censored columns values at a limit have probabilities; rows have no

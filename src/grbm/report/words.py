@@ -8,6 +8,13 @@ from typing import Any
 from grbm.core.typed import read_json
 from grbm.runs import Run, model_digest
 
+METHODS = {  # of finding log Z, in words
+    "exact": "enumeration",
+    "quadrature": "quadrature",
+    "reference": "bridged from the mixture that describes the data",
+    "AIS": "annealing from both ends",
+}
+
 
 def with_error(mean: float, error: float) -> str:
     """A number to the digits that its standard error allows: two of those that are uncertain."""
@@ -66,7 +73,7 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
         if f"{name}_train" in scores
     ]
     if scores.get("log_z_converged") is False:
-        yield "  log Z has NOT converged: these log-likelihoods are not to be used. Raise --ais-steps or --ais-chains."
+        yield f"  log Z has NOT converged: do not use these log-likelihoods.{_remedy(scores)}"
     yield f"  {'':<35}{'training':>18}{'held out':>18}"
     yield from (f"  {label:<35}{train:>18}{test:>18}" for label, train, test in rows)
     if "free_energy_samples" in scores:
@@ -91,16 +98,23 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
     yield "Log-likelihoods are of the data in their own units; free energies and reconstructions in standardised units."
 
 
+def _remedy(scores: dict[str, Any]) -> str:
+    """What to do where log Z has not converged: nothing that is an option, unless it is annealed."""
+    return " Raise --ais-steps or --ais-chains." if scores.get("log_z_method") == METHODS["AIS"] else ""
+
+
 def of_cells(scores: dict[str, Any]) -> Iterator[str]:
     """Explain log-likelihoods of coarse columns."""
     if n := scores.get("coarse"):
-        yield f"{n:,} columns are coarse: the density of a row is the mean over their cells (--dataset.coarse)."
+        text = f"{n:,} columns have few different values (--dataset.coarse)"
+        yield f"{text}: the density of a row is its mean over the cells of its values."
 
 
 def of_bounds(scores: dict[str, Any]) -> Iterator[str]:
     """Explain log-likelihoods of columns with bounds."""
     if n := scores.get("bounded"):
-        text = f"{n:,} columns have bounds (--dataset.bounds): densities are of the columns, and logarithms are learned"
+        text = f"{n:,} columns have bounds (--dataset.bounds): densities are of the columns; distances to the bounds "
+        text += "are learned by their logarithms"
         yield f"{text}, by simpler models too." if scores.get("baselines") else f"{text}."
 
 
@@ -113,10 +127,10 @@ def weighted(scores: dict[str, Any]) -> Iterator[str]:
         return
     rows = {"training rows": "worth_train", "held-out rows": "worth_test", "rows": "worth"}
     worth = {label: scores[name] for label, name in rows.items() if name in scores}
-    said = " and ".join(f"the {label} are worth {n:,.0f} of equal weight" for label, n in worth.items())
+    said = " and ".join(f"the {label} have an effective sample size of {n:,.0f}" for label, n in worth.items())
     yield f"Means over rows are weighted by column {scores['weights']}: {said}."
     for label in (label for label, n in worth.items() if n < FEW):
-        yield f"The {label} are worth too few for their error to be trusted: a single row decides."
+        yield f"The effective sample size of the {label} is below {FEW}, so their error is not to be trusted."
 
 
 def at_limits(scores: dict[str, Any]) -> Iterator[str]:
@@ -126,8 +140,8 @@ def at_limits(scores: dict[str, Any]) -> Iterator[str]:
     text = f"{scores['censored']:,} columns are censored: a value inside the limits has a density, one at a limit the "
     text += "probability of lying there or beyond."
     if n := max(scores.get(f"scored_{name}", 0) for name in ("train", "test")):
-        text += f" Scored are at most {n:,} rows of each part, evenly spaced. Simpler models know no limits, so that "
-        text += "none stand beside."
+        text += f" At most {n:,} rows of each part are scored, evenly spaced. Simpler models know no limits, so no "
+        text += "comparison is shown."
     if scores.get("beyond"):
         text += f" {scores['beyond']:,} values lie beyond the limits, and count as at them."
     unsure = sum(scores.get(name, 0) for name in ("unsure", "unsure_train", "unsure_test"))
@@ -151,7 +165,7 @@ def without_density(scores: dict[str, Any]) -> Iterator[str]:
 def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     """The ``scores`` of `grbm.report.scores.score_rows` for people."""
     if scores.get("log_z_converged") is False:
-        yield "  log Z has NOT converged: this log-likelihood is not to be used. Raise --ais-steps or --ais-chains."
+        yield f"  log Z has NOT converged: do not use this log-likelihood.{_remedy(scores)}"
     number = scores["log_likelihood"]
     shown = "none" if number is None else with_error(number, scores["log_likelihood_error"])
     yield f"Log-likelihood of the {scores['rows']:,} rows of {scores['rows_of']}: {shown} nats per sample"
@@ -196,11 +210,12 @@ def likelihoods(scores: dict[str, Any]) -> Iterator[str]:
         yield f"  {label:<9}{scores[f'rows_{name}']:>8,} rows   " + "   ".join(columns)
     yield f"log Z = {scores['log_z']:.3f} ± {scores['log_z_error']:.2g} ({scores['log_z_method']})"
     if "log_z_verdict" in scores:
-        doubt = "" if scores["log_z_converged"] else " Do not use these likelihoods: raise --ais-steps or --ais-chains."
+        doubt = "" if scores["log_z_converged"] else f" Do not use these likelihoods.{_remedy(scores)}"
         yield scores["log_z_verdict"] + doubt
     text = "Errors are standard errors, of the rows and of log Z together."
     if not censored:
-        text += " The log-determinant of the standardisation is in it: log p(x) = -F(z) - log Z - sum log scale."
+        text += " Densities are of the data in their own units: log p(x) = -F(z) - log Z - sum log scale, with "
+        text += "standardised rows z and their free energy F."
     if censored and bits:
         text += " A grey level has the probability of all values that are rounded to it, those beyond black and white "
         text += "among them: bits per dimension are those that the pixels themselves cost, with no noise added."

@@ -105,7 +105,8 @@ class RunConfig:
     data_dir: Path = Path("data")
     """Folder of MNIST and Fashion-MNIST (IDX files, gzipped or not); downloaded there when absent."""
     data: Path | None = None
-    """Preset array: a .npy or .npz file, or a Hugging Face data set on disk. Preset images: a folder of pictures."""
+    """Preset array: a table (CSV, TSV, Parquet, Feather, NPY, NPZ) or a Hugging Face data set on disk. Presets images
+    and celeba: a folder or zip file of pictures."""
     memory: int = 256
     """Megabytes (in float32) of --data to keep in memory; larger data are read from the disk as they are needed."""
     precision: Precision = "highest"
@@ -113,7 +114,7 @@ class RunConfig:
     seed: int = 0
     """Every random number of the run follows from it."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one and the machine is large enough to be faster there."""
+    """cpu, cuda, cuda:1 ..., or auto: a GPU if there is one and the model is large enough to be faster there."""
     preset: str = ""
     about: About | None = None
     command: str = ""
@@ -168,11 +169,14 @@ class RunConfig:
         if self.sampling.sampler.name == "trajectory-tempering" and not keeps:
             raise UserError("Sampling with trajectory-tempering needs models of training: --checkpoint.trajectory 0.4.")
         if self.dataset.name == "array" and self.data is None:
-            raise UserError("The preset array needs --data FILE.npy, an array of rows of samples.")
+            raise UserError("The preset array needs --data FILE, a table such as x.csv or x.npy.")
         if self.dataset.name == "images" and self.data is None:
             raise UserError("The preset images needs --data FOLDER, a folder of pictures.")
         if self.dataset.name not in ("array", "images", "celeba") and self.data is not None:
-            raise UserError(f"--data goes with the presets array and images; {self.dataset.name} has its own data.")
+            raise UserError(
+                f"--data is for your own data, and {self.dataset.name} has its own: leave it out, or use the preset "
+                "array or images."
+            )
         if self.dataset.name not in ("array", "images", "celeba") and self.dataset.subset is not None:
             raise UserError(f"--dataset.subset goes with arrays, pictures and CelebA, not with {self.dataset.name}.")
 
@@ -208,7 +212,7 @@ class RunConfig:
             if not isinstance(values, dict):
                 raise ValueError("it holds no settings")
             if values.get("model_type") == "grbm":
-                raise UserError(f"{path.parent} holds a machine alone, not a run: read it with GRBM.from_pretrained.")
+                raise UserError(f"{path.parent} holds a model alone, not a run: read it with GRBM.from_pretrained.")
             if lacks := [name for name in ALWAYS if name not in values]:
                 raise ValueError(f"it has no {lacks[0]}")
             return restore(cls, values)

@@ -250,7 +250,8 @@ def require_finite(run: Run, array: np.ndarray, where: str) -> None:
     wrong = x.isinf() | run.transform.scaled(run.frame.bounds.known(x)).float().isinf()
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
-        raise UserError(f"Row {row}, column {column} of {where} is infinite, or too large; NaN marks what is missing.")
+        place = f"Row {row} (from 0), column {column} of {where}"
+        raise UserError(f"{place} is infinite, or too large; correct it, or write NaN for a gap.")
 
 
 def impute_rows(

@@ -183,19 +183,21 @@ def _check(config: RunConfig) -> None:
     n_contrasts = config.model.contrasts
     if config.dataset.censor != "none":
         if config.dataset.standardise == "whiten":
-            raise UserError("--dataset.censor goes with columns that are units: --dataset.standardise pixel.")
+            raise UserError("--dataset.censor does not go with whitening; add --dataset.standardise pixel.")
         if n_contrasts != 1:
-            raise UserError("--dataset.censor goes with one contrast: --model.contrasts 1.")
+            raise UserError("--dataset.censor does not go with several contrasts; add --model.contrasts 1.")
         if config.train.validation:
-            raise UserError("--dataset.censor has no validation scores: --train.validation 0.")
+            raise UserError("Models with --dataset.censor cannot be validated; add --train.validation 0.")
     if config.train.contrast_scales and n_contrasts == 1:
-        raise UserError("--train.contrast-scales goes with several contrasts: --model.contrasts 8.")
+        raise UserError("--train.contrast-scales needs several contrasts; add --model.contrasts 8.")
     if config.model.contrast_units is None:
         return
     if n_contrasts in (None, 1):
-        raise UserError("--model.contrast-units goes with several contrasts: --model.contrasts 8.")
+        raise UserError("--model.contrast-units needs several contrasts; add --model.contrasts 8.")
     if config.dataset.standardise == "whiten":
-        raise UserError("--model.contrast-units is for columns: --dataset.standardise pixel, or scalar.")
+        raise UserError(
+            "--model.contrast-units does not go with whitening; add --dataset.standardise pixel, or scalar."
+        )
 
 
 def _frame(

@@ -135,7 +135,7 @@ PRESETS: dict[str, Preset] = {
     "isotropic": Preset("the paper's 2-D mixture of round modes", _mixture("isotropic", 0.5)),
     "anisotropic": Preset("the paper's 2-D mixture of elongated modes", _mixture("anisotropic", 0.2)),
     "array": Preset(
-        "your own array, --data FILE.npy (or .npz, or a Hugging Face data set)",
+        "your own table, --data FILE (CSV, Parquet, NPY ..., or a Hugging Face data set)",
         for_table(RunConfig(DatasetConfig("array")), USUAL, {}),
     ),
     "images": Preset("your own pictures, --data FOLDER --dataset.size 32", _images("images", 512, **_SPECTRAL)),

@@ -1,9 +1,9 @@
 """Hidden units drawn one by one with v integrated out, which crosses what keeps block Gibbs chains where they are.
 
 The marginal of the hidden units is a Boltzmann machine, p(h) ∝ exp(c·h + ½ hᵀ J h) with J = Wᵀ Σ⁻¹ W and
-c = b + Wᵀ Σ⁻¹ μ. To switch unit j on, a block Gibbs chain has to find v half the way along w_j, ½ Σ_i w_ij²/σ_i² nats
-up; here only the difference of the two hidden states' masses counts. So states that two units have together are met
-with, even where each of them alone is far from it.
+c = b + Wᵀ Σ⁻¹ μ. To switch unit j on, a block Gibbs chain must reach the point half way along w_j, where the quadratic
+term is ⅛ Σ_i w_ij²/σ_i² nats higher; here only the probabilities of the two hidden states matter. So states that two
+units have together are found, even where each of them alone is far from it.
 """
 
 import itertools

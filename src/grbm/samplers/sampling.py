@@ -134,10 +134,14 @@ def sample(
     contrasts, censoring = (model.contrasts, model.censoring) if isinstance(model, GRBM) else (UNIT, UNCENSORED)
     given = v0.to(energy.W)
     if contrasts.n > 1 and sampler.conditions:
-        raise ValueError("What was observed has a contrast that is not known: see grbm.fitting.impute.impute_columns.")
+        raise ValueError(
+            "Conditional is not for a model of several contrasts, since that of a row is not known: see "
+            "grbm.fitting.impute.impute_columns."
+        )
     if censoring.n and sampler.conditions:
         raise ValueError(
-            "Measurements of a censored model are intervals: give its energy, model.freeze(), and Conditional.of."
+            "Conditional is not for a censored model, whose measurements are intervals: sample model.freeze() by "
+            "Conditional.of."
         )
     v0 = contrasts.removed(given, energy.free_energy, rng) if n_chains is None else given
     stops: Sequence[int] = range(burn_in + keep_every, n_steps + 1, keep_every) if keep_every else [n_steps]

@@ -387,9 +387,9 @@ def test_learning_goes_on_within_the_same_bounds():
     for other in ("none", "auto", (0, 500), {0: (0, None)}):
         with pytest.raises(ValueError, match=r"bounds is .* now, but was another in learning"):
             rbm.set_params(bounds=other).partial_fit(TABLE[:50, :2])
-    with pytest.raises(ValueError, match=r"bounds are \(0, None\) now"):
+    with pytest.raises(ValueError, match=r"bounds is \(0, None\) now"):
         GaussianBernoulliRBM(8, n_iter=1).fit(TABLE).set_params(bounds=(0, None)).partial_fit(TABLE[:50])
-    with pytest.raises(ValueError, match=r"bounds are 'auto' now"):
+    with pytest.raises(ValueError, match=r"bounds is 'auto' now"):
         GaussianBernoulliRBM(8, n_iter=1).fit(TABLE).set_params(bounds="auto", warm_start=True).fit(TABLE)
     with pytest.raises(ValueError, match="a column with bounds needs all rows at once"):
         GaussianBernoulliRBM(8, bounds=(0, None)).partial_fit(TABLE[:50, :2])

@@ -9,6 +9,7 @@ weight is not taken.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from grbm.model import GRBM, Energy
 from grbm.model.reference import Reference
 from grbm.samplers import Sampler, run_chains
 from grbm.samplers.engines import native_averages
-from grbm.samplers.moments import Moments
+from grbm.samplers.moments import Averages, Moments
 
 STEPS = 25  # of a round
 DRAWS = 2048  # of the reference, and at least as many of the model
@@ -104,29 +105,29 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
 
 def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
     """The log-likelihood of ``rows`` (n, N) float64, and its gradient."""
-    averaged = native_averages.averages if native_averages.serves(energy) else averages
-    at_rows, positive = averaged(energy, rows, None)
-    at_draws, negative = averaged(energy, draws.v, draws.log_q)
-    log_w = -at_draws - draws.log_q
-    if not float(torch.maximum(at_rows.abs().max(), at_draws.abs().max())) < LARGEST:  # also where one is NaN
+    averaged = native_averages.averaging(energy) if native_averages.serves(energy) else partial(averages, energy)
+    at_rows, at_draws = averaged(rows, None), averaged(draws.v, draws.log_q)
+    if not all(float(x.free_energy.abs().max()) < LARGEST for x in (at_rows, at_draws)):  # also where one is NaN
         return Height(-math.inf, torch.zeros_like(natural.vector(energy)), 0.0)
-    value = -at_rows.mean() - (log_w.logsumexp(0) - math.log(len(log_w)))
-    gradient = natural.gradient(energy, positive.minus(negative))
-    return Height(float(value), gradient, 1 / (len(log_w) * float(log_w.softmax(0).square().sum())))
+    value = -float(at_rows.free_energy.mean()) - at_draws.log_weight
+    return Height(value, natural.gradient(energy, at_rows.means.minus(at_draws.means)), at_draws.share)
 
 
-def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, Moments]:
-    """F(v) of states v (n, N), (n,), and means with weights exp(−F)/q, or with equal ones where ``log_q`` is None."""
+def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> Averages:
+    """Averages of states v (n, N) with weights exp(−F)/q, or with equal ones where ``log_q`` (n,) is None."""
     parts = torch.split(v, max(1, PART // energy.n_hidden))
     logits = [energy.hidden_logits(part) for part in parts]
     free_energy = torch.cat([energy.free_energy(*pair) for pair in zip(parts, logits, strict=True)])
-    weights = (torch.zeros_like(free_energy) if log_q is None else -free_energy - log_q).softmax(0)
+    log_w = torch.zeros_like(free_energy) if log_q is None else -free_energy - log_q
+    weights = log_w.softmax(0)
     h, vh = torch.zeros_like(energy.b), torch.zeros_like(energy.W)
     for part, w, of_part in zip(parts, torch.split(weights, len(parts[0])), logits, strict=True):
         p = of_part.sigmoid_()
         h += w @ p
         vh.addmm_((part * w[:, None]).T, p)
-    return free_energy, Moments(weights @ v, weights @ v.square(), h, vh)
+    means = Moments(weights @ v, weights @ v.square(), h, vh)
+    log_weight = float(log_w.logsumexp(0)) - math.log(len(v))
+    return Averages(free_energy, means, log_weight, 1 / (len(v) * float(weights.square().sum())))
 
 
 def direction(gradient: Tensor, curvature: Curvature) -> Tensor:

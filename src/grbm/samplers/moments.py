@@ -27,6 +27,15 @@ class Moments(NamedTuple):
         return Moments(*(a - b for a, b in zip(self, other, strict=True)))
 
 
+class Averages(NamedTuple):
+    """Free energies of n states, and means over them with weights exp(−F)/q, or with equal ones."""
+
+    free_energy: Tensor  # (n,)
+    means: Moments
+    log_weight: float  # logarithm of the mean weight; 0 of equal ones
+    share: float  # effective share of the states (Kong 1992)
+
+
 @dataclass(eq=False)
 class MomentSum:
     """Moments of a chain as it runs: memory does not depend on the number of steps.

@@ -1,7 +1,8 @@
-// Free energies of many states, and weighted sums of v, v^2, h and v h' over them, in float64 and in one pass.
+// Free energies of many states, and weighted means of v, v^2, h and v h' over them, in float64 and in one pass.
 //
 // The definition is learning/quasi_newton.py. States go in parts, whose probabilities p(h | v) stay in the cache;
-// weights of a part are relative to its largest, so that nothing needs to be known of the others.
+// weights of a part are relative to its largest, so that nothing needs to be known of the others. The parts' sums are
+// then added in their order, the same for any number of threads.
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,8 +22,10 @@ typedef struct {
     const double *log_q;              // (n,): weights are exp(-F)/q, or all 1 where not weighted
     double *free_energy;              // (n,)
     double *top;                      // by part: the logarithm of its largest weight, which its sums are in units of
-    double *sum_v, *sum_v2;           // by part: (n_visible,)
-    double *sum_h, *sum_vh;           // by part: (h_row,), (n_visible, h_row)
+    double *weights, *squares;        // by part: sums of weights and of their squares
+    double *v_mean, *v2_mean;         // by part: sums (n_visible,); then means, in the place of the first part's
+    double *h_mean, *vh_mean;         // by part: sums (h_row,), (n_visible, h_row); likewise
+    double log_weight, share;         // logarithm of the mean weight, and effective share of the states
 } Averages;
 
 ALWAYS vd fill_d(double x) { return x - (vd){}; }
@@ -132,7 +135,11 @@ static void part(const void *all, int64_t k) {
     }
     a->top[k] = top;
     if (top == -INFINITY) top = 0;  // no weight at all
-    for (int64_t r = 0; r < rows; r++) weight[r] = exp(weight[r] - top);
+    a->weights[k] = a->squares[k] = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        weight[r] = exp(weight[r] - top);
+        a->weights[k] += weight[r], a->squares[k] += weight[r] * weight[r];
+    }
     for (int64_t i = 0; i < N; i++) {
         double sum = 0, square = 0;
         for (int64_t r = 0; r < rows; r++) {
@@ -140,10 +147,10 @@ static void part(const void *all, int64_t k) {
             weighted_v[i * a->chunk + r] = weight[r] * v;
             sum += weight[r] * v, square += weight[r] * v * v;
         }
-        a->sum_v[k * N + i] = sum, a->sum_v2[k * N + i] = square;
+        a->v_mean[k * N + i] = sum, a->v2_mean[k * N + i] = square;
     }
-    add_products(1, a, rows, weight, p, a->sum_h + k * a->h_row);
-    double *sum_vh = a->sum_vh + k * N * a->h_row;
+    add_products(1, a, rows, weight, p, a->h_mean + k * a->h_row);
+    double *sum_vh = a->vh_mean + k * N * a->h_row;
     int64_t i = 0;
     for (; i + TOGETHER <= N; i += TOGETHER)
         add_products(TOGETHER, a, rows, weighted_v + i * a->chunk, p, sum_vh + i * a->h_row);
@@ -151,6 +158,27 @@ static void part(const void *all, int64_t k) {
     free(p);
 }
 
-void grbm_average(const Averages *all, int64_t threads) { share(part, all, (all->n + all->chunk - 1) / all->chunk, threads); }
+// The first of `parts` rows of sums (size) becomes their sum, in units of factor[k]
+static void add_parts(double *sums, int64_t size, int64_t parts, const double *factor) {
+    for (int64_t i = 0; i < size; i++) sums[i] *= factor[0];
+    for (int64_t k = 1; k < parts; k++)
+        for (int64_t i = 0; i < size; i++) sums[i] += factor[k] * sums[k * size + i];
+}
+
+void grbm_average(Averages *a, int64_t threads) {
+    const int64_t parts = (a->n + a->chunk - 1) / a->chunk, N = a->n_visible;
+    share(part, a, parts, threads);
+    double top = -INFINITY, total = 0, squares = 0;
+    for (int64_t k = 0; k < parts; k++)
+        if (a->top[k] > top) top = a->top[k];
+    for (int64_t k = 0; k < parts; k++) {
+        const double unit = exp(a->top[k] - top);  // NaN where nothing has a weight, or a part had no memory
+        total += unit * a->weights[k], squares += unit * unit * a->squares[k];
+    }
+    a->log_weight = top + log(total / a->n), a->share = total * total / (a->n * squares);
+    for (int64_t k = 0; k < parts; k++) a->top[k] = exp(a->top[k] - top) / total;
+    add_parts(a->v_mean, N, parts, a->top), add_parts(a->v2_mean, N, parts, a->top);
+    add_parts(a->h_mean, a->h_row, parts, a->top), add_parts(a->vh_mean, N * a->h_row, parts, a->top);
+}
 
 HANDED(Averages)

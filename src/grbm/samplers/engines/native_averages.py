@@ -1,16 +1,15 @@
 """Free energies of many states and weighted means over them in native code (`averages.c`), in float64."""
 
-import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from grbm.model import Energy
 from grbm.samplers.engines import structs
 from grbm.samplers.engines.compiled import call, library
 from grbm.samplers.engines.native_packing import addresses
-from grbm.samplers.moments import Moments
+from grbm.samplers.moments import Averages, Moments
 
 CHUNK = 256  # states of a part: its probabilities stay in a cache, and sums are those of any number of threads
 LARGEST = 1 << 17  # weights; larger products are better left to PyTorch
@@ -24,29 +23,30 @@ def serves(energy: Energy) -> bool:
     return fits and library() is not None
 
 
-def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> tuple[Tensor, Moments]:
-    """F(v) of states v (n, N), (n,), and means with weights exp(−F)/q, or with equal ones where ``log_q`` is None."""
-    (n, N), M = v.shape, energy.n_hidden
-    padding, parts = -M % LANES, -(-n // CHUNK)
-    v, h_row = v.contiguous(), M + padding
-    tensors = {
-        "v": v,
-        "up": functional.pad(energy.projection.T, (0, padding)).contiguous(),
-        "b": functional.pad(energy.b, (0, padding), value=-1e4),
-        "mu": energy.mu.contiguous(),
-        "inverse_var": 1 / energy.var,
-        "log_q": v if log_q is None else log_q.contiguous(),
-        "free_energy": v.new_empty(n),
-        "top": v.new_empty(parts),
-        "sum_v": v.new_empty(parts, N),
-        "sum_v2": v.new_empty(parts, N),
-        "sum_h": v.new_empty(parts, h_row),
-        "sum_vh": v.new_empty(parts, N, h_row),
-    }
-    sizes = {"n": n, "chunk": CHUNK, "n_visible": N, "n_hidden": M, "h_row": h_row, "weighted": log_q is not None}
-    call("grbm_average", structs.Averages(**sizes, **addresses(tensors)))
-    free_energy, top = tensors["free_energy"], tensors["top"]
-    shares = (top - (math.log(n) if log_q is None else (-free_energy - log_q).logsumexp(0))).exp()
-    means = (torch.tensordot(shares, tensors[name], 1) for name in ("sum_v", "sum_v2", "sum_h", "sum_vh"))
-    mean_v, mean_v2, mean_h, mean_vh = means
-    return free_energy, Moments(mean_v, mean_v2, mean_h[:M], mean_vh[:, :M])
+def averaging(energy: Energy) -> Callable[[Tensor, Tensor | None], Averages]:
+    """Averages under ``energy`` of states v (n, N) by the log of their density, (n,) or None, for weights all equal.
+
+    What all sets of states share is laid out once.
+    """
+    N, M = energy.W.shape
+    h_row = M + -M % LANES
+    up, b = energy.W.new_zeros(N, h_row), energy.b.new_full((h_row,), -1e4)
+    up[:, :M], b[:M] = energy.projection.T, energy.b
+    laid = {"up": up, "b": b, "mu": energy.mu.contiguous(), "inverse_var": 1 / energy.var}
+
+    def averages(v: Tensor, log_q: Tensor | None) -> Averages:
+        n, v = len(v), v.contiguous()
+        log_q = None if log_q is None else log_q.contiguous()
+        parts = -(-n // CHUNK)
+        room = {"free_energy": v.new_empty(n), **{name: v.new_empty(parts) for name in ("top", "weights", "squares")}}
+        shapes = {"v_mean": (N,), "v2_mean": (N,), "h_mean": (h_row,), "vh_mean": (N, h_row)}
+        means = {name: v.new_empty(parts, *shape) for name, shape in shapes.items()}
+        sizes = {"n": n, "chunk": CHUNK, "n_visible": N, "n_hidden": M, "h_row": h_row, "weighted": log_q is not None}
+        of_states = {"v": v.data_ptr(), "log_q": (v if log_q is None else log_q).data_ptr()}
+        taken = structs.Averages(**sizes, **of_states, **addresses(laid | room | means))
+        call("grbm_average", taken)
+        mean_v, mean_v2, mean_h, mean_vh = (x[0] for x in means.values())
+        found = Moments(mean_v, mean_v2, mean_h[:M], mean_vh[:, :M])
+        return Averages(room["free_energy"], found, taken.log_weight, taken.share)
+
+    return averages

@@ -51,7 +51,7 @@ def from_reference(energy: Energy, reference: Reference, drawn: Tensor, states: 
         return -exactly.free_energy(v) - q.log_prob(v)
 
     forth = log_weight(drawn)
-    back = torch.stack([log_weight(v) for v in states], 1)  # (C, T)
+    back = log_weight(states.flatten(0, 1)).view(states.shape[:2]).T  # (C, T)
     estimates = ratio(forth[:, None], back)
     log_z, error = _with_error(estimates)
     lower, lower_error, ess = mean_weight(forth)

@@ -11,7 +11,7 @@ from grbm.data.frame import Frame
 from grbm.data.weighting import mean_and_error
 from grbm.evaluate.ais import LogZ
 from grbm.evaluate.bridging import from_ladder, from_reference
-from grbm.learning.quasi_newton import LEAST
+from grbm.learning.quasi_newton import LEAST, averaging
 from grbm.learning.state import TrainState
 from grbm.model import GRBM, Base, base_for
 from grbm.model.reference import Reference
@@ -71,12 +71,12 @@ class Watch:
         if state.average is None:
             return log_z
         both = energy, state.average.freeze().to(torch.float64)
-        model, average = (-machine.free_energy(v) - log_q for machine in both)
-        shares = average.softmax(0)
-        if 1 / (len(v) * float(shares.square().sum())) < LEAST:
+        model, average = (averaging(machine)(v, log_q) for machine in both)
+        if average.share < LEAST:
             return None
-        more = float(average.logsumexp(0) - model.logsumexp(0))
-        error = math.hypot(log_z.error, float((shares - model.softmax(0)).norm()))
+        more = average.log_weight - model.log_weight
+        shares = [(-x.free_energy - log_q).softmax(0) for x in (average, model)]
+        error = math.hypot(log_z.error, float((shares[0] - shares[1]).norm()))
         return log_z._replace(log_z=log_z.log_z + more, error=error, lower=log_z.lower + more, upper=log_z.upper + more)
 
 

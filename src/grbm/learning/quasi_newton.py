@@ -9,6 +9,7 @@ weight is not taken.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -105,12 +106,17 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
 
 def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
     """The log-likelihood of ``rows`` (n, N) float64, and its gradient."""
-    averaged = native_averages.averaging(energy) if native_averages.serves(energy) else partial(averages, energy)
+    averaged = averaging(energy)
     at_rows, at_draws = averaged(rows, None), averaged(draws.v, draws.log_q)
     if not all(float(x.free_energy.abs().max()) < LARGEST for x in (at_rows, at_draws)):  # also where one is NaN
         return Height(-math.inf, torch.zeros_like(natural.vector(energy)), 0.0)
     value = -float(at_rows.free_energy.mean()) - at_draws.log_weight
     return Height(value, natural.gradient(energy, at_rows.means.minus(at_draws.means)), at_draws.share)
+
+
+def averaging(energy: Energy) -> Callable[[Tensor, Tensor | None], Averages]:
+    """`averages` under ``energy``, natively where that serves."""
+    return native_averages.averaging(energy) if native_averages.serves(energy) else partial(averages, energy)
 
 
 def averages(energy: Energy, v: Tensor, log_q: Tensor | None) -> Averages:

@@ -39,8 +39,9 @@ print(
 ours = rbm.score_samples(test)
 for baseline in baselines(train, test):
     found = compare(ours, log_z.error, baseline)
-    ours_above = f"{found.difference:+.2f} ± {found.difference_error:.2f}"
-    print(f"  {found.name:<22}{found.mean:8.2f}   ours {ours_above}: {found.verdict}")
+    above = f"{found.difference:+.2f} ± {found.difference_error:.2f}"
+    name = f"{found.name:<22}{found.mean:8.2f}"
+    print(f"  {name}   grbm minus this {above}: {found.verdict}")
 
 # %%
 # Unusual rows

@@ -192,8 +192,8 @@ def beside(scores: dict[str, Any]) -> Iterator[str]:
     for row in rows:
         detail = f" ({row['detail']})" if row.get("detail") else ""
         yield (
-            f"  {row['name']:<22}{with_error(row['mean'], row['error']):>18}   ours "
-            f"{row['difference']:+.3g} ± {row['difference_error']:.2g}: {row['verdict']}{detail}"
+            f"  {row['name']:<22}{with_error(row['mean'], row['error']):>18}   grbm minus "
+            f"this {row['difference']:+.3g} ± {row['difference_error']:.2g}: {row['verdict']}{detail}"
         )
 
 

@@ -599,8 +599,8 @@ def test_limits_are_found_where_many_values_are_the_lowest_or_highest():
         (["--dataset.censor", "soon"], "Limits are none, auto, marks or LOW,HIGH"),
         (["--dataset.censor", "1,0"], "lower end must be below the higher"),
         (["--dataset.censor", "0,", "--dataset.standardise", "whiten"], "standardise pixel"),
-        (["--dataset.censor", "0,", "--train.validation", "0.1"], "no validation scores"),
-        (["--dataset.censor", "0,", "--model.contrasts", "3"], "one contrast"),
+        (["--dataset.censor", "0,", "--train.validation", "0.1"], "cannot be validated"),
+        (["--dataset.censor", "0,", "--model.contrasts", "3"], "add --model.contrasts 1"),
         (["--dataset.censor", "0.5,"], "beyond the limits"),
     ],
 )

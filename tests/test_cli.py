@@ -228,8 +228,9 @@ def test_your_own_pictures_learn_as_mnist_does_but_for_limits():
     own, mnist = (PRESETS[name].config for name in ("images", "mnist-small"))
     model, train = replace(mnist.model, start_var=1.0), replace(own.train, n_updates=mnist.train.n_updates)
     dataset = replace(mnist.dataset, censor="none")
+    drawn = replace(mnist.sampling, n_steps=own.sampling.n_steps)
     assert replace(own, dataset=dataset, preset="mnist-small") == replace(
-        mnist, dataset=dataset, model=model, train=train
+        mnist, dataset=dataset, model=model, train=train, sampling=drawn
     )
     assert (own.dataset.censor, mnist.dataset.censor) == ("none", "auto")
 
@@ -276,7 +277,7 @@ def test_bad_input_is_refused_with_one_sentence(tmp_path, capsys):
     refused(["train", "digits", "--data", tmp_path / "x.npy", *out], capsys, "--data")
     refused(["train", "digits", "--device", "meta", *out], capsys, "meta")
     refused(["train", "digits", "--device", "cuda:99", *out], capsys, "cuda:99")
-    refused(["train", "array", *out], capsys, "--data FILE.npy")
+    refused(["train", "array", *out], capsys, "--data FILE")
     refused(["train", "array", "--data", tmp_path / "none.npy", *out], capsys, "none.npy")
     refused(["train", "mnist-small", "--data-dir", tmp_path / "none", *out], capsys, "none", "--data-dir")
     refused(["sample", tmp_path / "none"], capsys, tmp_path / "none", "config.json")

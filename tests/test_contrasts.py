@@ -437,7 +437,7 @@ def test_a_run_has_contrasts_of_the_columns_that_were_asked_for(tmp_path, capsys
     for wrong, says in (
         ([*pixel, "--model.contrast-units", "1:", "--model.contrasts", "1"], "several contrasts"),
         ([*pixel, "--train.contrast-scales", "--model.contrasts", "1"], "several contrasts"),
-        ([*several, "--model.contrast-units", "1:"], "is for columns"),
+        ([*several, "--model.contrast-units", "1:"], "does not go with whitening"),
         ([*pixel, *several, "--model.contrast-units", "two"], "FIRST:LAST"),
         ([*pixel, *several, "--model.contrast-units", "9:"], "none of the 4"),
     ):

@@ -54,7 +54,7 @@ def _images(
         model=ModelConfig(n_hidden, start_var=start_var),
         sampler=sampler,
         objective=ObjectiveConfig("pcd", n_steps=n_steps, n_chains=256, probabilities=True, restart=0.1),
-        train=TrainConfig(batch_size=256, centred=True, average_decay=0.99, min_var=0.02, **settings | own),
+        train=TrainConfig(batch_size=256, centred=True, average_decay=0.99, min_var=0.02, **own | settings),
         sampling=SamplingConfig(sampler, n_steps=n_drawn, mean=True),
     )
 
@@ -118,10 +118,10 @@ PRESETS: dict[str, Preset] = {
     "digits": Preset(
         "scikit-learn's 8 x 8 digits", _images("digits", 256, n_updates=2000, learning_rate=0.3, spectral_norm=0.3)
     ),
-    "mnist-small": Preset("MNIST on two CPU cores, a minute or two", _images("mnist", 512, **_CENSORED)),
+    "mnist-small": Preset("MNIST on two CPU cores, a minute or two", _images("mnist", 512, n_drawn=80, **_CENSORED)),
     "mnist-medium": Preset(
         "MNIST on two CPU cores, some twenty minutes",
-        _images("mnist", 2048, n_drawn=50, **_CENSORED | {"n_updates": 4000}),
+        _images("mnist", 2048, n_drawn=50, **_CENSORED | {"n_updates": 4000, "latent_depth": 2.0}),
     ),
     "mnist-large": Preset(
         "MNIST by 4,096 hidden units, on a GPU",

@@ -383,7 +383,7 @@ def test_rows_with_gaps_are_left_out_where_they_cannot_be_learned(skewed, tmp_pa
     few = skewed[0][:400].copy()
     few[19:, 1] = NAN
     write_table(tmp_path / "x.csv", few)
-    with pytest.raises(UserError, match=r"Only 19 of 400 rows have no gaps, .* needs 20, .* missing in: b 381\."):
+    with pytest.raises(UserError, match=r"Only 19 of 400 rows have no gaps, .* needs 20; .* missing in: b 381\."):
         train(config, tmp_path / "other")
 
 

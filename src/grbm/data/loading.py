@@ -155,7 +155,7 @@ class Measured(NamedTuple):
                 largest = max(abs(float(stats.low[column])), abs(float(stats.high[column])))
                 raise UserError(
                     f"{where} holds numbers of up to {largest:.3g} in column {column}, too large for float32 "
-                    f"with this --dataset.standardise; divide the column by a constant, or choose pixel."
+                    f"as it is standardised; divide the column by a constant, or standardise each column."
                 )
 
 

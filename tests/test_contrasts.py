@@ -366,7 +366,7 @@ def test_the_estimator_learns_heavy_tails_that_no_machine_of_one_contrast_does()
     again = rbm.set_params(warm_start=True, n_iter=5).fit(x)
     assert again.contrasts_.shape == (12, 2)
     assert again.contrasts_[:, 1].sum() == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="12 are learned"):
+    with pytest.raises(ValueError, match="was 12 in learning"):
         rbm.set_params(n_contrasts=3).fit(x)
     with pytest.raises(ValueError, match="n_contrasts=3"):
         GaussianBernoulliRBM(8, n_contrasts=3, whiten=False).fit(x)

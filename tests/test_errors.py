@@ -111,7 +111,7 @@ def test_what_the_estimator_cannot_do():
         rbm.impute(x, n_steps=3, n_chains=1)
     with pytest.raises(ValueError, match="n_replicas"):
         rbm.impute(x, n_replicas=2)
-    with pytest.raises(ValueError, match="n_contrasts is 3 now, but 1"):
+    with pytest.raises(ValueError, match="n_contrasts is 3 now, but was 1 in learning"):
         rbm.set_params(n_contrasts=3, warm_start=True).fit(x)
 
 

@@ -137,8 +137,8 @@ class ImputeOptions:
     chains: int = 4
     """Chains for each row."""
     replicas: int | None = None
-    """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1. Not for runs
-    that are whitened or have several contrasts."""
+    """Replicas of parallel tempering for each chain; by default 4 for up to 20 columns, else 1. Not for runs that are
+    whitened or have several contrasts."""
     key: str | None = None
     """Name of the array in a .npz archive."""
     weights: Weights = "model"
@@ -148,8 +148,8 @@ class ImputeOptions:
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Say how likely each row of a table is: log-density, and p-value under the model's own draws. For each of
-    the least likely rows, shows the value that deviates most from what the row's other values predict."""
+    """Say how likely each row of a table is: log-density, and p-value under the model's own draws. For each of the
+    least likely rows, shows the value that deviates most from what the row's other values predict."""
 
     run: Folder
     file: Annotated[Path, Positional, arg(metavar="FILE")]
@@ -223,8 +223,7 @@ class EvaluateOptions(JudgingOptions):
 @dataclass(frozen=True)
 class DoctorOptions(JudgingOptions):
     """Say in plain words what is wrong with a run, or fine, and what to change. The exit code is 3 where something is
-    wrong. With --machine in place of a run: what this
-    computer runs chains with, and how fast a step is."""
+    wrong. With --machine in place of a run: what this computer runs chains with, and how fast a step is."""
 
     run: Annotated[Path | None, Positional, arg(metavar="RUN")] = None
     """Folder of a run."""

@@ -39,12 +39,13 @@ def needed_by(what: str, extra: str, packages: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where learning diverged, and what to change.
+    """Cause and place of a divergence, with what to change.
 
     Attributes
     ----------
     cause : {"gradient", "step size"}
-        The gradient was no sensible number, or a Langevin step was more than two variances, which overshoots.
+        The gradient was NaN, infinite or absurdly large, or a Langevin step was more than two variances, which
+        overshoots.
     update : int
         The update that was being made, or on a GPU after which it was noticed.
     remedies : tuple of {"learning_rate", "step_size", "per_unit", "min_var"}

@@ -918,7 +918,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         back = "set it back, or call fit with warm_start=False"
         for name, learned in (("n_components", len(self.components_)), ("n_contrasts", len(self.contrasts_))):
             if (asked := getattr(self, name)) not in ("auto", learned):
-                raise ValueError(f"{name} is {asked} now, but {learned} in what was learned; {back}.")
+                raise ValueError(f"{name} is {asked} now, but was {learned} in learning; {back}.")
         is_censored = self._frame().censoring is not UNCENSORED
         if (self.censor == "none") is is_censored and self.censor != "auto":
             raise ValueError(f"censor is {self.censor!r} now, but was another in learning; {back}.")

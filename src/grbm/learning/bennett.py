@@ -39,10 +39,10 @@ def crossing(forth: Tensor, back: Tensor, keep_forth: Tensor, keep_back: Tensor)
         low, high = torch.where(difference > 0, guess, low), torch.where(difference > 0, high, guess)
         step = difference / ((keep_forth * f * (1 - f)).sum(1) + (keep_back * b * (1 - b)).sum(1))
         inside = (step.abs() < 0.5 * last) & (guess + step > low) & (guess + step < high)
-        is_close = (step.abs() < CLOSE) | (high - low < CLOSE**2)
-        step = torch.where(inside | (step.abs() < CLOSE), step, 0.5 * (low + high) - guess)
+        is_short = step.abs() < CLOSE
+        step = torch.where(inside | is_short, step, 0.5 * (low + high) - guess)
         guess, last = guess + step, step.abs()
-        if is_close.all():
+        if (is_short | (high - low < CLOSE**2)).all():
             break
     return guess
 

@@ -119,8 +119,8 @@ def which_filters(W: Tensor, count: int = 100) -> str:
 
     They are evenly spaced by norm: those of largest norm alone would show the narrowest filters, and no others.
     """
-    M, shown = W.shape[1], _some(W, count).shape[1]
-    weak = M - len(_by_norm(W))
+    M, strong = W.shape[1], len(_by_norm(W))
+    shown, weak = min(count, strong), M - strong
     which = f"all {M:,}" if shown == M else f"{shown:,} of {M:,}"
     left_out = f"; {weak:,} with less than a tenth of the largest are left out" if weak else ""
     return f"{which} hidden units, by the norm of their weights{left_out}"

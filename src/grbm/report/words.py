@@ -99,7 +99,7 @@ def score_table(scores: dict[str, Any]) -> Iterator[str]:
 
 
 def _remedy(scores: dict[str, Any]) -> str:
-    """What to do where log Z has not converged: nothing that is an option, unless it is annealed."""
+    """Advice for a log Z that has not converged; empty unless it is annealed, since no option improves the others."""
     return " Raise --ais-steps or --ais-chains." if scores.get("log_z_method") == METHODS["AIS"] else ""
 
 

@@ -117,6 +117,7 @@ def test_help_shows_first_what_applies_to_the_preset(capsys):
         assert first in head
         assert other not in head
         assert re.search(rf"--updates +{PRESETS[preset].config.train.n_updates}\n", head)
+        assert all(re.match(r"  --\S+( FILE)?($|  )", line) for line in head.splitlines() if line.startswith("  --"))
         assert "(all options are below)" in head
 
 

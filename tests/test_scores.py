@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from grbm.data.standardise import standardise
 from grbm.evaluate import exact
 from grbm.fitting.density import Fitted, bits_per_dimension
 from grbm.fitting.recipe import ModelConfig, SamplerConfig
+from grbm.report import words
 from grbm.report.scores import evaluate
 from grbm.runs import Run, Status
 from grbm.runs.config import RunConfig, SamplingConfig
@@ -124,3 +126,15 @@ def test_what_took_longer_is_not_thrown_away(tmp_path):
     assert second["free_energy_samples"] != first["free_energy_samples"]
     assert cli.main(["evaluate", run, *few, "--weights", "raw"]) == 0
     assert "rows_train" not in json.loads((tmp_path / "run" / "evaluation.json").read_text())
+
+
+@pytest.mark.parametrize("method", words.METHODS)
+def test_only_annealing_is_advised_to_anneal_longer(method):
+    """Where log Z has not converged it is said, and --ais-steps where that option is heard."""
+    log_z = {"log_z": 1.0, "log_z_error": 0.5, "log_z_method": words.METHODS[method], "log_z_converged": False}
+    scores = log_z | {"log_z_verdict": "Not converged.", "log_likelihood_train": -1.0, "log_likelihood_test": -1.0}
+    of_file = log_z | {"log_likelihood": -1.0, "log_likelihood_error": 0.1, "rows": 9, "rows_of": "x.csv", "gaps": 0}
+    for text in (words.score_table(scores), words.of_rows(of_file), words.likelihoods(scores)):
+        said = " ".join(" ".join(text).split())
+        assert re.search("NOT converged: do not use|Not converged. Do not use", said)
+        assert ("--ais-steps" in said) is (method == "AIS")

@@ -33,7 +33,7 @@ from grbm.data.tables import measure
 from grbm.data.whitening import whiten
 from grbm.evaluate import exact, watching
 from grbm.evaluate.ais import known
-from grbm.evaluate.bridging import ratio
+from grbm.evaluate.bridging import from_reference, ratio
 from grbm.evaluate.watching import Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
 from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest, Progress
 from grbm.fitting.learn import learn, one_gaussian
@@ -245,6 +245,15 @@ def test_a_look_is_the_log_likelihood_of_the_rows():
     assert found.error == pytest.approx(math.hypot(float(log_p.std()) / 50**0.5, found.log_z.error))
 
 
+def test_errors_of_log_z_are_those_of_whole_chains():
+    """Whichever state of a chain came first."""
+    model, rng = random_model(2, 4, 1), generator(0, "order")
+    drawn, states = reference().sample(200, Blocks(1, 1)), torch.randn(6, 32, 2, generator=rng).double()
+    shuffled = torch.stack([chain[torch.randperm(6, generator=rng)] for chain in states.unbind(1)], 1)
+    one, two = (from_reference(model.freeze(), reference(), drawn, x) for x in (states, shuffled))
+    assert (two.log_z, two.error) == pytest.approx((one.log_z, one.error))
+
+
 @pytest.mark.parametrize("n_seeds", [6, pytest.param(40, marks=pytest.mark.whole)])
 def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
     """The average's log Z by what the round has drawn, against enumeration: within errors of the right size."""
@@ -269,9 +278,13 @@ def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
     assert_standard(z, n_cases=2)
     assert n_seeds < 40 or 0.6 < float(np.std(z)) < 1.6
     assert not calls
-    state.drawn = None
     monkeypatch.undo()
+    drawn, state.drawn = state.drawn, None
     assert abs(Watch(sampler, rows[:40]).look(state).mean - nats.mean) < 0.2
+    state.drawn = drawn
+    with torch.no_grad():
+        average.mu.add_(3.0)
+    assert Watch(sampler, rows[:40])._from_round(state) is None, "too few draws tell of a model so far away"
 
 
 def clusters(n: int, seed: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from grbm.evaluate.ais import LogZ, doubt_of, mean_weight
 from grbm.learning.bennett import crossing
+from grbm.learning.quasi_newton import LogWeights, free_energies
 from grbm.model import Base, Energy
 from grbm.model.reference import Reference
 from grbm.samplers.path import PathState
@@ -44,14 +45,14 @@ def _with_error(estimates: Tensor) -> tuple[float, float]:
 @torch.no_grad()
 def from_reference(energy: Energy, reference: Reference, drawn: Tensor, states: Tensor) -> LogZ:
     """log Z of ``energy`` from draws of ``reference`` (n, N) and states of chains of the model (T, C, N)."""
-    exactly, q = energy.to(torch.float64), reference.to(drawn.double())
+    pool = torch.cat([drawn, states.flatten(0, 1)]).double()
+    log_w = -free_energies(energy, pool) - reference.to(pool).log_prob(pool)
+    return from_log_weights(LogWeights(log_w[: len(drawn)], log_w[len(drawn) :].view(states.shape[:2]).T))
 
-    def log_weight(v: Tensor) -> Tensor:
-        v = v.double()
-        return -exactly.free_energy(v) - q.log_prob(v)
 
-    forth = log_weight(drawn)
-    back = log_weight(states.flatten(0, 1)).view(states.shape[:2]).T  # (C, T)
+def from_log_weights(log_weights: LogWeights) -> LogZ:
+    """log Z from the weights of a reference's draws and of states of the model's chains."""
+    forth, back = log_weights
     estimates = ratio(forth[:, None], back)
     log_z, error = _with_error(estimates)
     lower, lower_error, ess = mean_weight(forth)

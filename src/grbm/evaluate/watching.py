@@ -10,7 +10,7 @@ from grbm.core.randomness import Blocks, seed_of
 from grbm.data.frame import Frame
 from grbm.data.weighting import mean_and_error
 from grbm.evaluate.ais import LogZ
-from grbm.evaluate.bridging import from_ladder, from_reference
+from grbm.evaluate.bridging import from_ladder, from_log_weights, from_reference
 from grbm.learning.quasi_newton import LEAST, averaging
 from grbm.learning.state import TrainState
 from grbm.model import GRBM, Base, base_for
@@ -61,17 +61,15 @@ class Watch:
 
         Bennett's ratio gives that of the model, and weights of its draws how much more that of the average is.
         """
-        drawn, reference = state.drawn, self.sampler.bridge()
-        if drawn is None or not drawn.n_reference or not isinstance(reference, Reference):
+        drawn = state.drawn
+        if drawn is None or drawn.log_weights is None:
             return None
-        v, log_q = drawn.draws
-        energy = state.model.freeze().to(torch.float64)
-        states = v[drawn.n_reference :].view(-1, len(drawn.last), v.shape[1])
-        log_z = from_reference(energy, reference, v[: drawn.n_reference], states)
+        log_z = from_log_weights(drawn.log_weights)
         if state.average is None:
             return log_z
-        both = energy, state.average.freeze().to(torch.float64)
-        model, average = (averaging(machine)(v, log_q) for machine in both)
+        v, log_q = drawn.draws
+        both = state.model, state.average
+        model, average = (averaging(machine.freeze().to(torch.float64))(v, log_q) for machine in both)
         if average.share < LEAST:
             return None
         more = average.log_weight - model.log_weight

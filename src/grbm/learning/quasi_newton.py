@@ -45,6 +45,13 @@ class Draws(NamedTuple):
     log_q: Tensor
 
 
+class LogWeights(NamedTuple):
+    """log exp(−F)/q by a `Reference` q: at draws of q, forth (n,), and at states of the model's chains, back (C, T)."""
+
+    forth: Tensor
+    back: Tensor
+
+
 class Drawn(NamedTuple):
     """Draws, and the chains that they are of."""
 
@@ -52,7 +59,9 @@ class Drawn(NamedTuple):
     chains: Tensor  # visible units from which they go on ([R,] C, N)
     last: Tensor  # those of the model, (C, N)
     accept_rate: Tensor | None
-    n_reference: int = 0  # draws of the reference, first in the pool; if there are any, ``log_q`` is normalised
+    log_weights: LogWeights | None = (
+        None  # where the pool has draws of a reference, first; ``log_q`` is normalised then
+    )
 
 
 class Height(NamedTuple):
@@ -90,18 +99,23 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
         walked = run_chains(energy, sampler, chains, 1, rng)
         chains, rate = sampler.persistent(walked.chains), walked.accept_rate
         states += [walked.chains.v] if k >= BURN_IN else []
-    exactly, of_model = energy.to(torch.float64), torch.cat(states).double()
-    q = sampler.bridge()
+    of_model, q = torch.cat(states).double(), sampler.bridge()
     if not isinstance(q, Reference):
-        return Drawn(Draws(of_model, -exactly.free_energy(of_model)), chains, states[-1], rate)
+        return Drawn(Draws(of_model, -free_energies(energy, of_model)), chains, states[-1], rate)
     q = q.to(energy.W)
     pool = torch.cat([q.sample(DRAWS, rng).double(), of_model])
     log_q = q.to(pool).log_prob(pool)
-    log_w = -exactly.free_energy(pool) - log_q
+    log_w = -free_energies(energy, pool) - log_q
+    log_weights = LogWeights(log_w[:DRAWS], log_w[DRAWS:].view(len(states), -1).T)
     log_z = bennett(log_w[:DRAWS], log_w[DRAWS:])[0]
     share = DRAWS / len(pool)
     mixed = torch.logaddexp(log_q + math.log(share), log_q + log_w - log_z + math.log(1 - share))
-    return Drawn(Draws(pool, mixed), chains, states[-1], rate, n_reference=DRAWS)
+    return Drawn(Draws(pool, mixed), chains, states[-1], rate, log_weights)
+
+
+def free_energies(energy: Energy, v: Tensor) -> Tensor:
+    """F of states v (n, N), in float64: (n,)."""
+    return averaging(energy.to(torch.float64))(v.double(), None).free_energy
 
 
 def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:

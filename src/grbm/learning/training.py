@@ -148,7 +148,7 @@ def train_round(
     fresh = rows.double(), state.drawn.draws
     now, there = height(model.freeze().to(torch.float64), *fresh).value, height(energy.to(torch.float64), *fresh)
     had = there.value if there.share >= LEAST else began  # by the same draws, where they tell
-    if not math.isfinite(now) or (drawn.n_reference and now < had - FELL):
+    if not math.isfinite(now) or (drawn.log_weights is not None and now < had - FELL):
         for machine, was in zip(machines, began_with, strict=True):
             machine.load_state_dict(was)
         state.curvature, state.drawn = curvature, None

@@ -58,7 +58,14 @@ def named(findings: list[Finding], about: str) -> Finding:
 def test_health_is_called_health(tmp_path):
     findings = diagnose(*healthy(tmp_path))
     assert {f.level for f in findings} == {"fine"}, findings
-    assert {f.about for f in findings} >= {"training", "progress", "variances", "gradients", "hidden units", "memory"}
+    assert {f.about for f in findings} >= {
+        "training",
+        "progress",
+        "variances",
+        "gradients",
+        "hidden units",
+        "two starts",
+    }
 
 
 def test_draws_beyond_the_numbers_of_the_data_are_told(tmp_path):
@@ -175,7 +182,7 @@ def two_modes() -> GRBM:
 def test_chains_that_have_not_forgotten_their_start(tmp_path):
     """Both modes have half of the mass, but noise is all at the one: chains from the data stay where they started."""
     run, data = healthy(tmp_path, two_modes())
-    finding = named(diagnose(run, data), "memory")
+    finding = named(diagnose(run, data), "two starts")
     assert finding.level == "wrong"
     assert "not forgotten their start" in finding.text
 
@@ -203,7 +210,7 @@ def test_a_gap_that_more_steps_cannot_close_is_not_given_more_steps(tmp_path):
     run, data = healthy(tmp_path, wide)
     top = data.train.mean(0) + 0.1 * (data.train - data.train.mean(0))
     findings = diagnose(run, Dataset(top, top[:100]))
-    assert named(findings, "memory").level == "fine"
+    assert named(findings, "two starts").level == "fine"
     finding = named(findings, "energy gap")
     assert finding.level == "wrong"
     assert "more steps change nothing" in finding.text

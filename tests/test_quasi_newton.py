@@ -16,7 +16,20 @@ from grbm.core.devices import threads
 from grbm.core.randomness import Blocks, generator
 from grbm.evaluate import exact
 from grbm.learning import natural, quasi_newton
-from grbm.learning.quasi_newton import DRAWS, LEAST, Curvature, Draws, Height, averages, climb, direction, draw, height
+from grbm.learning.quasi_newton import (
+    DRAWS,
+    LEAST,
+    Curvature,
+    Draws,
+    Height,
+    ascended,
+    averages,
+    climb,
+    direction,
+    draw,
+    height,
+    natively_ascended,
+)
 from grbm.learning.training import FRESH, follow, train_round, train_step
 from grbm.model import Energy
 from grbm.model.initialise import matched_
@@ -421,6 +434,7 @@ def test_a_search_begins_at_four_times_the_last_step(monkeypatch):
         here.extend([b] if fits and tried[-1] else [])
         return Height(b, slope, 1.0 if fits else 0.0)
 
+    monkeypatch.setattr(native_averages, "serves", lambda energy: False)
     monkeypatch.setattr(quasi_newton, "height", measured)
     monkeypatch.setattr(quasi_newton, "direction", lambda gradient, curvature: slope)
     model, rows = GRBM(1, 1), torch.zeros(1, 1)
@@ -428,3 +442,49 @@ def test_a_search_begins_at_four_times_the_last_step(monkeypatch):
         p.data.zero_()
     climb(model, rows, Draws(rows.double(), torch.zeros(1)), Curvature.empty(slope), min_var=0.01)
     assert tried[:8] == [0.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.25, 1.0]
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("known", [0, 3, 50], ids=["first round", "few steps", "more than are remembered"])
+@pytest.mark.parametrize("highest", [0.01, 9.0], ids=["floor", "free"])
+def test_a_native_round_is_the_definition(known, highest, monkeypatch):
+    """Some steps, since rounding grows in a long search; the same for any number of threads."""
+    monkeypatch.setattr(quasi_newton, "STEPS", 6)
+    data, model = 0.2 * clusters(700), GRBM(2, 21, seed=0)
+    draws, memory = round_of(model, data)
+    size, start = (2, 21), natural.vector(exactly(model))
+    rng = generator(known, "pairs")
+    steps = 1e-3 * torch.randn(known, len(start), generator=rng, dtype=torch.float64)
+    memory = Curvature(steps, steps * torch.linspace(0.5, 2, len(start), dtype=torch.float64))
+    given = start, size, data.double(), draws, memory, highest
+    expected, found = ascended(*given), natively_ascended(*given)
+    assert found.reached.value > found.began + 0.01
+    assert bool((found.end[-2:] == highest).any()) == (highest < 1)
+    torch.testing.assert_close(found.end, expected.end, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.reached.gradient, expected.reached.gradient, rtol=1e-6, atol=1e-9)
+    numbers = [(x.began, x.reached.value, x.reached.share) for x in (found, expected)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
+    for its, known_by in zip(found.curvature, expected.curvature, strict=True):
+        torch.testing.assert_close(its, known_by, rtol=1e-6, atol=1e-9)
+    with threads(3):
+        again = natively_ascended(*given)
+    assert torch.equal(again.end, found.end)
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("broken", ["hopeless draws", "far away"])
+def test_a_native_round_that_cannot_climb_ends_where_it_began(broken):
+    data = clusters(300)
+    model = matched_(GRBM(2, 21), data)
+    draws, memory = round_of(model, data)
+    if broken == "hopeless draws":
+        draws = draws._replace(log_q=draws.log_q + 1e3 * torch.arange(len(draws.v)))
+    else:
+        model.mu.data.fill_(1e30)
+    start = natural.vector(exactly(model))
+    given = start, (2, 21), data.double(), draws, memory, 9.0
+    expected, found = ascended(*given), natively_ascended(*given)
+    assert torch.equal(found.end, start)
+    assert not len(found.curvature.steps)
+    assert found.reached.share == pytest.approx(expected.reached.share)
+    assert found.reached.value == pytest.approx(expected.reached.value)

@@ -320,7 +320,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         Raises
         ------
         DivergenceError
-            When numbers leave the finite world, which unscaled features can cause with ``whiten=False``.
+            If a parameter or gradient is no longer finite, which unscaled features can cause with ``whiten=False``.
         """
         go_on = self.warm_start and self.__sklearn_is_fitted__()
         before = int(vars(self)["n_iter_"]) if go_on else 0

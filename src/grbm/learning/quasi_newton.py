@@ -35,6 +35,7 @@ PART = 1 << 17  # numbers that fit into a cache
 LEAST = 0.3  # effective share of the draws, below which log Z is not believed
 LARGEST = 1e9  # free energy, of which float64 keeps a millionth of a nat
 HALVINGS = 12  # of a step, before a round ends
+ENOUGH = 1e-4  # part of the rise that the gradient promises, below which a step is halved (Armijo 1966)
 FIRST = 0.1  # length of the first step of all, whose curvature nothing tells
 
 
@@ -82,6 +83,10 @@ class Curvature(NamedTuple):
     def empty(cls, like: Tensor) -> "Curvature":
         """Nothing known of the curvature along parameters ``like`` (P,)."""
         return cls(*(like.new_empty(0, len(like), dtype=torch.float64) for _ in range(2)))
+
+    def last(self, n: int) -> "Curvature":
+        """The last ``n`` steps alone."""
+        return Curvature(self.steps[-n:], self.falls[-n:])
 
 
 def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
@@ -167,6 +172,15 @@ def direction(gradient: Tensor, curvature: Curvature) -> Tensor:
     return width * rest + steps.T @ share
 
 
+class Climbed(NamedTuple):
+    """A round of steps."""
+
+    end: Tensor  # natural parameters (P,)
+    curvature: Curvature  # of earlier rounds and this one; empty where no step could be made
+    began: float  # log-likelihood where it began, in nats per row
+    reached: Height
+
+
 @torch.no_grad()
 def climb(
     model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_var: float
@@ -179,17 +193,31 @@ def climb(
     or above. The ``curvature`` is of earlier rounds, of other draws, but nearly the same. Returns it with these steps,
     empty where none could be made, the log-likelihood where they began, in nats per row, and where they ended.
     """
-    start, rows = natural.vector(model.freeze().to(torch.float64)), rows.double()
-    high = torch.full_like(start, torch.inf)
-    high[-model.n_visible :] = -math.log(min_var)
-    here = torch.minimum(start, high)
+    energy, size = model.freeze().to(torch.float64), (model.n_visible, model.n_hidden)
+    start, highest = natural.vector(energy), -math.log(min_var)
+    way = natively_ascended if native_averages.serves(energy) else ascended
+    end, curvature, began, reached = way(start, size, rows.double(), draws, curvature, highest)
+    if not torch.equal(end, start):
+        there = natural.energy_of(end, *size)
+        for parameter, value in zip(model.parameters(), (there.W, there.b, there.mu, there.var.log()), strict=True):
+            parameter.copy_(value)
+    return curvature, began, reached
 
-    def machine(vector: Tensor) -> Energy:
-        return natural.energy_of(vector, model.n_visible, model.n_hidden)
+
+def ascended(
+    start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float
+) -> Climbed:
+    """A round of steps from natural parameters ``start`` (P,) of a machine of that ``size`` (N, M), as in `climb`.
+
+    No log 1/σ² comes to lie above the ``highest``.
+    """
+    high = torch.full_like(start, torch.inf)
+    high[-size[0] :] = highest
 
     def at(vector: Tensor) -> Height:
-        return height(machine(vector), rows, draws)
+        return height(natural.energy_of(vector, *size), rows, draws)
 
+    here = torch.minimum(start, high)
     now, n_made, longest = at(here), 0, 0
     began = now.value
     for _ in range(STEPS):
@@ -199,18 +227,25 @@ def climb(
         for k in range(longest, HALVINGS):
             there = torch.minimum(here + 0.5**k * uphill, high)
             step, found = there - here, at(there)
-            if found.share >= LEAST and found.value >= now.value + 1e-4 * float(now.gradient @ step):
+            if found.share >= LEAST and found.value >= now.value + ENOUGH * float(now.gradient @ step):
                 break
         else:
             break
         longest = max(0, k - 2)  # where the draws allow no longer steps, the next need not try all of them
         fall = now.gradient - found.gradient
         if step @ fall > 1e-8 * step.norm() * fall.norm():
-            pairs = (torch.cat([a, b[None]])[-REMEMBERED:] for a, b in zip(curvature, (step, fall), strict=True))
-            curvature = Curvature(*pairs)
+            curvature = Curvature(*(torch.cat([a, b[None]]) for a, b in zip(curvature, (step, fall), strict=True)))
+            curvature = curvature.last(REMEMBERED)
         here, now, n_made = there, found, n_made + 1
-    if not torch.equal(here, start):
-        end = machine(here)
-        for parameter, value in zip(model.parameters(), (end.W, end.b, end.mu, end.var.log()), strict=True):
-            parameter.copy_(value)
-    return curvature if n_made else Curvature.empty(here), began, now
+    return Climbed(here, curvature if n_made else Curvature.empty(here), began, now)
+
+
+def natively_ascended(
+    start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float
+) -> Climbed:
+    """The same as `ascended`, but for rounding, in one call of native code."""
+    numbers = {"n_steps": STEPS, "halvings": HALVINGS, "remembered": REMEMBERED, "first": FIRST, "highest": highest}
+    numbers |= {"least": LEAST, "largest": LARGEST, "enough": ENOUGH}
+    found = native_averages.climb(start, size, rows, draws, curvature, **numbers)
+    pairs = Curvature(*found.pairs).last(REMEMBERED) if found.made else Curvature.empty(start)
+    return Climbed(found.theta, pairs, found.began, Height(found.value, found.gradient, found.share))

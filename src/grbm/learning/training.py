@@ -218,7 +218,7 @@ def fit(
     Raises
     ------
     DivergenceError
-        When numbers leave the finite world; ``state.model`` keeps its last good parameters.
+        If a parameter or gradient is no longer finite; ``state.model`` keeps its last good parameters.
     TypeError, ValueError
         At once, if something is not what it should be: options, an objective, data that fit the model and are finite,
         and blocks that the processes can share.

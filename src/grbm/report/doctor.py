@@ -253,16 +253,16 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
         yield Finding("fine", "energy gap", text)
     if met is None:
         text = "Annealed chains start from their base alone, so two starts cannot be compared."
-        yield Finding("note", "memory", text)
+        yield Finding("note", "two starts", text)
     elif not met:
         text = f"After {steps} steps chains from noise and chains from the data still differ (energy distance "
         text += f"{distance:.1%} of their width): they have not forgotten their start. Draw with more "
         text += "--sampling.n-steps, or temper (--sampling.sampler.name parallel-tempering or annealed)."
-        yield Finding("wrong", "memory", text)
+        yield Finding("wrong", "two starts", text)
     else:
         text = f"differ by {distance:.1%} of their width, too little to matter (1 % would)"
         text = text if p < 0.01 else f"cannot be told apart (p = {p:.2f})"
-        yield Finding("fine", "memory", f"After {steps} steps chains from noise and from the data {text}.")
+        yield Finding("fine", "two starts", f"After {steps} steps chains from noise and from the data {text}.")
 
 
 def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:

@@ -158,7 +158,7 @@ class MetricsLog(Callback):
             self.has_warned = True
             self.session.warn(
                 f"At update {state.update:,} visible unit {unit} has {times:.3g} times the data's variance: the "
-                f"model is giving it up. If it stays so, lower the learning rate (--lr)."
+                f"model no longer describes it. If it stays so, lower the learning rate (--lr)."
             )
 
     @torch.no_grad()

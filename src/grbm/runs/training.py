@@ -77,7 +77,7 @@ def train(
     Raises
     ------
     DivergenceError
-        When numbers leave the finite world; the last good weights are kept.
+        If a parameter or gradient is no longer finite; the last good weights are kept.
     LostProcessError
         Where another process of the group has died.
     StoppedError

@@ -4,34 +4,9 @@
 // weights of a part are relative to its largest, so that nothing needs to be known of the others. The parts' sums are
 // then added in their order, the same for any number of threads.
 
-#include <math.h>
-#include <stdlib.h>
+#include "averages.h"
 
-#include "arithmetic.h"
-
-enum { D = L / 2, TOGETHER = 4, UNITS = 896 };  // lanes; rows that share a load of W; factors of at most 2 in a product
-
-typedef double vd __attribute__((vector_size(8 * D), aligned(8)));
-typedef int64_t vl __attribute__((vector_size(8 * D), aligned(8)));
-
-typedef struct {
-    int64_t n, chunk, n_visible, n_hidden, h_row, weighted;
-    const double *v;                  // (n, n_visible)
-    const double *up, *b;             // (n_visible, h_row) and (h_row,): W/var, and what makes p = 0 beyond the last unit
-    const double *mu, *inverse_var;   // (n_visible,)
-    const double *log_q;              // (n,): weights are exp(-F)/q, or all 1 where not weighted
-    double *free_energy;              // (n,)
-    double *top;                      // by part: the logarithm of its largest weight, which its sums are in units of
-    double *weights, *squares;        // by part: sums of weights and of their squares
-    double *v_mean, *v2_mean;         // by part: sums (n_visible,); then means, in the place of the first part's
-    double *h_mean, *vh_mean;         // by part: sums (h_row,), (n_visible, h_row); likewise
-    double log_weight, share;         // logarithm of the mean weight, and effective share of the states
-} Averages;
-
-ALWAYS vd fill_d(double x) { return x - (vd){}; }
-ALWAYS vd load_d(const double *p) { return *(const vd *)p; }
-ALWAYS void store_d(double *p, vd x) { *(vd *)p = x; }
-ALWAYS vd choose_d(vl mask, vd a, vd b) { return (vd)(((vl)a & mask) | ((vl)b & ~mask)); }
+enum { TOGETHER = 4, UNITS = 896 };  // rows that share a load of W; factors of at most 2 in a product
 
 // For x <= 0, to about 1 ulp: 2^n times the series of exp(r) to r^12, |r| <= log(2)/2; 0 below -708
 ALWAYS vd exp_d(vd x) {

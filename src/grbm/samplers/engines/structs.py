@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-HEADERS = [FOLDER / f"{name}.h" for name in ("arithmetic", "tiles", "steps")]
+HEADERS = [FOLDER / f"{name}.h" for name in ("arithmetic", "tiles", "steps", "averages")]
 SOURCES = [
     FOLDER / f"{name}.c"
-    for name in ("native", "packing", "tempered", "given", "collapsed", "jumps", "averages", "learning", "noise")
+    for name in (
+        "native",
+        "packing",
+        "tempered",
+        "given",
+        "collapsed",
+        "jumps",
+        "averages",
+        "climbing",
+        "learning",
+        "noise",
+    )
 ]
 NUMBERS = ("int64_t", "uint64_t", "uint32_t", "float", "double")
 

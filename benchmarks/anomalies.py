@@ -25,7 +25,7 @@ from sklearn.svm import OneClassSVM
 
 from benchmarks.gaps import tables
 from grbm import GaussianBernoulliRBM
-from grbm.data.whitening import best_mixture
+from grbm.model.reference import best_mixture
 
 Array = np.ndarray[Any, Any]
 CLASSES = {"wine": (0, 1), "breast_cancer": (1,)}  # that are learned from

@@ -228,7 +228,7 @@ def anomalies(table: Table, rbm: GaussianBernoulliRBM) -> dict[str, float]:
     from sklearn.ensemble import IsolationForest
     from sklearn.metrics import roc_auc_score
 
-    from grbm.data.whitening import best_mixture
+    from grbm.model.reference import best_mixture
 
     rng = np.random.default_rng(3)
     fakes = np.stack([rng.permutation(column) for column in table.test.T], 1)

@@ -1,11 +1,12 @@
 """Learning to the stated scores. The full budgets are marked slow; a shorter run guards the same road always."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
-from grbm import GRBM, PCD, FitOptions, Gibbs, TrainState, fit, runs
+from grbm import GRBM, PCD, FitOptions, Gibbs, ScaleWarning, TrainState, fit, runs
 from grbm.data import MIXTURES
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.runs.presets import PAPER_SAMPLERS, PRESETS, paper
@@ -70,3 +71,20 @@ def test_modified_cd_learns_to_sample_from_noise(tmp_path):
     drawn = sample_score(generate(run, 10_000), MIXTURES["isotropic"])
     assert drawn.within >= 0.95
     assert shares_off(drawn.mode_share, MIXTURES["isotropic"]) <= 0.03
+
+
+def test_rows_in_other_units_than_the_model_are_said_to_be():
+    rows = 100 * torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) + 1000
+    model = GRBM(3, 4)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    with pytest.warns(
+        ScaleWarning, match=r"Column \d of the data has mean 1.*e\+03 and standard deviation .*standardise"
+    ):
+        list(fit(state, rows, PCD(Gibbs(), 1), FitOptions(1)))
+    standard = (rows - rows.mean(0)) / rows.std(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ScaleWarning)
+        list(fit(state, standard, PCD(Gibbs(), 1), FitOptions(1)))
+        found = GRBM(3, 4).rescaled(rows.mean(0), rows.std(0))  # a model of such rows
+        its = TrainState(found, torch.optim.SGD(found.parameters(), lr=0.01))
+        list(fit(its, rows, PCD(Gibbs(), 1), FitOptions(1)))

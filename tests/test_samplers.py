@@ -3,6 +3,7 @@
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ from grbm import (
     sample,
     walk,
 )
-from grbm.core.randomness import Blocks, Philox, generator
+from grbm.core.randomness import Blocks, Philox, generator, normal, uniform
 from grbm.core.schedules import cosine, cosine_steps
 from grbm.evaluate import exact
 from grbm.samplers import Moves, MoveSampler, StepInfo, Walk, run_chains
@@ -485,12 +486,26 @@ def test_chains_of_a_compiled_model_are_those_of_the_model():
     assert torch.equal(a.v, b.v)
 
 
+def test_a_sampler_draws_a_number_for_each_chain_as_it_draws_states():
+    """Of blocks, one after another, along the chains: the same numbers however many hold them."""
+    for rng in (Blocks(0, 2), Blocks(0, 2).philox(6), generator(0)):
+        assert normal((6,), torch.zeros(1), rng).shape == uniform((6,), torch.zeros(1), rng).shape == (6,)
+    one, whole = uniform((6,), torch.zeros(1), Blocks(0, 2)), uniform((6, 1), torch.zeros(1), Blocks(0, 2))
+    assert torch.equal(one, whole[:, 0])
+    with pytest.raises(TypeError, match="positional"):
+        GibbsLangevin(0.04, 10)
+
+
 def test_sample_refuses_what_it_cannot_mean():
     model = GRBM(3, 2)
     with pytest.raises(ValueError, match="either n_chains"):
         sample(model, Gibbs())
-    with pytest.raises(ValueError, match="3 columns"):
+    with pytest.raises(ValueError, match=r"tensor \(n_chains, 3\), got shape \(4, 2\)"):
         sample(model, Gibbs(), v0=torch.zeros(4, 2))
+    with pytest.raises(ValueError, match=r"tensor \(n_chains, 3\), got shape \(3,\)"):
+        sample(model, Gibbs(), v0=torch.zeros(3))
+    with pytest.raises(ValueError, match="got ndarray"):
+        sample(model, Gibbs(), v0=np.zeros((4, 3)))
     with pytest.raises(ValueError, match="burn_in"):
         sample(model, Gibbs(), n_chains=2, n_steps=5, burn_in=6)
     with pytest.raises(ValueError, match="keep_every=6"):

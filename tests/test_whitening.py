@@ -18,9 +18,7 @@ from grbm.core.randomness import generator
 from grbm.data import whitening
 from grbm.data.standardise import standardise
 from grbm.data.whitening import (
-    _clustered,
     _within,
-    best_mixture,
     coarse,
     correlation,
     cross_validated,
@@ -31,6 +29,7 @@ from grbm.data.whitening import (
 from grbm.evaluate.baselines import baselines, compare
 from grbm.evaluate.watching import gaussian_log_prob
 from grbm.fitting.recipe import Facts, resolve
+from grbm.model.reference import _clustered, best_mixture
 from grbm.runs.preparing import open_data, prepare
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train

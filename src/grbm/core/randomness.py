@@ -123,19 +123,23 @@ def local(n_chains: int, rng: Rng) -> int:
     return n_chains * len(rng.own) // rng.total if isinstance(rng, Blocks) else n_chains
 
 
-def normal(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int = -2) -> Tensor:
-    """Standard normal draws, dtype and device as ``like``; blocks lie one after another along ``chain_axis``."""
+def normal(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int | None = None) -> Tensor:
+    """Standard normal draws, dtype and device as ``like``; blocks lie one after another along ``chain_axis``.
+
+    By default that is the last axis but one, as of states (C, N), or the only one, as of a number for each chain (C,).
+    """
     return _draw("normal", torch.randn, shape, like, rng, chain_axis)
 
 
-def uniform(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int = -2) -> Tensor:
+def uniform(shape: Sequence[int], like: Tensor, rng: Rng, *, chain_axis: int | None = None) -> Tensor:
     """Uniform draws in [0, 1), as `normal`."""
     return _draw("uniform", torch.rand, shape, like, rng, chain_axis)
 
 
 def _draw(
-    name: str, kind: Callable[..., Tensor], shape: Sequence[int], like: Tensor, rng: Rng, chain_axis: int
+    name: str, kind: Callable[..., Tensor], shape: Sequence[int], like: Tensor, rng: Rng, chain_axis: int | None
 ) -> Tensor:
+    chain_axis = (-1 if len(shape) == 1 else -2) if chain_axis is None else chain_axis
     if isinstance(rng, Philox):
         found: Tensor = getattr(rng, name)((*shape, 1) if chain_axis == -1 else shape, like)
         return found.squeeze(-1) if chain_axis == -1 else found

@@ -10,7 +10,6 @@ one.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -25,12 +24,10 @@ from grbm.data.tables import nothing_varies, resolution, vary
 from grbm.data.transforms import Whitening
 from grbm.model import Base
 from grbm.model.contrasts import NUMBER, UNIT, Contrasts, ask_for_contrasts, elliptical
-from grbm.model.reference import Reference
+from grbm.model.reference import FIT_ROWS, Reference, as_reference, best_mixture
 
 EXACT = 1e-12  # share of a column's deviation, below which what others leave of it is lost in float64
 NARROW = 1e-3  # the same, below which what is left is a column of its own
-FIT_ROWS = 4000  # rows that mixtures are fitted to
-COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 LARGEST_FULL = 64  # columns, above which mixtures with full covariances take too long
 WIDEST = 40  # units that are whitened by default whatever they are
 WIDEST_TABLE = 500  # columns that are whitened by default: more take too long
@@ -328,85 +325,3 @@ def _narrowest(clusters: Any, n_rows: int) -> Array:
     """The narrowest variance of each coordinate, in those of a mixture's clusters that have rows enough to tell."""
     whole = clusters.weights_ >= min(clusters.weights_.max(), max(FEWEST / n_rows, SMALLEST))
     return clusters.covariances_[whole].min(0)
-
-
-def best_mixture(
-    x: Array,
-    types: tuple[str, ...],
-    seed: int = 0,
-    *,
-    least: float = 1e-6,
-    seen: Array | None = None,
-    components: tuple[int, ...] = COMPONENTS,
-) -> Any:
-    """The `sklearn.mixture.GaussianMixture` of rows x with the lowest Bayesian information criterion (BIC).
-
-    ``least`` is added to every variance. Where the same rows are ``seen`` in other coordinates, components with one
-    covariance begin at the clusters that k-means finds there as well: among many directions it may see in one what is
-    hidden in others.
-    """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.mixture import GaussianMixture
-
-    best, lowest = None, math.inf
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for kind in types:
-            worse = 0
-            for k in components:
-                if 3 * k > len(x) or worse == 4:
-                    break
-                settings: dict[str, Any] = {"covariance_type": kind, "reg_covar": least, "random_state": seed % 2**32}
-                starts: list[dict[str, Any]] = [{}]
-                if seen is not None and kind == "tied" and k > 1:
-                    starts = [_clustered(x, where, k, seed, least) for where in (x, seen)]
-                mixtures = [GaussianMixture(k, **settings, **start).fit(x) for start in starts]
-                found, mixture = min(((m.bic(x), m) for m in mixtures), key=lambda pair: pair[0])
-                worse = 0 if found < lowest else worse + 1
-                if found < lowest:
-                    best, lowest = mixture, found
-    if best is None:
-        best = GaussianMixture(1, covariance_type=types[0], reg_covar=least).fit(x)
-    return best
-
-
-def _clustered(x: Array, seen: Array, k: int, seed: int, least: float) -> dict[str, Any]:
-    """Where a mixture of rows x (n, N) with one covariance ends that begins at the clusters of the rows ``seen``.
-
-    For the last step of `sklearn.mixture.GaussianMixture`, each of which takes k N² operations a row. Here they are k N
-    and what all components share: the rows' squared lengths, and the scatter of all rows, of which that within is left.
-    """
-    from scipy.special import logsumexp  # type: ignore[import-untyped]
-    from sklearn.cluster import KMeans
-
-    n, N = x.shape
-    shares = np.eye(k)[KMeans(k, n_init=1, random_state=seed % 2**32).fit_predict(seen)]
-    scatter, bound = x.T @ x / n + least * np.eye(N), -math.inf
-    for _ in range(100):
-        weights = shares.mean(0) + 1e-15
-        means = shares.T @ x / (n * weights)[:, None]
-        within = scatter - (means.T * weights) @ means
-        drawn = np.linalg.solve(within, means.T)  # (N, k)
-        squares = (means.T * drawn).sum(0)
-        logits = x @ drawn - 0.5 * squares + np.log(weights)
-        total = logsumexp(logits, axis=1, keepdims=True)
-        shares = np.exp(logits - total)
-        last, bound = bound, float(total.mean() - 0.5 * (np.linalg.slogdet(within)[1] + weights @ squares))
-        if bound - last < 1e-3:
-            break
-    precision = np.linalg.inv(within)
-    precision = (precision + precision.T) / 2
-    found = {"weights_init": weights / weights.sum(), "means_init": means, "precisions_init": precision}
-    return found | {"max_iter": 1}
-
-
-def as_reference(mixture: Any) -> Reference:
-    """A fitted `sklearn.mixture.GaussianMixture` as a `Reference`, float32."""
-    means, covariances = mixture.means_, mixture.covariances_
-    match mixture.covariance_type:
-        case "tied":
-            covariances = np.repeat(covariances[None], len(means), 0)
-        case "diag":
-            covariances = np.stack([np.diag(c) for c in covariances])
-    factors = np.linalg.cholesky(covariances)
-    return Reference(*(torch.from_numpy(np.ascontiguousarray(a)).float() for a in (mixture.weights_, means, factors)))

@@ -55,6 +55,9 @@ class LogZ(NamedTuple):
     at_data: float | None = None  # nats that chains between the data and units as active find beyond `log_z`
     shared: float | None = None  # bridged, not annealed: states that a rung and the next have in common, at the least
 
+    def __float__(self) -> float:
+        return self.log_z
+
     @property
     def converged(self) -> bool:
         """Whether both ends agree, within errors that are small enough and rest on enough chains to be errors."""

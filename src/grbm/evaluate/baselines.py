@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from grbm.data.weighting import mean_and_error
-from grbm.data.whitening import best_mixture, independent, set_apart
+from grbm.data.whitening import independent, set_apart
+from grbm.model.reference import best_mixture
 
 FIT_ROWS = 10_000
 LARGEST_MIXTURE = 64  # columns, above which mixtures with full covariances take minutes

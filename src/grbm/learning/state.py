@@ -102,3 +102,7 @@ class StepMetrics(NamedTuple):
     accept_rate: Tensor | None  # mean over all chains
     swap_rate: Tensor | None  # (R − 1,), mean over all chains, of neighbouring replicas
     negative: Negative  # of this process's chains
+
+    def __repr__(self) -> str:
+        rate = None if self.accept_rate is None else round(float(self.accept_rate), 3)
+        return f"StepMetrics(grad_norm={float(self.grad_norm):.3g}, accept_rate={rate}, ...)"

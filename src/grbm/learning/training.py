@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from grbm.core.distributed import ALONE, ProcessGroup
+from grbm.core.errors import ScaleWarning
 from grbm.core.options import FitOptions, Precision
 from grbm.core.randomness import Blocks, Rng, generator, seed_of
 from grbm.core.rows import Rows, rows_of
@@ -32,6 +33,7 @@ from grbm.samplers.moments import MomentSum
 
 WEIGH_EVERY = 25  # updates, after which contrasts are weighed anew
 FELL = 1.0  # nats a row, beyond which a round has led down
+FAR = 50.0  # standard deviations of visible units, beyond which rows are in other units than a model that begins
 FRESH = 0.3  # weight of a round's parameters in their average, which evens out what its own draws brought in
 
 
@@ -253,6 +255,8 @@ def fit(
         raise ValueError("data holds NaN or infinite numbers.")
     if len(data) == 0:
         raise ValueError("data holds no rows.")
+    if state.update == 0 and isinstance(data, Tensor):
+        _check_scale(state.model, data)
     batch_size = min(options.batch_size, len(data))
     n_blocks = options.n_blocks(batch_size, objective.n_chains)
     left = len(data) % batch_size if options.keep_last else 0
@@ -265,6 +269,22 @@ def fit(
         )
     updates = _fit(state, data, objective, options, batch_size, precision, group)
     return Fitting(updates, has_work=state.update < options.n_updates)
+
+
+@torch.no_grad()
+def _check_scale(model: GRBM, data: Tensor) -> None:
+    """Warn where rows lie so far from the model's visible units that it cannot get there."""
+    rows = data[:ROWS].to(model.W)
+    apart = ((rows - model.mu).square().mean(0) / model.var).sqrt()
+    if float(apart.max()) > FAR:
+        k = int(apart.argmax())
+        warnings.warn(
+            f"Column {k} of the data has mean {float(rows[:, k].mean()):.3g} and standard deviation "
+            f"{float(rows[:, k].std(correction=0)):.3g}, far from where the model starts; standardise the columns: "
+            f"data = (data - data.mean(0)) / data.std(0).",
+            ScaleWarning,
+            stacklevel=3,
+        )
 
 
 class Fitting(Iterator[StepMetrics]):

@@ -8,7 +8,7 @@ import json
 import math
 import warnings
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,8 @@ class GRBM(Sized, nn.Module):
         one of rows as the run standardised them.
         """
         path = Path(folder) / WEIGHTS
+        if Path(folder).is_file():
+            raise UserError(f"{folder} is a file; give a folder that save_pretrained or `grbm export` wrote, or a run.")
         if not path.is_file():
             raise UserError(f"{path} is missing; give a folder that save_pretrained or `grbm export` wrote, or a run.")
         if (path.parent / "data.safetensors").is_file():
@@ -218,14 +220,14 @@ class GRBM(Sized, nn.Module):
         """F(v) = −log Σ_h exp(−E(v, h)) (Eq. 5), per sample: (..., N) -> (...). Differentiable."""
         return self.contrasts.free_energy(v, self._live(v).free_energy)
 
-    def log_prob(self, v: Tensor, log_z: float) -> Tensor:
+    def log_prob(self, v: Tensor, log_z: SupportsFloat) -> Tensor:
         """log p(v) = −F(v) − log Z in nats, per sample: (..., N) -> (...). Differentiable but for ``log_z``.
 
-        ``log_z`` is `grbm.evaluate.exact.log_z` for up to 36 hidden units, or the ``log_z`` of what
-        `grbm.evaluate.ais.log_z` returns. Of a censored model it is the density of
+        ``log_z`` is what `grbm.evaluate.exact.log_z` returns, for up to 36 hidden units or two visible ones, or
+        `grbm.evaluate.ais.log_z`. Of a censored model it is the density of
         latent values; `grbm.evaluate.exact.log_prob` is that of measurements.
         """
-        return -self.free_energy(v) - log_z
+        return -self.free_energy(v) - float(log_z)
 
     def hidden_logits(self, v: Tensor) -> Tensor:
         """Log-odds of h = 1 given v (Eq. 4): (..., N) -> (..., M). Differentiable."""

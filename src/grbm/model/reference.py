@@ -2,9 +2,11 @@
 
 import functools
 import math
+import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,10 @@ from grbm.core.randomness import Rng, normal, uniform
 from grbm.model.energy import Base
 
 CHUNK = 1 << 22  # numbers of the largest intermediate tensor
+COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
+FIT_ROWS = 4000  # rows that mixtures are fitted to
+
+Array = np.ndarray[Any, Any]
 
 
 class Tables(NamedTuple):
@@ -52,6 +58,17 @@ class Reference:
                 f"means of shape {(K, N)} go with weights {(K,)} and factors {(K, N, N)}, got {tuple(shapes[0])} and "
                 f"{tuple(shapes[1])}."
             )
+
+    @classmethod
+    def fit(cls, data: Tensor, *, seed: int = 0) -> "Reference":
+        """Fit ``data`` (n, N): the mixture of 1 to 24 Gaussians with the lowest BIC, and a wide Gaussian beside it.
+
+        The wide one has a tenth of the mass and 1.7 times the variance of each column, since a model may put mass where
+        no data are. Needs scikit-learn. Of more than 4,000 rows as many, evenly spaced, count.
+        """
+        rows = data[torch.arange(min(FIT_ROWS, len(data))) * len(data) // min(FIT_ROWS, len(data))]
+        mixture = best_mixture(rows.double().cpu().numpy(), ("full", "tied", "diag"), seed)
+        return as_reference(mixture).to(data).widened(Base.fit(data))
 
     @property
     def n_visible(self) -> int:
@@ -123,3 +140,85 @@ class Reference:
             for k, e in zip(torch.split(which, rows), torch.split(noise, rows), strict=True)
         ]
         return torch.cat(parts)
+
+
+def best_mixture(
+    x: Array,
+    types: tuple[str, ...],
+    seed: int = 0,
+    *,
+    least: float = 1e-6,
+    seen: Array | None = None,
+    components: tuple[int, ...] = COMPONENTS,
+) -> Any:
+    """The `sklearn.mixture.GaussianMixture` of rows x with the lowest Bayesian information criterion (BIC).
+
+    ``least`` is added to every variance. Where the same rows are ``seen`` in other coordinates, components with one
+    covariance begin at the clusters that k-means finds there as well: among many directions it may see in one what is
+    hidden in others.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    best, lowest = None, math.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for kind in types:
+            worse = 0
+            for k in components:
+                if 3 * k > len(x) or worse == 4:
+                    break
+                settings: dict[str, Any] = {"covariance_type": kind, "reg_covar": least, "random_state": seed % 2**32}
+                starts: list[dict[str, Any]] = [{}]
+                if seen is not None and kind == "tied" and k > 1:
+                    starts = [_clustered(x, where, k, seed, least) for where in (x, seen)]
+                mixtures = [GaussianMixture(k, **settings, **start).fit(x) for start in starts]
+                found, mixture = min(((m.bic(x), m) for m in mixtures), key=lambda pair: pair[0])
+                worse = 0 if found < lowest else worse + 1
+                if found < lowest:
+                    best, lowest = mixture, found
+    if best is None:
+        best = GaussianMixture(1, covariance_type=types[0], reg_covar=least).fit(x)
+    return best
+
+
+def _clustered(x: Array, seen: Array, k: int, seed: int, least: float) -> dict[str, Any]:
+    """Where a mixture of rows x (n, N) with one covariance ends that begins at the clusters of the rows ``seen``.
+
+    For the last step of `sklearn.mixture.GaussianMixture`, each of which takes k N² operations a row. Here they are k N
+    and what all components share: the rows' squared lengths, and the scatter of all rows, of which that within is left.
+    """
+    from scipy.special import logsumexp  # type: ignore[import-untyped]
+    from sklearn.cluster import KMeans
+
+    n, N = x.shape
+    shares = np.eye(k)[KMeans(k, n_init=1, random_state=seed % 2**32).fit_predict(seen)]
+    scatter, bound = x.T @ x / n + least * np.eye(N), -math.inf
+    for _ in range(100):
+        weights = shares.mean(0) + 1e-15
+        means = shares.T @ x / (n * weights)[:, None]
+        within = scatter - (means.T * weights) @ means
+        drawn = np.linalg.solve(within, means.T)  # (N, k)
+        squares = (means.T * drawn).sum(0)
+        logits = x @ drawn - 0.5 * squares + np.log(weights)
+        total = logsumexp(logits, axis=1, keepdims=True)
+        shares = np.exp(logits - total)
+        last, bound = bound, float(total.mean() - 0.5 * (np.linalg.slogdet(within)[1] + weights @ squares))
+        if bound - last < 1e-3:
+            break
+    precision = np.linalg.inv(within)
+    precision = (precision + precision.T) / 2
+    found = {"weights_init": weights / weights.sum(), "means_init": means, "precisions_init": precision}
+    return found | {"max_iter": 1}
+
+
+def as_reference(mixture: Any) -> Reference:
+    """A fitted `sklearn.mixture.GaussianMixture` as a `Reference`, float32."""
+    means, covariances = mixture.means_, mixture.covariances_
+    match mixture.covariance_type:
+        case "tied":
+            covariances = np.repeat(covariances[None], len(means), 0)
+        case "diag":
+            covariances = np.stack([np.diag(c) for c in covariances])
+    factors = np.linalg.cholesky(covariances)
+    return Reference(*(torch.from_numpy(np.ascontiguousarray(a)).float() for a in (mixture.weights_, means, factors)))

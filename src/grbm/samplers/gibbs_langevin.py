@@ -20,7 +20,7 @@ class GibbsLangevin(LangevinOptions, MoveSampler):
     exp(−E(v, h)/T), h included, as in the last public version of the published program; it matters at T other than 1.
     """
 
-    n_inner: int = 10
+    n_inner: int = field(default=10, kw_only=True)
     joint: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:

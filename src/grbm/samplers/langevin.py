@@ -1,6 +1,6 @@
 """Langevin Monte Carlo on the free energy (Alg. 1), with or without Metropolis adjustment."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Self
 
 from torch import Tensor
@@ -31,10 +31,11 @@ class LangevinOptions:
     """
 
     step_size: float = 0.04
+    _: KW_ONLY
     adjust_from: int | None = None
     temperature: float = 1.0
     per_unit: bool = False
-    accept_temperature: float | None = field(default=None, kw_only=True)
+    accept_temperature: float | None = None
 
     has_step_size: ClassVar[bool] = True
 

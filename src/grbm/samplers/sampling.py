@@ -129,8 +129,9 @@ def sample(
     if v0 is None:
         assert n_chains is not None
         v0 = noise(sampler, energy, n_chains, rng)
-    elif v0.shape[-1] != energy.n_visible:
-        raise ValueError(f"v0 must have {energy.n_visible} columns, got shape {tuple(v0.shape)}.")
+    elif not isinstance(v0, Tensor) or v0.ndim < 2 or v0.shape[-1] != energy.n_visible:
+        got = f"shape {tuple(v0.shape)}" if isinstance(v0, Tensor) else type(v0).__name__
+        raise ValueError(f"v0 must be a tensor (n_chains, {energy.n_visible}), got {got}.")
     contrasts, censoring = (model.contrasts, model.censoring) if isinstance(model, GRBM) else (UNIT, UNCENSORED)
     given = v0.to(energy.W)
     if contrasts.n > 1 and sampler.conditions:

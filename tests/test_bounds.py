@@ -11,7 +11,7 @@ import torch
 
 from grbm import Base, GaussianBernoulliRBM, cli, runs
 from grbm.core.errors import UserError
-from grbm.data.bounding import bounds_of, read_bounds
+from grbm.data.bounding import bounds_of, read_bounds, sentences
 from grbm.data.bounds import UNBOUNDED, Bounds
 from grbm.data.frame import Frame
 from grbm.data.limits import MANY, limits_in
@@ -480,3 +480,8 @@ def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys,
     assert cli.main(["train", str(path), *TINY, "--out", str(tmp_path / "other")]) == 0
     text = " ".join(capsys.readouterr().err.split())
     assert "All numbers keep the bounds of column 'amount' (above 0), column 'cover' (above 0 and below 100)" in text
+
+
+def test_bounds_that_were_asked_for_and_not_found_are_said_to_be():
+    assert list(sentences(UNBOUNDED, [])) == []
+    assert "No column is learned within bounds" in next(sentences(UNBOUNDED, [], asked=True))

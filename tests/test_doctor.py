@@ -294,6 +294,9 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert found["wrong"] == sum(finding["level"] == "wrong" for finding in found["findings"]) >= 1
     monkeypatch.setattr("grbm.report.doctor.diagnose", lambda *a, **k: [Finding("note", "x", "y")])
     assert cli.main(["doctor", str(out)]) == 0
+    assert "Nothing is wrong, but read the notes." in capsys.readouterr().out
+    monkeypatch.setattr("grbm.report.doctor.diagnose", lambda *a, **k: [Finding("fine", "x", "y")])
+    assert cli.main(["doctor", str(out)]) == 0
     assert "Nothing is wrong." in capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 100
 

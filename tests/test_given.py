@@ -69,6 +69,12 @@ def test_samples_given_rows_are_one_row_after_another(moons):
     assert named.sample(3, given=frame.iloc[0]).shape == (3, 2)
     with pytest.raises(ValueError, match="feature names"):
         named.sample(3, given=frame.iloc[0][["up", "left"]])
+    by_name = named.sample(3, given={"left": gaps[0, 0]}, random_state=2)
+    np.testing.assert_array_equal(by_name, named.sample(3, given=frame.iloc[:1].assign(up=np.nan), random_state=2))
+    with pytest.raises(ValueError, match="No feature is named 'right'; they are left, up"):
+        named.sample(3, given={"right": 1.0})
+    with pytest.raises(ValueError, match="knows no names"):
+        rbm.sample(3, given={"left": 1.0})
     filled, std = rbm.impute(gaps, return_std=True)
     assert (std[:, 0] == 0).all()
     many = rbm.sample(4000, given=gaps[:1])[:, 1]

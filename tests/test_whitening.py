@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from scipy.stats import multivariate_normal
@@ -107,6 +108,8 @@ def test_simpler_models_are_scored_in_the_units_of_the_data():
     train, test = (rng.multivariate_normal([1e3, -2], covariance, n) for n in (8000, 4000))
     train, test = (np.c_[x, x[:, 0] + x[:, 1], np.full(len(x), 3.0)] for x in (train, test))  # which change nothing
     found = {b.name: b.log_p for b in baselines(train, test)}
+    frames = baselines(pandas.DataFrame(train), pandas.DataFrame(test))
+    assert all(np.array_equal(b.log_p, found[b.name]) for b in frames)
     entropy = 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
     missed = -0.5 * np.log(np.linalg.det(covariance) / 4.0)
     for name, expected in (("one Gaussian", -entropy), ("independent features", -entropy - missed)):

@@ -178,7 +178,8 @@ def doctor(options: DoctorOptions) -> int:
     wrong = sum(finding.level == "wrong" for finding in findings)
     said = (f"{level:<6}{about}: {text}" for level, about, text in findings)
     lines = [textwrap.fill(text, 100, subsequent_indent=" " * 6) for text in said]
-    lines.append("Nothing is wrong." if not wrong else f"Wrong: {wrong} of {len(findings)} things looked at.")
+    right = "Nothing is wrong." if all(x.level == "fine" for x in findings) else "Nothing is wrong, but read the notes."
+    lines.append(f"Wrong: {wrong} of {len(findings)} things looked at." if wrong else right)
     content = {"wrong": wrong, "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(content, indent=2) if options.json else "\n".join(lines))
     return SOMETHING_WRONG if wrong else 0

@@ -175,8 +175,10 @@ def _name(column: int, columns: Sequence[str]) -> str:
     return f"column {columns[column]!r}" if columns else f"column {column}"
 
 
-def sentences(bounds: Bounds, columns: Sequence[str]) -> Iterator[str]:
-    """Say which columns are learned within bounds."""
+def sentences(bounds: Bounds, columns: Sequence[str], *, asked: bool = False) -> Iterator[str]:
+    """Say which columns are learned within bounds, or that none is where this was ``asked`` for."""
+    if asked and not bounds.n:
+        yield "No column is learned within bounds: none has usual ones, or those that have are coarse or have limits."
     if bounds.n:
         yield f"Draws keep the bounds of {_listed(bounds, columns)}. Logarithms of distances to them are learned."
 
@@ -185,8 +187,8 @@ def advice(found: Bounds, columns: Sequence[str]) -> Iterator[str]:
     """Say which columns have usual bounds, ``found`` as `bounds_of` finds them, and what keeps them."""
     if found.n:
         yield (
-            f"All numbers keep the bounds of {_listed(found, columns)}, and draws may not. If they must, add "
-            f"--dataset.bounds auto: logarithms of distances to the bounds are learned then."
+            f"All numbers keep the bounds of {_listed(found, columns)}, but draws may not. To keep draws within them, "
+            f"add --dataset.bounds auto, or --bounds auto for short."
         )
 
 

@@ -99,6 +99,6 @@ def sentence(grid: Grid, names: Sequence[str]) -> str:
     listed = ", ".join(names[k] for k in which[:SHOWN])
     more = f" and {len(which) - SHOWN} others" if len(which) > SHOWN else ""
     return (
-        f"Few different numbers occur in {listed}{more}. Training treats them as any other. If densities or draws of "
-        f"them count, add --dataset.coarse auto, which does not go with limits: draws are then such numbers."
+        f"The same numbers occur again and again in {listed}{more}. Training treats them as any other. For densities "
+        f"that mean something there, and draws that are such numbers, add --dataset.coarse auto."
     )

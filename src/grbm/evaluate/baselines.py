@@ -43,9 +43,9 @@ class Comparison(NamedTuple):
 
 
 def baselines(
-    train: Array, test: Array, *, kept: Array | None = None, clusters: Array | None = None, seed: int = 0
+    train: Any, test: Any, *, kept: Array | None = None, clusters: Array | None = None, seed: int = 0
 ) -> list[Baseline]:
-    """Fitted to ``train`` (n, N), of the rows ``test``, in the columns ``kept`` (N,).
+    """Fitted to ``train`` (n, N), of the rows ``test``, in the columns ``kept`` (N,); arrays or DataFrames of numbers.
 
     The mixture is fitted to ``clusters`` (n', N), where they are given, rows of which none are copies.
 
@@ -55,11 +55,12 @@ def baselines(
     (Ledoit & Wolf 2004); the mixture is chosen by BIC among full, tied and diagonal covariances; kernels are those of
     `scipy.stats.gaussian_kde`, for at most three columns.
     """
-    train = train[np.linspace(0, len(train) - 1, min(FIT_ROWS, len(train))).astype(int)].astype(np.float64)
+    train, test = (np.asarray(rows, dtype=np.float64) for rows in (train, test))
+    train = train[np.linspace(0, len(train) - 1, min(FIT_ROWS, len(train))).astype(int)]
     kept = independent(train) if kept is None else kept
     mean, std = train[:, kept].mean(0), train[:, kept].std(0)
     clusters = train if clusters is None else clusters.astype(np.float64)
-    x, y, z = ((rows[:, kept] - mean) / std for rows in (train, test.astype(np.float64), clusters))
+    x, y, z = ((rows[:, kept] - mean) / std for rows in (train, test, clusters))
     units = -float(np.log(std).sum())
     independent_features = Baseline("independent features", _normal(y, np.eye(x.shape[1])) + units)
     own, change = set_apart(train[:, kept])

@@ -5,8 +5,9 @@ them.
 """
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
@@ -513,7 +514,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         They are an array, or what `set_output` asks for, as are those of `impute`.
 
         If ``given`` (n, n_features), rows with gaps or one such row, draw the missing values of each row n_samples
-        times given the known ones, by chains of 200 steps: (n n_samples, n_features), a row after another.
+        times given the known ones, by chains of 200 steps: (n n_samples, n_features), a row after another. It may also
+        be a dict of known values by the names of features, such as ``{"age": 50}``, if `fit` saw names.
 
         How they start and move says `grbm.fitting.density.Fitted.sample`. ``random_state`` is by default the
         estimator's own, so that an int there makes every call draw the same.
@@ -529,6 +531,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             with self._threads():
                 drawn = self._here().sample(n_samples, n_steps=n_steps, seed=seed)
             return self._framed(self._array(drawn))
+        if isinstance(given, Mapping):
+            given = self._named_row(given)
         if np.ndim(given) == 1:
             given = given.to_frame().T if hasattr(given, "to_frame") else np.atleast_2d(given)
         rows = self._validated(given, gaps=True)
@@ -536,6 +540,17 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         with self._threads():
             drawn = self._to_fill().sample_given(torch.tensor(rows), filling)
         return self._framed(self._array(drawn.flatten(0, 1), rows.dtype))
+
+    def _named_row(self, known: Mapping[str, float]) -> Any:
+        """One row (1, n_features) of values ``known`` by their names, NaN elsewhere, as `fit` saw rows."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is None:
+            raise ValueError("This estimator knows no names of features; give a row with NaN for what is to be drawn.")
+        if unknown := [name for name in known if name not in names]:
+            raise ValueError(f"No feature is named {unknown[0]!r}; they are {', '.join(map(str, names))}.")
+        row = np.array([[known.get(name, np.nan) for name in names]], dtype=np.float64)
+        kind = next((kind for kind in ("pandas", "polars") if kind in sys.modules), None)  # one gave the names
+        return row if kind is None else ADAPTERS_MANAGER.adapters[kind].create_container(row, None, lambda: names)
 
     def gibbs(self, X: Any, *, n_steps: int = 1, random_state: Any = None) -> Array:
         """Gibbs steps from the rows of X: h ~ p(h | v), then v ~ p(v | h), and so on; returns v."""

@@ -343,9 +343,10 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
         text += f": hardly more than one Gaussian, though the data have more to learn. Instead, {remedy}."
         yield Finding("wrong", "likelihood", text)
     elif best is not None and best.verdict == "worse":
-        text += ": the mixture describes them better."
+        text += ": the mixture describes them better. For densities and anomalies use it (sklearn.mixture)."
         if run.config.dataset.name == "array" and not run.frame.grid.n:
-            text += " Where columns repeat values, narrow peaks on these favour it: try --dataset.coarse auto."
+            text += " But if columns repeat values, the mixture gains by narrow peaks on them; --dataset.coarse auto "
+            text += "compares both without peaks."
         yield Finding("note", "likelihood", text)
     else:
         yield Finding("fine", "likelihood", f"{text}.")

@@ -280,8 +280,9 @@ def _images(run: Run) -> ScoreTable | None:
 def _verdict(findings: Sequence[Finding]) -> str:
     """Whether anything is wrong, and what; else how good the model is against simpler ones, and its samples."""
     wrong = [finding for finding in findings if finding.level == "wrong"]
-    text = f"{len(wrong)} of {len(findings)} checks found something wrong." if wrong else "Nothing is wrong."
     good = [finding for finding in findings if finding.about in ("likelihood", "samples", "training")]
+    text = "Nothing is wrong." if all(x.level == "fine" for x in good) else "Nothing is wrong, but read the note."
+    text = f"{len(wrong)} of {len(findings)} checks found something wrong." if wrong else text
     return f"<p><strong>{text}</strong></p>{_items(wrong or good[::-1])}"
 
 

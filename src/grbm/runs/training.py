@@ -125,7 +125,7 @@ def _advice(run: Prepared) -> Iterator[str]:
     rows = table.parted()[0]  # as they are in the file
     some = rows[spread(len(rows), LOOKED_AT // rows.n_columns + 1)]
     yield from (found.sentence(names) for found in sentinels(some.numpy()))
-    yield from bounding.sentences(run.frame.bounds, names)
+    yield from bounding.sentences(run.frame.bounds, names, asked=bool(asked.bounds))
     without, marked = run.frame.grid.is_coarse | run.frame.bounds.is_bounded, run.dataset.limits
     ends = limits_of(some, measure(some), "auto", same_unit=False, marked=marked)
     if asked.censor in ("none", "marks"):

@@ -11,7 +11,10 @@ APART = 10  # updates at least from look to look, since a look takes as long as 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How parameters are learned; by default as in the paper."""
+    """How parameters are learned; by default as in the paper.
+
+    Each field is described below it, in the API reference, and by ``grbm train isotropic --help`` (--train.*).
+    """
 
     n_updates: int = 10_000
     """Parameter updates; an epoch is (rows of data)/batch_size of them."""

@@ -41,19 +41,39 @@ Doubt = Literal["few weights", "wide", "apart", "missed", "one end"]
 
 
 class LogZ(NamedTuple):
-    """log Z in nats, float64, with standard errors."""
+    """An estimate of log Z in nats, with standard errors; ``float(z)`` is ``z.log_z``.
 
-    log_z: float  # Bennett's estimate of both ways
+    Parameters
+    ----------
+    log_z, error : float
+        Bennett's estimate from both ways of annealing, and its standard error.
+    lower, lower_error, upper, upper_error : float
+        Estimates by one way: from independent units to the machine, and back. On average the first is too low, the
+        second too high.
+    ess : tuple of float
+        Effective share of the chains' weights, forth and back, in (0, 1].
+    n_chains : int
+        Chains each way.
+    doubt : str, optional
+        Why not to rely on it: "few weights" (few chains have them all), "wide" (errors), "apart" (the two ways differ),
+        "missed" (mass where no chain came), "one end". None if converged; ``verdict`` says it in a sentence.
+    at_data : float, optional
+        Nats that chains between the data and units as active as there find beyond ``log_z``.
+    shared : float, optional
+        If bridged, not annealed: states that neighbouring densities have in common, at the least.
+    """
+
+    log_z: float
     error: float
-    lower: float  # from independent units to the machine
+    lower: float
     lower_error: float
-    upper: float  # from the machine to independent units
+    upper: float
     upper_error: float
-    ess: tuple[float, float]  # effective share of the chains' weights, forth and back
-    n_chains: int  # each way
-    doubt: Doubt | None  # why not to rely on it: few chains' weights; errors; ends that differ; mass without data
-    at_data: float | None = None  # nats that chains between the data and units as active find beyond `log_z`
-    shared: float | None = None  # bridged, not annealed: states that a rung and the next have in common, at the least
+    ess: tuple[float, float]
+    n_chains: int
+    doubt: Doubt | None
+    at_data: float | None = None
+    shared: float | None = None
 
     def __float__(self) -> float:
         return self.log_z

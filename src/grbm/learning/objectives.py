@@ -174,7 +174,10 @@ class ModifiedCD(Contrastive):
 
 @dataclass(frozen=True)
 class CD(Contrastive):
-    """Contrastive divergence, CD-k: chains start at the batch, and the state after ``n_steps`` = k steps counts."""
+    """Contrastive divergence, CD-k: chains start at the batch, and the state after ``n_steps`` = k steps counts.
+
+    Parameters are those of `ModifiedCD`.
+    """
 
     sampler: Sampler
     n_steps: int = 1
@@ -190,11 +193,20 @@ class CD(Contrastive):
 class PCD(Contrastive):
     """Persistent contrastive divergence: chains go on from where the last update left them; the first start at noise.
 
-    Every state of the ``n_steps`` counts. With `ParallelTempering` as its sampler all replicas persist.
+    The states after each of the ``n_steps`` count. With `ParallelTempering` as its sampler all replicas persist.
 
-    ``restart`` is the probability that a chain starts again from noise at an update. Chains then have all ages, on
-    average 1/restart updates: a hybrid of PCD and modified CD, whose young chains keep open the way from noise and
-    whose old ones see the density. Its fixed point is not maximum likelihood, but comes near as restart goes to 0.
+    Parameters
+    ----------
+    n_steps : int
+        Steps of the sampler in an update.
+    n_chains : int
+        Chains, whatever the size of the batch.
+    probabilities, data_draws : bool
+        As in `ModifiedCD`.
+    restart : float
+        Probability that a chain starts again from noise at an update. Chains then have all ages, on average 1/restart
+        updates: a hybrid of PCD and modified CD, whose young chains keep open the way from noise and whose old ones see
+        the density. Its fixed point is not maximum likelihood, but comes near as restart goes to 0.
     """
 
     sampler: Sampler

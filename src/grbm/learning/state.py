@@ -18,14 +18,33 @@ KINDS = ("model", "average", "last_good", "curvature", "adaptation", "chains")  
 
 @dataclass
 class TrainState:
-    """Everything that an update reads and changes; all randomness follows from (seed, update)."""
+    """Everything that an update reads and changes; all randomness follows from (seed, update).
+
+    Parameters
+    ----------
+    model : GRBM
+        It is learned in place.
+    optimizer : torch.optim.Optimizer
+        Of the model's parameters. Its rate is that of the first update; `fit` lets it fall to 0.
+    seed : int
+        Equal seeds give equal runs on the same device.
+    update : int
+        Updates made so far.
+
+    Attributes
+    ----------
+    persistent : Tensor, optional
+        Visible units of this process's persistent chains, (C, N), or (R, C, N) of replicas.
+    average : GRBM, optional
+        Exponential moving average of the parameters, with ``FitOptions(average_decay=...)``.
+    """
 
     model: GRBM
     optimizer: torch.optim.Optimizer
     seed: int = 0
     update: int = 0
-    persistent: Tensor | None = None  # visible units (..., C, N) of this process's persistent chains
-    average: GRBM | None = None  # exponential moving average of the parameters
+    persistent: Tensor | None = None
+    average: GRBM | None = None
     adaptation: Adaptation = field(default_factory=Adaptation)  # of the sampler, such as its ladder
     guard: Guard = field(default_factory=Guard)  # the last good parameters
     curvature: Curvature | None = None  # of the last rounds of quasi-Newton steps
@@ -95,13 +114,27 @@ class TrainState:
 
 
 class StepMetrics(NamedTuple):
-    """Diagnostics of one update, as tensors so that reading them is the caller's choice."""
+    """Diagnostics of one update, as tensors so that reading them is the caller's choice.
+
+    Parameters
+    ----------
+    grad_norm : Tensor
+        Norm of the gradient over all parameters, before clipping; ().
+    data_mean_h : Tensor
+        Mean of p(h = 1 | v) over the batch, (M,).
+    accept_rate : Tensor, optional
+        Mean acceptance of all chains, (); None where nothing can be rejected.
+    swap_rate : Tensor, optional
+        Mean acceptance of swaps of neighbouring replicas, (R − 1,).
+    negative : Negative
+        The negative phase: sums, and where this process's chains are.
+    """
 
     grad_norm: Tensor
-    data_mean_h: Tensor  # (M,), over the whole batch
-    accept_rate: Tensor | None  # mean over all chains
-    swap_rate: Tensor | None  # (R − 1,), mean over all chains, of neighbouring replicas
-    negative: Negative  # of this process's chains
+    data_mean_h: Tensor
+    accept_rate: Tensor | None
+    swap_rate: Tensor | None
+    negative: Negative
 
     def __repr__(self) -> str:
         rate = None if self.accept_rate is None else round(float(self.accept_rate), 3)

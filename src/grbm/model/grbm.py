@@ -223,7 +223,7 @@ class GRBM(Sized, nn.Module):
     def log_prob(self, v: Tensor, log_z: SupportsFloat) -> Tensor:
         """log p(v) = −F(v) − log Z in nats, per sample: (..., N) -> (...). Differentiable but for ``log_z``.
 
-        ``log_z`` is what `grbm.evaluate.exact.log_z` returns, for up to 36 hidden units or two visible ones, or
+        ``log_z`` is what `grbm.evaluate.exact.log_z` returns, for up to 36 hidden units, or that of
         `grbm.evaluate.ais.log_z`. Of a censored model it is the density of
         latent values; `grbm.evaluate.exact.log_prob` is that of measurements.
         """

@@ -15,12 +15,24 @@ from grbm.samplers.updates import hidden_update
 
 
 class Chains(NamedTuple):
-    """The state of a batch of chains after a step; h was drawn from p(h | v)."""
+    """The state of a batch of chains after a step.
 
-    v: Tensor  # visible units (C, N)
-    h: Tensor  # hidden units (C, M), 0 or 1
-    h_prob: Tensor  # p(h = 1 | v) (C, M)
-    state: Any = None  # what only the next step of the sampler that made it needs; stale once the parameters move
+    Parameters
+    ----------
+    v : Tensor
+        Visible units (C, N), or (R, C, N) of replicas.
+    h : Tensor
+        Hidden units (C, M), 0 or 1, drawn from p(h | v).
+    h_prob : Tensor
+        p(h = 1 | v), (C, M).
+    state : optional
+        What only the next step of the same sampler needs, such as all replicas; stale once the parameters change.
+    """
+
+    v: Tensor
+    h: Tensor
+    h_prob: Tensor
+    state: Any = None
 
 
 def top_of(replicas: Chains) -> Chains:
@@ -29,10 +41,18 @@ def top_of(replicas: Chains) -> Chains:
 
 
 class StepInfo(NamedTuple):
-    """Diagnostics of a step."""
+    """Diagnostics of a step.
 
-    accept_prob: Tensor | None = None  # (..., C), one for each chain; None where nothing can be rejected
-    swap_prob: Tensor | None = None  # (R − 1, C), of each pair of neighbouring replicas
+    Parameters
+    ----------
+    accept_prob : Tensor, optional
+        Probability with which the step of each chain was accepted, (..., C); None where nothing can be rejected.
+    swap_prob : Tensor, optional
+        The same for swaps of each pair of neighbouring replicas, (R − 1, C).
+    """
+
+    accept_prob: Tensor | None = None
+    swap_prob: Tensor | None = None
 
 
 class Swaps(NamedTuple):
@@ -109,8 +129,10 @@ class Sampler(Protocol):
 
     @abstractmethod
     def bind(self, energy: Energy, n_steps: int) -> Step:
-        """The function ``step(chains, t, rng)`` for t = 0..n_steps−1.
+        """The function ``step(chains, t, rng)`` for t = 0..n_steps−1, which returns `Chains` and a `StepInfo`.
 
+        The states ``chains.v`` are (C, N), and t is the number of the step, on which a step size may depend.
+        `grbm.core.randomness.normal` and `uniform` draw numbers from ``rng``.
         What it leaves in ``chains.state`` is its own: a sampler that lets several others step in turn hands each
         ``chains._replace(state=None)``, or the state that this one left.
         """

@@ -15,9 +15,18 @@ class GibbsLangevin(LangevinOptions, MoveSampler):
     """Given h, K Langevin steps on E(·, h); then h' ~ p(h | v').
 
     The K steps are linear and Gaussian, so they cost one product with W and one normal draw whatever K is (Eq. 11).
-    Options as in `Langevin`, and ``n_inner`` = K; the cosine schedule runs over the K inner steps.
-    Unadjusted, the move overshoots or undershoots σ² and the sampler is biased. With ``joint`` the test's target is
-    exp(−E(v, h)/T), h included, as in the last public version of the published program; it matters at T other than 1.
+    Unadjusted, the move overshoots or undershoots σ² and the sampler is biased.
+
+    Parameters
+    ----------
+    step_size, adjust_from, temperature, per_unit, accept_temperature
+        As in `grbm.samplers.langevin.LangevinOptions`: by default 0.04, no Metropolis test, 1. All but the first are
+        given by name. The cosine of step sizes runs over the K inner steps.
+    n_inner : int
+        K.
+    joint : bool
+        The test's target is exp(−E(v, h)/T), h included, as in the last public version of the published program; it
+        matters at T other than 1.
     """
 
     n_inner: int = field(default=10, kw_only=True)

@@ -87,15 +87,15 @@ def sample(
     n_steps : int
         Steps of every chain; 0 returns the start.
     n_chains : int, optional
-        Number of chains from noise; not with ``v0``.
+        Number of chains from noise, v ~ N(0, I) unless the sampler has its own; not with ``v0``.
     v0 : Tensor, optional
         Starting visible units (C, N).
     seed : int
         Equal seeds give equal chains on the same device.
     keep_every : int, optional
-        Return every ``keep_every``-th state after ``burn_in`` steps, stacked along a new first axis.
+        Return every ``keep_every``-th state after ``burn_in`` steps, without the start, stacked along a new first axis.
     keep_at : sequence of int, optional
-        Return the states after these numbers of steps, rising, stacked along a new first axis; not with ``keep_every``.
+        Return the states after these numbers of steps (0: the start), rising, likewise; not with ``keep_every``.
     burn_in : int
         Steps that are never kept.
     mean : bool

@@ -1,7 +1,7 @@
 """`grbm doctor`: what a run's record, weights and chains say about its health, in plain words."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -94,8 +94,14 @@ def _training(run: Run) -> Iterator[Finding]:
             text += f"and ended at {means[-1]:.3g}. {remedy} sooner (--train.n-updates), or lower the learning rate."
             yield Finding("wrong", "later is worse", text)
         else:
-            text = f"Energy distance of chains to data {distances[0][0]:.3g} at first, {means[-1]:.3g} at the end."
+            end = at_end([d for d, _ in distances])
+            text = f"Energy distance of chains to data {distances[0][0]:.3g} at first, {end:.3g} at the end."
             yield Finding("fine", "progress", text)
+
+
+def at_end(distances: Sequence[float]) -> float:
+    """Energy distance at the end of training: the mean of the last tenth of estimates, or of five, and 0 at least."""
+    return max(0.0, fmean(distances[-max(5, len(distances) // 10) :]))
 
 
 def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
@@ -261,7 +267,7 @@ def _chains(run: Run, rows: Tensor, n_chains: int, seed: int) -> Iterator[Findin
         yield Finding("wrong", "two starts", text)
     else:
         text = f"differ by {distance:.1%} of their width, too little to matter (1 % would)"
-        text = text if p < 0.01 else f"cannot be told apart (p = {p:.2f})"
+        text = text if p < 0.01 else f"cannot be told apart (p = {p:.2f}; below 0.01 they could)"
         yield Finding("fine", "two starts", f"After {steps} steps chains from noise and from the data {text}.")
 
 
@@ -281,7 +287,8 @@ def _samples(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     what = "held-out data" if part == "test" else "the data"
     text = f"{len(drawn):,} samples and {len(real):,} rows of {what}"
     if p > 0.01:
-        yield Finding("fine", "samples", f"{text} cannot be told apart by energy distance (p = {p:.2f}).")
+        text += f" cannot be told apart by energy distance (p = {p:.2f}; below 0.01 they could)."
+        yield Finding("fine", "samples", text)
         return
     text += f" differ by {distance:.1%} of their width"
     if run.image_shape is not None or distance < 0.01:

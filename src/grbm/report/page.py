@@ -17,7 +17,7 @@ from grbm.data.loading import Dataset
 from grbm.data.tables import spread
 from grbm.evaluate.baselines import Comparison
 from grbm.report import html, plots, sheets, table_plots
-from grbm.report.doctor import Finding, diagnose
+from grbm.report.doctor import Finding, at_end, diagnose
 from grbm.report.figures import nearest_sheet, plane, table_samples
 from grbm.report.image_scores import OWN, ScoreTable, cells, read_table
 from grbm.report.words import duration, ending, measured, with_error
@@ -320,8 +320,8 @@ def compare(
     ]
     verdicts = [f"wrong: {', '.join(each)}" if each else "nothing is wrong" for each in wrong]
     table: list[tuple[str, ...]] = [("", *names), *_differences(several), ("the doctor", *verdicts)]
-    last = [run.metrics[-1].get("energy_distance") if run.metrics else None for run in several]
-    table.append(("energy distance at the end", *("–" if x is None else f"{x:.3g}" for x in last)))
+    distances = [[x for m in run.metrics if (x := m.get("energy_distance")) is not None] for run in several]
+    table.append(("energy distance of chains to data", *(f"{at_end(x):.3g}" if x else "–" for x in distances)))
     found = [dict(scores(run)) for run in several]
     for label in dict.fromkeys(label for own in found for label in own):
         table.append((label, *(own.get(label, "–") for own in found)))

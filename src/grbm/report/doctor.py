@@ -335,7 +335,7 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     if "one Gaussian" not in found:
         return
     one, best = found["one Gaussian"], found.get("mixture of Gaussians")
-    text = f"Held-out rows have {one.difference:+.3g} ± {one.difference_error:.2g} nats against one Gaussian"
+    text = f"Held-out rows have on average {one.difference:+.3g} ± {one.difference_error:.2g} nats against one Gaussian"
     text += "" if best is None else f", {best.difference:+.3g} ± {best.difference_error:.2g} against a mixture by BIC"
     more = 0.0 if best is None or best.verdict != "worse" else best.mean - one.mean
     remedy = "train with more --train.n-updates or --model.n-hidden, or a lower --lr"

@@ -45,7 +45,7 @@ def marginals(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     handles, labels = every[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False, fontsize=8)
     text = "Each column" if len(shown) == data.shape[1] else f"The {len(shown)} columns that differ most"
-    figure.suptitle(f"{text}: data and samples (ends hold what lies beyond)", fontsize=9.5, x=0.01, ha="left")
+    figure.suptitle(f"{text}: data and samples (the outermost bars hold what lies beyond)", fontsize=9.5, x=0.01, ha="left")
     return figure
 
 
@@ -57,18 +57,18 @@ def correlations(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     for axes, matrix, title in ((left, matrices[0], "data"), (middle, matrices[1], "samples")):
         picture = axes.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
         axes.set_title(f"correlations: {title}", fontsize=9.5)
-        labels = [_short(names[k], 12) for k in shown] if len(shown) <= LABELLED else []
+        labels = [_short(names[k], 16) for k in shown] if len(shown) <= LABELLED else []
         axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6.5)
         axes.set_yticks(range(len(labels)), labels, fontsize=6.5)
     bar = figure.colorbar(picture, ax=[left, middle], shrink=0.8)
     bar.ax.tick_params(labelsize=7)
     pairs = np.triu_indices(len(shown), 1)
     right.plot([-1, 1], [-1, 1], color="#999999", lw=0.8)
-    right.scatter(matrices[0][pairs], matrices[1][pairs], s=6, color=RUST, alpha=0.6, lw=0)
+    right.scatter(matrices[0][pairs], matrices[1][pairs], s=14, color=RUST, alpha=0.6, lw=0)
     right.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
     right.set_xlabel("in the data", fontsize=8)
     right.set_ylabel("in the samples", fontsize=8)
-    right.set_title("every pair of columns", fontsize=9.5)
+    right.set_title("correlation of each pair", fontsize=9.5)
     right.tick_params(labelsize=7)
     return figure
 

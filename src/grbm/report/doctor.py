@@ -146,7 +146,9 @@ def _gradients(run: Run) -> Iterator[Finding]:
     if clip is None:
         yield Finding("fine", "gradients", "They are not clipped (--train.clip-norm None).")
     elif share <= 0.99 or run.status.ended != "finished":
-        yield Finding("fine", "gradients", f"{share:.0%} clipped in the last quarter of training.")
+        yield Finding(
+            "fine", "gradients", f"{share:.0%} of them clipped to a norm of {clip:g} in the last quarter of training."
+        )
     elif run.config.train.spectral_norm is not None:
         text = f"{all_clipped}. W takes spectral steps, which are not clipped: --train.spectral-norm times "
         yield Finding("fine", "gradients", f"{text}--train.learning-rate is their length.")
@@ -162,8 +164,8 @@ def _acceptance(run: Run) -> Iterator[Finding]:
         return
     rate = fmean(accepted)
     if run.config.sampler.name == "global-moves":
-        text = f"{rate:.1%} of the jumps by draws of the mixture that describes the data are accepted."
-        few = " So few hardly help the chains between clusters." if rate < 0.005 else ""
+        text = f"Chains accept {rate:.1%} of their jumps from cluster to cluster"
+        few = ": too few to help." if rate < 0.005 else "; 0.5% are enough."
         yield Finding("note" if few else "fine", "acceptance", text + few)
     elif rate < 0.01:
         text = f"{rate:.2%} of the proposals are accepted: the chains stand still. Lower --sampler.step-size, or give "
@@ -197,7 +199,7 @@ def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
     on = run.model(rows).mean(0)
     off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
     if off + always > 0.1:
-        text = f"{off:.0%} are off and {always:.0%} on for 99 % of the data and carry no information. Lower "
+        text = f"{off:.0%} are off and {always:.0%} on for 99 % of the data, and say nothing of a row. Lower "
         text += f"--train.learning-rate, {'' if run.config.train.centred else 'train with --train.centred, '}or use "
         yield Finding("wrong" if off + always > 0.9 else "note", "hidden units", f"{text}fewer --model.n-hidden.")
     else:

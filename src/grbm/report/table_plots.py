@@ -45,7 +45,9 @@ def marginals(data: Tensor, drawn: Tensor, names: Sequence[str]) -> Figure:
     handles, labels = every[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False, fontsize=8)
     text = "Each column" if len(shown) == data.shape[1] else f"The {len(shown)} columns that differ most"
-    figure.suptitle(f"{text}: data and samples (the outermost bars hold what lies beyond)", fontsize=9.5, x=0.01, ha="left")
+    figure.suptitle(
+        f"{text}: data and samples (the outermost bars hold what lies beyond)", fontsize=9.5, x=0.01, ha="left"
+    )
     return figure
 
 

@@ -1,5 +1,6 @@
 """Train until done: updates, validation and callbacks, for the estimator and for runs."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from grbm.core.distributed import ALONE, ProcessGroup
-from grbm.core.errors import DivergenceError
+from grbm.core.errors import DivergenceError, ScaleWarning
 from grbm.core.options import FitOptions, Precision
 from grbm.core.rows import Rows
 from grbm.data.frame import Frame
@@ -59,7 +60,10 @@ def learn(
     """
     while state.update < options.n_updates and not any(callback.stops for callback in callbacks):
         try:
-            for metrics in fit(state, rows, objective, options, precision=precision, group=group):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ScaleWarning)  # estimator and runs tell of units in words of their own
+                updates = fit(state, rows, objective, options, precision=precision, group=group)
+            for metrics in updates:
                 nats, best = (None, None) if keep is None else (keep.look(state), keep.best)
                 for callback in callbacks:
                     callback.after(Progress(state.update, options.n_updates, nats, best, state, metrics))

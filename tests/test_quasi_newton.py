@@ -446,7 +446,7 @@ def test_a_search_begins_at_four_times_the_last_step(monkeypatch):
 
 @pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
 @pytest.mark.parametrize("known", [0, 3, 50], ids=["first round", "few steps", "more than are remembered"])
-@pytest.mark.parametrize("highest", [0.01, 9.0], ids=["floor", "free"])
+@pytest.mark.parametrize("highest", [-0.01, 9.0], ids=["floor", "free"])
 def test_a_native_round_is_the_definition(known, highest, monkeypatch):
     """Some steps, since rounding grows in a long search; the same for any number of threads."""
     monkeypatch.setattr(quasi_newton, "STEPS", 6)

@@ -60,9 +60,7 @@ class Drawn(NamedTuple):
     chains: Tensor  # visible units from which they go on ([R,] C, N)
     last: Tensor  # those of the model, (C, N)
     accept_rate: Tensor | None
-    log_weights: LogWeights | None = (
-        None  # where the pool has draws of a reference, first; ``log_q`` is normalised then
-    )
+    log_weights: LogWeights | None = None  # if the pool begins with draws of a reference; ``log_q`` is normalised then
 
 
 class Height(NamedTuple):

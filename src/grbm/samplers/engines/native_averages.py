@@ -37,7 +37,7 @@ class Machine(NamedTuple):
         """Room for a machine: units beyond the last one are never on."""
         h_row = n_hidden + -n_hidden % LANES
         sizes = ((n_visible, h_row), (h_row,), (n_visible,), (n_visible,))
-        up, b, *rest = (torch.zeros(size, dtype=torch.float64) for size in sizes)
+        up, b, *rest = (torch.zeros(size, dtype=torch.float64, device="cpu") for size in sizes)
         return cls(up, b.fill_(-1e4), *rest)
 
 

@@ -461,7 +461,8 @@ def test_the_command_line_learns_the_same_and_keeps_the_bounds(tmp_path, capsys,
     assert cli.main(["evaluate", str(folder)]) == 0
     assert cli.main(["doctor", str(folder)]) in (0, 3)
     assert cli.main(["report", str(folder)]) == 0
-    assert cli.main(["impute", str(folder), str(path), "--out", str(tmp_path / "filled.csv")]) == 0
+    pandas.DataFrame(gappy[:60], columns=["amount", "cover", "height"]).to_csv(tmp_path / "some.csv", index=False)
+    assert cli.main(["impute", str(folder), str(tmp_path / "some.csv"), "--out", str(tmp_path / "filled.csv")]) == 0
     assert pandas.read_csv(tmp_path / "filled.csv")["cover"].between(0, 100, inclusive="neither").all()
     pandas.DataFrame([[-2.0, 50.0, 0.0], [1.0, 50.0, 0.0]], columns=["amount", "cover", "height"]).to_csv(
         tmp_path / "two.csv", index=False

@@ -11,9 +11,9 @@ APART = 10  # updates at least from look to look, since a look takes as long as 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How parameters are learned; by default as in the paper.
+    """Settings of learning, by default those of the paper.
 
-    Each field is described below it, in the API reference, and by ``grbm train isotropic --help`` (--train.*).
+    Each field is described below it, in the API reference and by ``grbm train isotropic --help`` (--train.*).
     """
 
     n_updates: int = 10_000

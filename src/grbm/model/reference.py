@@ -183,10 +183,10 @@ def best_mixture(
 
 
 def _clustered(x: Array, seen: Array, k: int, seed: int, least: float) -> dict[str, Any]:
-    """Where a mixture of rows x (n, N) with one covariance ends that begins at the clusters of the rows ``seen``.
+    """Fit a mixture with one covariance to rows x (n, N), from the clusters that k-means finds in the rows ``seen``.
 
-    For the last step of `sklearn.mixture.GaussianMixture`, each of which takes k N² operations a row. Here they are k N
-    and what all components share: the rows' squared lengths, and the scatter of all rows, of which that within is left.
+    Returns settings of `sklearn.mixture.GaussianMixture` for a last step there. Its steps take k N² operations a row;
+    those here k N, and what all components share: the rows' squared lengths, and the scatter of all rows, of which that within is left.
     """
     from scipy.special import logsumexp  # type: ignore[import-untyped]
     from sklearn.cluster import KMeans

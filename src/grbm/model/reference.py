@@ -186,7 +186,8 @@ def _clustered(x: Array, seen: Array, k: int, seed: int, least: float) -> dict[s
     """Fit a mixture with one covariance to rows x (n, N), from the clusters that k-means finds in the rows ``seen``.
 
     Returns settings of `sklearn.mixture.GaussianMixture` for a last step there. Its steps take k N² operations a row;
-    those here k N, and what all components share: the rows' squared lengths, and the scatter of all rows, of which that within is left.
+    those here k N, and what all components share: the rows' squared lengths, and the scatter of all rows, of which that
+    within is left.
     """
     from scipy.special import logsumexp  # type: ignore[import-untyped]
     from sklearn.cluster import KMeans

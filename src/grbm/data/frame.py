@@ -37,6 +37,29 @@ class Frame:
     bounds: Bounds = UNBOUNDED  # of columns that learning sees on a scale without bounds; they are not coarse
 
     @property
+    def is_scaled(self) -> Tensor:
+        """(N,) bool, or (1,): columns that learning sees on another scale, by their bounds or as normal scores."""
+        return self.bounds.is_bounded | self.grid.is_scored
+
+    def inward(self, x: Tensor) -> Tensor:
+        """Rows y (..., N) that learning sees of rows x, at places of their cells; NaN stays.
+
+        Raises UserError for numbers at bounds or beyond.
+        """
+        return self.grid.inward(self.bounds.inward(x))
+
+    def known(self, x: Tensor) -> Tensor:
+        """The same of rows x (n, N), NaN where x lies at bounds or beyond."""
+        return self.grid.inward(self.bounds.known(x))
+
+    def _ends_inward(self, x: Tensor) -> Tensor:
+        return self.grid.inward(self.bounds.ends_inward(x))
+
+    def placed(self, y: Tensor) -> Tensor:
+        """Rows x (..., N) of rows y that learning sees: at places of their cells, not numbers that occur."""
+        return self.grid.outward(self.bounds.outward(y))
+
+    @property
     def limits(self) -> Censoring:
         """Limits of the units (K,)."""
         return self.inner.censoring.mapped(lambda limit: self.transform.exactly(limit[None])[0])
@@ -48,8 +71,8 @@ class Frame:
         """
         self.bounds.refuse(x)
         low, high = self.censoring.interval(x.double(), width)
-        z = self.transform.exactly(self.bounds.ends_inward(low))
-        known = Interval(z, z if high is low else self.transform.exactly(self.bounds.ends_inward(high)))
+        z = self.transform.exactly(self._ends_inward(low))
+        known = Interval(z, z if high is low else self.transform.exactly(self._ends_inward(high)))
         missing = self.transform.exactly(x).isnan()
         if not missing.any():
             return known
@@ -91,17 +114,17 @@ class Frame:
 
     def as_learned(self, x: Tensor, seed: int) -> Tensor:
         """Rows x (n, N) of the data as learning sees them, before the transform: in their cells, without bounds."""
-        return self.bounds.inward(self.grid.spread(x, seed))
+        return self.inward(self.grid.spread(x, seed))
 
     @property
     def inner(self) -> "Frame":
         """The frame of rows `as_learned`, which has neither steps nor bounds."""
-        limits = self.censoring.mapped(self.bounds.ends_inward)
+        limits = self.censoring.mapped(self._ends_inward)
         return replace(self, grid=CONTINUOUS, bounds=UNBOUNDED, censoring=limits)
 
     def outward(self, y: Tensor) -> Tensor:
         """Rows x (..., N) of the data, float64, of rows y as learning sees them."""
-        x = self.grid.rounded(self.bounds.outward(y))
+        x = self.grid.rounded(self.placed(y))
         if self.bounds is UNBOUNDED or self.censoring is UNCENSORED:
             return x
         low, high = self.inner.censoring  # which give the limits themselves, without rounding
@@ -109,18 +132,20 @@ class Frame:
 
     def breaks(self, x: Tensor) -> Tensor:
         """Mark numbers of rows x (n, N) at bounds or beyond, or against what held for all rows learned from: bool."""
-        return self.bounds.breaks(x) | self.transform.breaks(self.bounds.inward(self.bounds.moved_inside(x)))
+        return self.bounds.breaks(x) | self.transform.breaks(self.inward(self.bounds.moved_inside(x)))
 
     def log_slope(self, x: Tensor) -> Tensor:
         """log |dy/dx| of rows x (n, N) and what learning sees of them, y: (n,) float64, of values with a density."""
-        slopes = self.bounds.log_slopes(x).masked_fill(self.censoring.interval(x.double()).is_open, 0.0)
+        slopes = (self.bounds.log_slopes(x) + self.grid.log_slopes(x)).masked_fill(
+            self.censoring.interval(x.double()).is_open, 0.0
+        )
         return slopes[..., self.transform.kept].sum(-1)
 
     def mean_log_det(self, z: Tensor, weights: Tensor | None = None) -> float:
         """Mean of log |dz/dx| over rows z (n, K) of units, which count by their ``weights`` (n,)."""
-        if self.bounds is UNBOUNDED or not len(z):
+        if not self.is_scaled.any() or not len(z):
             return self.transform.log_det
-        slopes = self.log_slope(self.bounds.outward(self.transform.inverse(z.cpu())))
+        slopes = self.log_slope(self.placed(self.transform.inverse(z.cpu())))
         return self.transform.log_det + mean_and_error(slopes, weights)[0]
 
     @property

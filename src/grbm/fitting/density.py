@@ -33,7 +33,7 @@ MOST_ANNEALED = 200  # Maximum number of annealed rows, evenly spaced, that a me
 MOST_GAPPY = 500  # Maximum number of draws that rows with the same gaps are compared with.
 OBSERVED_DRAWS = 512  # Draws for the log-density of the known values of a row with gaps.
 CODE_DRAWS = 32  # Draws of a whitened row with gaps for its codes.
-BOUNDED_DRAWS = 100  # Draws of each row whose mean and deviation are those of columns with bounds.
+SCALED_DRAWS = 100  # Draws of each row whose mean and deviation are those of columns that are learned on another scale.
 NUMBERS_DRAWN = 20_000_000  # Numbers of draws held for quantiles.
 DRAWN_AT_ONCE = 256  # Draws of a row with gaps at a time.
 FEWEST_ANNEALED = 256  # Fewest annealed chains: of fewer, importance weights are too uncertain.
@@ -83,7 +83,7 @@ class Fitted:
 
     def units(self, x: Tensor) -> Tensor:
         """Rows x (n, N) as the machine sees them (n, K), in its dtype, on its device."""
-        return self.frame.transform.exactly(self.frame.bounds.inward(x.cpu())).to(self.model.W)
+        return self.frame.transform.exactly(self.frame.inward(x.cpu())).to(self.model.W)
 
     @property
     def inner(self) -> "Fitted":
@@ -150,7 +150,7 @@ class Fitted:
         places = list(frame.grid.points(x))
         n_draws = max(1, OBSERVED_DRAWS // len(places))  # which are averaged too
         found = censored.averaged([self._estimate(place, log_z, n_draws, seed) for seed, place in enumerate(places)])
-        return found._replace(log_p=(found.log_p + frame.log_slope(x)).masked_fill(broken, -torch.inf))
+        return found._replace(log_p=found.log_p.masked_fill(broken, -torch.inf))
 
     def _estimate(self, x: Tensor, log_z: float, n_draws: int, seed: int) -> censored.Estimate:
         """The same, at rows x (n, N) themselves, of which those with gaps have so many draws by ``seed``."""
@@ -161,13 +161,13 @@ class Fitted:
                 continue
             if self.is_mixed and here is gappy:
                 how = self.model, self.frame.transform, self._reference
-                known = self.frame.bounds.inward(x[here])
+                known = self.frame.inward(x[here])
                 part = observed_log_prob(*how, known, log_z, n_draws=n_draws, seed=seed)
             else:
                 part = self._log_prob(self.frame.intervals(x[here]), log_z)
             for whole, some in zip(found, part, strict=True):
                 whole[here] = some
-        return found
+        return found._replace(log_p=found.log_p + self.frame.log_slope(x))
 
     @property
     def is_mixed(self) -> bool:
@@ -414,12 +414,12 @@ class Fitted:
             raise ValueError(f"noise_std must be finite numbers, got {noise_std}.")
         grid = frame.grid
         x = frame.as_learned(given, seed_of(filling.seed, "cells"))
-        if not frame.bounds.n:
+        if not frame.is_scaled.any():
             found = self.inner._filled_as_learned(x, noise_var, filling)
         else:
             noise_var = noise_var.expand(given.shape)
-            if (noise_var > 0)[:, frame.bounds.is_bounded].any():
-                raise ValueError("noise goes with columns without bounds.")
+            if (noise_var > 0)[:, frame.is_scaled].any():
+                raise ValueError("noise goes with columns without bounds, and not with coarse ones of a common number.")
             found = self._averaged_outward(x, noise_var, filling)
         known = ~given.isnan() & (noise_var == 0)
         draws = torch.where(known[:, None], given[:, None], grid.rounded(found.draws))
@@ -427,20 +427,20 @@ class Fitted:
         return Filled(mean, torch.where(known, 0.0, found.std), draws)
 
     def _averaged_outward(self, x: Tensor, noise_var: Tensor, filling: Filling) -> Filled:
-        """The same of rows x (n, N) as learning sees them, in columns with bounds by averages over draws.
+        """The same of rows x (n, N) as learning sees them, in columns on another scale by averages over draws.
 
         Draws are held of some rows at a time, unless they are asked for; rows that are known wholly need none.
         """
         mean, std, draws = x.clone(), torch.zeros_like(x), filling.new_draws(x)
-        n_chains = filling.n_chains if filling.keep_draws else max(BOUNDED_DRAWS, filling.n_chains)
+        n_chains = filling.n_chains if filling.keep_draws else max(SCALED_DRAWS, filling.n_chains)
         unsure = (x.isnan() | (noise_var > 0)).any(1).nonzero()[:, 0]
         for first, some in enumerate(torch.split(unsure, max(1, NUMBERS_DRAWN // (n_chains * x.shape[1])))):
             seed = seed_of(filling.seed, "bounds", first)
             how = filling._replace(n_chains=n_chains, keep_draws=True, seed=seed)
             found = self.inner._filled_as_learned(x[some], noise_var[some], how)
-            outward, is_bounded = self.frame.outward(found.draws), self.frame.bounds.is_bounded
-            mean[some] = torch.where(is_bounded, outward.mean(1), found.mean)
-            std[some] = torch.where(is_bounded, outward.std(1, correction=0), found.std)
+            outward, is_scaled = self.frame.outward(found.draws), self.frame.is_scaled
+            mean[some] = torch.where(is_scaled, outward.mean(1), found.mean)
+            std[some] = torch.where(is_scaled, outward.std(1, correction=0), found.std)
             if filling.keep_draws:
                 draws[some] = outward
         return Filled(mean, std, draws)

@@ -124,7 +124,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     coarse : {"none", "auto"}, default="none"
         "auto" learns features of few different numbers, such as counts and grades, as cells between them
         (`grbm.data.grid`): samples and filled gaps are then such numbers, and densities of a row are means over its
-        cell. Not with ``censor``.
+        cell. Those of which one number is in a fifth of the rows are learned as normal scores. Not with ``censor``.
     bounds : {"none", "auto"}, tuple of two numbers, or dict, default="none"
         Bounds strictly between which all values of a feature lie (`grbm.data.bounds`); samples and filled gaps keep
         them. ``(low, high)``, either of which may be None, are those of all features, and ``{name or number: (low,
@@ -343,7 +343,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             self._bounds_told = self._told()
         grid = self._frame().grid if go_on else grid_of(table, self.coarse, censor)
         bounds, limits = (self._frame().bounds, UNCENSORED) if go_on else self._bounds_of(table, grid)
-        table = bounds.inward(grid.spread(table, seed_of(seed, "cells")))
+        table = grid.inward(bounds.inward(grid.spread(table, seed_of(seed, "cells"))))
         gaps = Gaps(table, seed, same) if table.isnan().any() else None
         self._facts = list(facts_of(table if gaps is None else gaps.drawn, same))
         recipe = self._recipe()
@@ -784,7 +784,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     def to_coordinates(self, X: Any) -> Array:
         """X as the machine sees it, (n_samples, n_units), float64: whitened, standardised or as it is."""
         frame, rows = self._frame(), torch.tensor(self._validated(X))
-        found: Array = frame.transform.exactly(frame.bounds.inward(rows)).numpy()
+        found: Array = frame.transform.exactly(frame.inward(rows)).numpy()
         return found
 
     @property
@@ -1033,7 +1033,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         n, mean, var = self._seen
         frame = self._frame()
         unsure = 0 if frame.is_whitened else 10 / (n + 10) * frame.transform.scale.numpy() ** 2
-        seen = frame.bounds.known(torch.tensor(array)).numpy()
+        seen = frame.known(torch.tensor(array)).numpy()
         checks.check_distance(seen, np.asarray(mean), np.asarray(var + unsure))
         self._warn_beyond(array, frame.censoring)
         return array

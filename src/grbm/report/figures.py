@@ -97,11 +97,11 @@ def plane(run: runs.Run, dataset: Dataset, *, sampler: Sampler | None = None, se
     title = "model: log-density (quadrature)"
     grid = exact.plane(run.model, spacing(dataset.mixture) if dataset.mixture else 0.1)
     if grid is not None:
-        points = run.frame.bounds.outward(run.transform.inverse(grid.points))
+        points = run.frame.placed(run.transform.inverse(grid.points))
         density = (
             grid.log_density + run.transform.log_det + run.frame.log_slope(points)
         )  # of the data in their own units
-        even = not run.frame.bounds.n
+        even = not run.frame.is_scaled.any()
         mesh = plots.density_panel(middle, points, grid.shape, density, title, limits, ticks=True, even=even)
         bar = figure.colorbar(mesh, ax=middle, shrink=0.85)
         bar.set_label("nats", fontsize=8)

@@ -131,7 +131,7 @@ def _refuse_other_limits(run: Run, table: NamedTable, path: Path) -> None:
 
 def strangeness(run: Run, rows: Table) -> float:
     """Root mean square of the standardised rows, some of them: 1 for the training data, far more in other units."""
-    x = run.frame.bounds.known(rows[spread(len(rows), CHUNK)])
+    x = run.frame.known(rows[spread(len(rows), CHUNK)])
     complete = x[~x.isnan().any(1)]
     if not len(complete):  # of whose columns some are known
         return float(run.transform.scaled(x)[:, run.transform.kept].square().nanmean().sqrt())
@@ -148,7 +148,7 @@ def finite_parts(run: Run, rows: Table, where: str = "", *, gaps: bool = False) 
     """
     for first in range(0, len(rows), CHUNK):
         x = rows[first : first + CHUNK]
-        y = run.frame.bounds.known(x)
+        y = run.frame.known(x)
         stands_in = y.isnan() & ~x.isinf() & (~x.isnan() | gaps)
         z = run.transform(torch.where(stands_in, run.transform.mean, y.double()) if stands_in.any() else y)
         if not z.isfinite().all():
@@ -247,7 +247,7 @@ def rows_with_gaps(
 def require_finite(run: Run, array: np.ndarray, where: str) -> None:
     """Raise UserError for a value of rows (n, N) that is infinite, or too large for the model; NaN is none."""
     x = torch.from_numpy(array)
-    wrong = x.isinf() | run.transform.scaled(run.frame.bounds.known(x)).float().isinf()
+    wrong = x.isinf() | run.transform.scaled(run.frame.known(x)).float().isinf()
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         place = f"Row {row} (from 0), column {column} of {where}"

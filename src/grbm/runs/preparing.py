@@ -101,7 +101,7 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
             how: dict[str, Any] = {"is_auto": is_auto, "told": told, "columns": dataset.columns, "where": config.where}
             bounds, limits = _bounds(rows, grid, config.dataset.censor, dataset, measured, **how)
         if isinstance(rows, Tensor):
-            rows = bounds.inward(grid.spread(rows, seed_of(config.seed, "cells")))
+            rows = grid.inward(bounds.inward(grid.spread(rows, seed_of(config.seed, "cells"))))
         dataset = dataset._replace(train=rows, same=same)
     if dataset.gappy is not None:
         assert isinstance(dataset.train, Tensor)
@@ -114,8 +114,9 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
         dataset = dataset._replace(train=filled)
     if gaps is not None or grid.n or bounds.n or dataset.weights is not None:
         measured = measured._replace(train=measure(dataset.train))
-    if bounds.n and (test := measured.test) is not None:
-        measured = measured._replace(test=test._replace(low=bounds.inward(test.low), high=bounds.inward(test.high)))
+    if (bounds.n or grid.is_scored.any()) and (test := measured.test) is not None:
+        low, high = (grid.inward(bounds.inward(end)) for end in (test.low, test.high))
+        measured = measured._replace(test=test._replace(low=low, high=high))
     return Opened(config, dataset, measured, gaps, grid, bounds, limits)
 
 

@@ -355,3 +355,16 @@ def test_the_command_line_learns_the_same_and_writes_numbers_that_occur(survey, 
     capsys.readouterr()
     assert cli.main(["train", str(path), *TINY, "--out", str(tmp_path / "other")]) == 0
     assert "The same numbers occur again and again in count, grade." in " ".join(capsys.readouterr().err.split())
+
+
+def test_nothing_is_said_of_zeros_that_are_learned_as_normal_scores(tmp_path):
+    path = tmp_path / "x.csv"
+    pandas.DataFrame({"rain": RAIN, "measured": COLUMNS["measured"]}).to_csv(path, index=False)
+    usual, said = PRESETS["array"].config, dict[str, list[str]]()
+    for how in ("none", "auto"):
+        said[how] = []
+        config = replace(usual, data=path, dataset=replace(usual.dataset, coarse=how))
+        asked = {"dataset.coarse": how, "train.n_updates": 2, "train.rounds": 0}
+        train(config, tmp_path / how, asked=asked, warn=said[how].append)
+    assert any("('rain') holds 0, its lowest number" in text for text in said["none"])
+    assert not any("lowest number" in text for text in said["auto"])

@@ -129,7 +129,8 @@ def _advice(run: Prepared) -> Iterator[str]:
     without, marked = run.frame.grid.is_coarse | run.frame.bounds.is_bounded, run.dataset.limits
     ends = limits_of(some, measure(some), "auto", same_unit=False, marked=marked)
     if asked.censor in ("none", "marks"):
-        yield from limits.sentences(ends, some, names, without=marked.low.isfinite() | marked.high.isfinite())
+        known = marked.low.isfinite() | marked.high.isfinite() | run.frame.grid.is_scored
+        yield from limits.sentences(ends, some, names, without=known)
     if asked.coarse == "none" and asked.censor == "none" and (grid := grid_of(some, "auto", share=SHARE)).n:
         yield coarse.sentence(grid, names or [f"column {k}" for k in range(rows.n_columns)])
         without = without | grid.is_coarse

@@ -63,6 +63,13 @@ def test_coarse_columns_are_found():
     assert grid_of(TABLE[:, [3, 5]], "auto") is CONTINUOUS
 
 
+def test_numbers_that_are_no_steps_apart_are_drawn_alone_where_each_is_in_twenty_rows():
+    often, seldom = (np.tile(np.sort(RNG.normal(size=n)), 30)[:600] for n in (30, 31))
+    found = grid_of(torch.tensor(np.stack([often, seldom], 1)), "auto")
+    assert found.is_coarse.tolist() == [True, False]
+    assert found.values[0].tolist() == sorted(set(often))
+
+
 def test_steps_are_the_greatest_common_divisor():
     """Not the smallest difference that occurs."""
     x = torch.tensor(np.repeat(np.cumsum([6.0, 10.0] * 15), 5))[:, None]

@@ -1,5 +1,6 @@
 """Coarse columns: which they are, cells and their probabilities, learning and draws of numbers that occur."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -266,7 +267,9 @@ def test_a_grid_is_kept_and_a_damaged_one_refused():
         with pytest.raises(ValueError, match="grid"):
             Frame.from_tensors(wrong)
     old = {name: x for name, x in good.items() if name not in ("grid_knots", "grid_levels")}
-    assert not Frame.from_tensors(old).grid.is_scored.any()
+    unscored = copy.deepcopy(Frame.from_tensors(old))
+    assert not unscored.grid.is_scored.any()
+    assert unscored.tensors().keys() == old.keys()
     for wrong in (
         old | {"grid_knots": good["grid_knots"]},
         good | {"grid_levels": good["grid_levels"][:, 1:]},

@@ -20,7 +20,7 @@ from grbm.core.randomness import generator
 
 EQUAL = 1e-6  # Rounding of steps.
 SMALLEST = 1e-9  # Share of the rows that counts as none, and whose score is −6.
-NONE = torch.empty(0, 0, dtype=torch.float64)
+NONE = torch.empty(0, 0, dtype=torch.float64)  # knots of no column
 POINTS, MORE = 16, 64  # Points of a cell over which the density is averaged, of up to two coarse columns and of more.
 
 
@@ -129,7 +129,7 @@ class Grid(NamedTuple):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in files."""
-        return {f"grid_{name}": x for name, x in self._asdict().items() if x is not NONE}
+        return {f"grid_{name}": x for name, x in self._asdict().items() if x.numel()}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], n_columns: int) -> "Grid":

@@ -270,7 +270,7 @@ def impute_rows(
     except UserError:
         raise
     except ValueError as error:
-        is_noise = noise_std > 0 and (run.model.censoring.n or run.frame.bounds.n)
+        is_noise = noise_std > 0 and (run.model.censoring.n or run.frame.is_scaled.any())
         option = f"--noise-std {noise_std:g}" if is_noise else f"--replicas {filling.n_replicas}"
         raise UserError(f"{option}: {error}") from error
     return found.mean.numpy(), found.std.numpy()

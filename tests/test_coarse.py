@@ -364,6 +364,7 @@ def test_the_command_line_learns_the_same_and_writes_numbers_that_occur(survey, 
     assert (drawn["count"] % 1 == 0).all()
     capsys.readouterr()
     refused(["impute", tmp_path / "run", path, "--noise-std", "0.1"], capsys, "--noise-std 0.1: noise goes with")
+    refused(["export", tmp_path / "run", tmp_path / "encoder.onnx"], capsys, "learned columns of a common number on")
     assert cli.main(["train", str(path), *TINY, "--out", str(tmp_path / "other")]) == 0
     assert "The same numbers occur again and again in count, grade." in " ".join(capsys.readouterr().err.split())
 

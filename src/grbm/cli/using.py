@@ -241,9 +241,10 @@ def export(options: ExportOptions) -> None:
             "Codes of censored columns are means over chains, which no exported program runs: write them with "
             f"grbm encode {options.run}."
         )
-    if run.frame.bounds.n:
+    if run.frame.is_scaled.any():
+        kind = "with bounds" if run.frame.bounds.n else "of a common number"
         raise UserError(
-            f"{options.run} learned columns with bounds on another scale, which no exported program makes: write codes "
+            f"{options.run} learned columns {kind} on another scale, which no exported program makes: write codes "
             f"with grbm encode {options.run}."
         )
     encoder = Encoder(run.model, scale.mean, scale.scale, scale.projection)

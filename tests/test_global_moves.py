@@ -31,7 +31,7 @@ from grbm.core.randomness import Blocks, Philox, generator
 from grbm.data.frame import Frame
 from grbm.data.tables import measure
 from grbm.data.whitening import whiten
-from grbm.evaluate import exact, watching
+from grbm.evaluate import bridging, exact, watching
 from grbm.evaluate.ais import known
 from grbm.evaluate.bridging import from_reference, ratio
 from grbm.evaluate.watching import Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
@@ -211,6 +211,20 @@ def test_a_ratio_and_its_jackknife():
     repeated = torch.tensor(1.7 + 1.5 * rng.normal(size=(64, 1))).expand(-1, 50)  # a chain that says one thing 50 times
     once = ratio(repeated[:, :1], repeated[:, :1] + 2.25)[1:].std()
     assert float(ratio(repeated, repeated + 2.25)[1:].std()) == pytest.approx(float(once), rel=1e-3)
+
+
+@pytest.mark.parametrize(("n", "chains", "each"), [(2000, 40, 5), (100, 16, 1), (50, 33, 3)])
+def test_a_jackknife_by_short_steps_is_nearly_that_by_whole_ones(n, chains, each, monkeypatch):
+    """Groups that differ in size too."""
+    g = torch.Generator().manual_seed(n)
+    forth, back = torch.randn(n, 1, generator=g).double() - 0.5, torch.randn(chains, each, generator=g).double() + 0.5
+    found = ratio(forth, back)
+    monkeypatch.setattr(bridging, "SHORT", 0.0)
+    whole = ratio(forth, back)
+    steps = whole[1:] - whole[0]
+    assert 1e-3 < float(steps.abs().max()) < 0.1
+    assert float((found - whole)[0].abs()) < 1e-8
+    assert float((found - whole)[1:].abs().max()) < 0.04 * float(steps.abs().max())
 
 
 @pytest.mark.parametrize("n_models", [6, pytest.param(30, marks=pytest.mark.whole)])

@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pandas
 import pytest
+import torch
 
 from grbm import UserError, cli, runs
-from grbm.data import delimited
+from grbm.data import arrays, delimited
 from grbm.data.delimited import Reading, fill_text
 from grbm.data.named import open_table, write_table
 from tests.helpers import TINY, refused
@@ -127,6 +128,60 @@ def test_large_files_are_read_by_pandas_to_the_same_digits(tmp_path, monkeypatch
         (tmp_path / "x.csv").write_text("a;b;c\n" + "\n".join([*lines[:9], wrong, *lines[9:]]) + "\n")
         with pytest.raises(UserError, match=f"line 11.*{word}"):
             open_table(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("large", [1 << 20, 0])
+def test_numbers_beyond_memory_are_read_from_the_disk(tmp_path, monkeypatch, large):
+    """The same ones, by either reader and in parts, with limits, gaps and columns that are left out; nothing stays."""
+    x = np.random.default_rng(0).normal(size=(500, 3)).round(3)
+    x[7, 0], x[400, 2] = NAN, NAN
+    rows = [",".join(["" if math.isnan(v) else repr(v) for v in row]) for row in x.tolist()]
+    lines = [f"{k},{row},,word" for k, row in enumerate(rows)]
+    (tmp_path / "x.csv").write_text(",a,b,c,none,text\n" + "\n".join(lines) + "\n")
+    monkeypatch.setattr(delimited, "LARGE", large)
+    expected = open_table(tmp_path / "x.csv")
+    assert expected.columns == ("a", "b", "c")
+    assert dict(expected.left_out) == {
+        "unnamed 0": "it numbers the rows",
+        "none": "empty",
+        "text": "text such as 'word'",
+    }
+    monkeypatch.setenv("GRBM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(delimited, "CHUNK", 64)
+    monkeypatch.setattr(delimited, "PART", 64 * 6)
+    monkeypatch.setattr(arrays, "IN_MEMORY", 100 * 5 * 8)
+    held = []
+    monkeypatch.setattr(arrays.Mapped, "__init__", noted(held, arrays.Mapped.__init__))
+    found = open_table(tmp_path / "x.csv")
+    assert len(held) == 1
+    np.testing.assert_array_equal(numbers(found), x)
+    np.testing.assert_array_equal(found.rows[torch.tensor([400, 7, 7])], x[[400, 7, 7]])
+    assert (found.columns, found.left_out) == (expected.columns, expected.left_out)
+    assert list((tmp_path / "cache").iterdir()) == []
+    (tmp_path / "x.csv").write_text("a,b\n" + "<0.5,1\n" * 300 + "0.7,2\n0.1,3\n")
+    assert numbers(open_table(tmp_path / "x.csv"))[299:] == [[0.5, 1], [0.7, 2], [0.5, 3]]
+
+
+def noted(calls, function):
+    """``function``, whose calls are counted."""
+
+    def counting(*args):
+        calls.append(1)
+        return function(*args)
+
+    return counting
+
+
+def test_numbers_that_do_not_fit_on_the_disk_are_refused_in_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n3,4\n")
+    monkeypatch.setattr(arrays, "IN_MEMORY", 0)
+
+    def full(**given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrays.tempfile, "TemporaryFile", full)
+    with pytest.raises(UserError, match=r"x\.csv do not fit into .*No space left.*GRBM_CACHE_DIR"):
+        open_table(tmp_path / "x.csv")
 
 
 def test_quotes_that_are_not_whole_swallow_no_lines_of_large_files(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["highest", "high", "fast"]
-LOOKS, LOOKS_BEFORE_ROUNDS = 40, 10  # at held-out rows, while stochastic gradients are followed
+LOOKS, LOOKS_BEFORE_ROUNDS = 40, 5  # at held-out rows, while stochastic gradients are followed
 APART = 10  # updates at least from look to look, since a look takes as long as several of them
 
 

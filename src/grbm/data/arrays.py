@@ -1,21 +1,23 @@
-"""Real-valued arrays from .npy and .npz files, by memory map: nothing is loaded before it is asked for."""
+"""Real-valued arrays from .npy and .npz files, and numbers from text that come by parts: on the disk, by memory map."""
 
 import lzma
 import math
 import mmap
 import os
 import struct
+import tempfile
 import tokenize
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, Literal
+from typing import IO, Any, BinaryIO, Literal, cast
 
 import numpy as np
 import torch
 
 from grbm.core.devices import require_memory
 from grbm.core.errors import UserError, unreadable
+from grbm.core.files import cache_folder
 from grbm.data.kinds import as_array
 from grbm.data.tables import StoredTable
 
@@ -24,6 +26,7 @@ LARGE_PAGE = 2 << 20
 ZIP = b"PK\x03\x04"  # first bytes of an archive
 COLUMNS = "columns"  # in an archive: the names of the other array's columns
 CHUNK = 1 << 20  # bytes read at a time
+IN_MEMORY = 512 << 20  # bytes of numbers from text that are held in memory
 BOMB_SIZE, BOMB_RATIO = 256 << 20, 100  # what is larger than the first and unpacks by more than the second is refused
 # What reading a damaged archive or header raises.
 UNREADABLE = (
@@ -140,6 +143,53 @@ class Mapped:
             if hasattr(self.map, "madvise"):
                 self.map.madvise(mmap.MADV_DONTNEED)
         return rows
+
+
+class Gathered:
+    """Rows of numbers (n, k) as they come, in float64: in memory, and on the disk once they are more than `IN_MEMORY`.
+
+    The file has no name and is gone with the process. The rows are for ``where``, which errors name.
+    """
+
+    def __init__(self, n_columns: int, where: str) -> None:
+        self.n_rows, self.n_columns, self.where = 0, n_columns, where
+        self._parts: list[np.ndarray] = []
+        self._file: IO[bytes] | None = None
+
+    def add(self, part: np.ndarray) -> None:
+        """Put rows (·, k) below those that are there. Raises UserError where the disk is full."""
+        self.n_rows += len(part)
+        self._parts.append(part)
+        if self.n_rows * self.n_columns * 8 <= IN_MEMORY:
+            return
+        try:
+            if self._file is None:
+                cache_folder().mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=cache_folder())  # noqa: SIM115 - open as long as rows are read
+                self._write_header(0)
+            for each in self._parts:
+                self._file.write(np.ascontiguousarray(each, "<f8").data)
+        except OSError as error:
+            raise UserError(
+                f"The numbers of {self.where} do not fit into {cache_folder()} ({error.strerror}); set GRBM_CACHE_DIR "
+                f"to a folder with more room."
+            ) from error
+        self._parts.clear()
+
+    def rows(self) -> StoredTable:
+        """All of them."""
+        if self._file is None:
+            numbers = np.concatenate([np.empty((0, self.n_columns)), *self._parts])
+            return StoredTable(lambda index: numbers[index], torch.arange(len(numbers)), self.n_columns)
+        end = self._file.tell()
+        self._file.seek(0)
+        self._write_header(self.n_rows)  # as long as that of no rows: both are filled up to 128 bytes
+        self._file.flush()
+        return rows_of(Mapped(Path(self.where), cast(BinaryIO, self._file), 0, end), self.where)
+
+    def _write_header(self, n_rows: int) -> None:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (n_rows, self.n_columns)}
+        np.lib.format.write_array_header_1_0(cast(BinaryIO, self._file), header)
 
 
 def _version(file: IO[bytes]) -> tuple[int, int]:

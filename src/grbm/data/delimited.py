@@ -22,6 +22,8 @@ import numpy as np
 
 from grbm.core.errors import UserError, unreadable
 from grbm.core.files import replacing
+from grbm.data.arrays import Gathered
+from grbm.data.tables import StoredTable
 
 NO_VALUES = ",#N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null"
 MISSING = frozenset(NO_VALUES.split(","))  # What means that a value is missing, as in pandas.
@@ -34,6 +36,7 @@ UNNAMED = "unnamed"  # The name of a column without one, before its number.
 SAMPLE = 200  # Lines from which delimiter, names and the decimal mark are found.
 FIRST = 1 << 20  # Bytes that are read for them, and more where the first line is longer.
 CHUNK = 20_000  # Lines at a time.
+PART = 4_000_000  # Numbers at a time, of a file that pandas reads.
 LARGE = 1 << 20  # Bytes of a file that pandas reads first, many times as fast.
 LONGEST = 1 << 30  # Characters of a cell.
 
@@ -114,7 +117,7 @@ class Dialect(NamedTuple):
 class TextTable(NamedTuple):
     """Numbers of some columns of a text file."""
 
-    numbers: np.ndarray  # (n, k), NaN where a value is missing
+    rows: StoredTable  # (n, k), NaN where a value is missing
     places: list[int]  # numbers of the columns in the file
     names: list[str]  # of all columns of the file; their numbers where it has no names
     left_out: dict[str, str]  # names of columns, and why
@@ -170,16 +173,17 @@ def _read(path: Path, how: Reading) -> TextTable:
     rest = sample[1:] if dialect.has_names else sample
     examples = {k: _example(dialect, [row[k] for row in rest if len(row) > k]) for k in wanted}
     numeric = [k for k in wanted if examples[k] is None]
-    numbers = _by_pandas(path, dialect, len(names), numeric) if path.stat().st_size > LARGE else None
     low, high = np.full(len(numeric), -np.inf), np.full(len(numeric), np.inf)
-    if numbers is None:
-        numbers, low, high = _numbers(path, dialect, names, numeric, how)
-    if not len(numbers):
+    found = None
+    if path.stat().st_size > LARGE:
+        with suppress(_NotAlike):
+            found = _gather(_by_pandas(path, dialect, len(names), numeric), path, len(numeric))
+    found = found or _gather(_numbers(path, dialect, names, numeric, how, (low, high)), path, len(numeric))
+    if not found.rows.shape[0]:
         raise UserError(f"{path} has a line of names and no rows; give a file with a table.")
     left_out = {names[k]: f"text such as {text[:40]!r}" for k, text in examples.items() if text is not None}
-    for k, x in zip(numeric, numbers.T, strict=True):
-        counts = any(np.array_equal(x, np.arange(first, first + len(x))) for first in (0, 1))
-        if np.isnan(x).all() and not how.may_be_empty:
+    for k, is_empty, counts in zip(numeric, found.is_empty, found.counts, strict=True):
+        if is_empty and not how.may_be_empty:
             left_out[names[k]] = "empty"
         elif counts and not how.columns and names[k].lower().startswith(UNNAMED):
             left_out[names[k]] = "it numbers the rows"
@@ -193,8 +197,36 @@ def _read(path: Path, how: Reading) -> TextTable:
     if not (low < high).all():
         name = names[places[int(np.argmin(low < high))]]
         raise UserError(f"Column {name!r} of {path} has values below and above limits that exclude each other.")
-    numbers, remarks = numbers[:, kept].clip(low, high), list(_remarks(dialect, sample, how))
-    return TextTable(numbers, places, names, left_out, low, high, dialect, remarks)
+    read, is_limited = found.rows.read, np.isfinite(low).any() or np.isfinite(high).any()
+
+    def rows(index: np.ndarray) -> np.ndarray:
+        numbers = read(index)[:, kept]
+        return numbers.clip(low, high) if is_limited else numbers
+
+    remarks = list(_remarks(dialect, sample, how))
+    return TextTable(
+        StoredTable(rows, found.rows.index, len(kept)), places, names, left_out, low, high, dialect, remarks
+    )
+
+
+class _Found(NamedTuple):
+    """Numbers of some columns, and what all of a column's say."""
+
+    rows: StoredTable  # (n, k)
+    is_empty: np.ndarray  # (k,), whether all are missing
+    counts: np.ndarray  # (k,), whether they are those of the rows, from 0 or from 1
+
+
+def _gather(parts: Iterable[np.ndarray], path: Path, n_columns: int) -> _Found:
+    """Parts of a table (·, k), one below the other."""
+    gathered = Gathered(n_columns, str(path))
+    is_empty, counts = np.ones(n_columns, bool), np.ones((2, n_columns), bool)
+    for part in parts:
+        row = gathered.n_rows + np.arange(len(part))[:, None]
+        is_empty &= np.isnan(part).all(0)
+        counts &= [(part == row + first).all(0) for first in (0, 1)]
+        gathered.add(part)
+    return _Found(gathered.rows(), is_empty, counts[0] | counts[1])
 
 
 def _remarks(dialect: Dialect, sample: list[list[str]], how: Reading) -> Iterator[str]:
@@ -218,14 +250,14 @@ def _example(dialect: Dialect, cells: list[str]) -> str | None:
 
 
 def _numbers(
-    path: Path, dialect: Dialect, names: list[str], columns: list[int], how: Reading
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of some ``columns`` (n, k), and their limits by marks (k,): the highest lower, the lowest higher one.
+    path: Path, dialect: Dialect, names: list[str], columns: list[int], how: Reading,
+    limits: tuple[np.ndarray, np.ndarray],
+) -> Iterator[np.ndarray]:  # fmt: skip
+    """Numbers of some ``columns``, by parts (·, k); their ``limits`` by marks (k,) become the highest and lowest ones.
 
     Raises UserError for a cell that holds no number, with its line.
     """
-    lines, parts = records(path, dialect), [np.empty((0, len(columns)))]
-    low, high = np.full(len(columns), -np.inf), np.full(len(columns), np.inf)
+    lines, (low, high) = records(path, dialect), limits
     if dialect.has_names:
         next(lines)
     while block := list(islice(lines, CHUNK)):
@@ -243,18 +275,22 @@ def _numbers(
                     low[place] = np.fmax(low[place], part[row, place])
                 else:
                     high[place] = np.fmin(high[place], part[row, place])
-        parts.append(part)
-    return np.concatenate(parts), low, high
+        yield part
 
 
-def _by_pandas(path: Path, dialect: Dialect, width: int, columns: list[int]) -> np.ndarray | None:
-    """Read what `_numbers` reads, by pandas; None where it would fill up, cut or join lines."""
+class _NotAlike(Exception):
+    """Raised for a file that pandas would read otherwise."""
+
+
+def _by_pandas(path: Path, dialect: Dialect, width: int, columns: list[int]) -> Iterator[np.ndarray]:
+    """Read what `_numbers` reads, by pandas. Raises _NotAlike where it would fill up, cut or join lines."""
     import pandas
 
     exactly = {} if int(pandas.__version__.split(".")[0]) > 2 else {"float_precision": "round_trip"}
+    n_rows = 0
     with _bytes(path) as file:
         try:
-            frame = pandas.read_csv(
+            frames = pandas.read_csv(
                 file,
                 sep=r"\s+" if dialect.mark == " " else dialect.mark,
                 header=0 if dialect.has_names else None,
@@ -266,20 +302,24 @@ def _by_pandas(path: Path, dialect: Dialect, width: int, columns: list[int]) -> 
                 encoding=dialect.encoding,
                 encoding_errors="surrogateescape",
                 low_memory=False,
+                chunksize=max(1, PART // width),
                 **exactly,
             )
-        except (ValueError, pandas.errors.ParserError, pandas.errors.EmptyDataError):
-            return None
-    kinds = {dtype.kind for dtype in frame[columns].dtypes}
-    if not isinstance(frame.index, pandas.RangeIndex) or frame[width - 1].isna().any() or not kinds <= set("iufb"):
-        return None
+            for frame in frames:
+                kinds = {dtype.kind for dtype in frame[columns].dtypes}
+                is_whole = isinstance(frame.index, pandas.RangeIndex) and not frame[width - 1].isna().any()
+                numbers = frame[columns].to_numpy(np.float64, copy=True) if kinds <= set("iufb") else None
+                if not is_whole or numbers is None or np.isinf(numbers).any():
+                    raise _NotAlike
+                numbers[np.isin(numbers, list(dialect.also))] = np.nan
+                n_rows += len(numbers)
+                yield numbers
+        except (ValueError, pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
+            raise _NotAlike from error
     with _bytes(path) as file, io.TextIOWrapper(file, dialect.encoding, "surrogateescape", newline="") as text:
         n_lines = sum(not line.isspace() for line in text)
-    numbers = frame[columns].to_numpy(np.float64, copy=True)
-    if n_lines - dialect.has_names != len(numbers) or np.isinf(numbers).any():
-        return None
-    numbers[np.isin(numbers, list(dialect.also))] = np.nan
-    return numbers
+    if n_lines - dialect.has_names != n_rows:
+        raise _NotAlike
 
 
 def _no_number(path: Path, line: int, name: str, cell: str, dialect: Dialect, how: Reading) -> UserError:

@@ -12,27 +12,39 @@ import torch
 from torch import Tensor
 
 from grbm.evaluate.ais import LogZ, doubt_of, mean_weight
-from grbm.learning.bennett import crossing
+from grbm.learning.bennett import both_sides, crossing
 from grbm.learning.quasi_newton import LogWeights, free_energies
 from grbm.model import Base, Energy
 from grbm.model.reference import Reference
 from grbm.samplers.path import PathState
 
 GROUPS = 16  # of chains, each left out in turn
+SHORT = 0.1  # nats that leaving one out may move log Z by, for a single step to find where
 
 
 def ratio(forth: Tensor, back: Tensor) -> Tensor:
     """log(Z_1/Z_0) from log weights forth (C, T) and back (C', T'): first of all chains, then without each group.
 
-    (1 + GROUPS,) float64: Bennett's estimate of all of them at once.
+    (1 + GROUPS,) float64: Bennett's estimate of all of them at once. Those without a group are a step of Newton's from
+    that of all where such steps are short, since what is left of them is less than their squares.
     """
     forth, back = (x.T if len(x) == 1 else x for x in (forth, back))  # of a single chain its stretches are left out
+    groups = [(torch.arange(len(x)) * GROUPS // len(x)).repeat_interleave(x.shape[1]) for x in (forth, back)]
+    forth, back = (x.flatten().double().cpu() for x in (forth, back))
+    counts = [torch.bincount(group, minlength=GROUPS).double() for group in groups]
+    whole = crossing(forth, back, *(torch.ones(1, len(x), dtype=torch.float64) for x in (forth, back)))
+    log_sizes = [torch.cat([n.sum()[None], n.sum() - n]).log() for n in counts]
+    shift = log_sizes[0] - log_sizes[1]
+    f, b = both_sides(forth, back, whole + shift[0])
+    slopes = [torch.bincount(g, x * (1 - x), GROUPS) for g, x in zip(groups, (f, b), strict=True)]
+    apart = torch.bincount(groups[1], b, GROUPS) - torch.bincount(groups[0], f, GROUPS)
+    steps = apart / (sum(x.sum() - x for x in slopes))
+    if bool((steps.abs() < SHORT).all()):
+        return torch.cat([whole, whole + shift[0] + steps - shift[1:]])
     keep = [torch.ones(1 + GROUPS, len(x), dtype=torch.float64) for x in (forth, back)]
-    for mask in keep:
-        group = torch.arange(mask.shape[1]) * GROUPS // mask.shape[1]
+    for mask, group in zip(keep, groups, strict=True):
         mask[1:][group == torch.arange(GROUPS)[:, None]] = 0
-    weights = [mask.repeat_interleave(x.shape[1], 1) for mask, x in zip(keep, (forth, back), strict=True)]
-    return crossing(forth.flatten().double().cpu(), back.flatten().double().cpu(), *weights)
+    return crossing(forth, back, *keep)
 
 
 def _with_error(estimates: Tensor) -> tuple[float, float]:

@@ -68,13 +68,12 @@ class Watch:
         if state.average is None:
             return log_z
         v, log_q = drawn.draws
-        both = state.model, state.average
-        model, average = (averaging(machine.freeze().to(torch.float64))(v, log_q) for machine in both)
+        average = averaging(state.average.freeze().to(torch.float64))(v, log_q)
         if average.share < LEAST:
             return None
-        more = average.log_weight - model.log_weight
-        shares = [(-x.free_energy - log_q).softmax(0) for x in (average, model)]
-        error = math.hypot(log_z.error, float((shares[0] - shares[1]).norm()))
+        log_w, moved = -drawn.free_energy - log_q, -average.free_energy - log_q
+        more = float(moved.logsumexp(0) - log_w.logsumexp(0))
+        error = math.hypot(log_z.error, float((moved.softmax(0) - log_w.softmax(0)).norm()))
         return log_z._replace(log_z=log_z.log_z + more, error=error, lower=log_z.lower + more, upper=log_z.upper + more)
 
 

@@ -96,12 +96,13 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     batch_size : int, default=256
         Rows of an update; at most all.
     n_iter : int, default=None
-        Passes over the data by stochastic gradients; None makes 1,500 updates of them (2,000 without whitening).
+        Passes over the data by stochastic gradients; None makes 1,500 updates of them (300 where rounds follow, 2,000
+        without whitening).
         If given, no rounds follow unless ``n_rounds`` is set, and the fitted model is kept even where one Gaussian
         scores as well.
     n_rounds : int, default=None
         Maximum number of rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). They end when
-        the held-out log-likelihood has not risen for 12 rounds. None is 60 where X is whitened, has 256 rows and at
+        the held-out log-likelihood has not risen for 8 rounds. None is 60 where X is whitened, has 256 rows and at
         most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.

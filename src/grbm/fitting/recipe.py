@@ -250,8 +250,9 @@ SHARED = 1e6  # Weights x chains x replicas of a step, below which a second thre
 FEWEST_FOR_ROUNDS = 256  # Minimum number of rows for rounds, which overfit fewer.
 WIDEST_FOR_ROUNDS = 40  # Maximum number of visible units for rounds, which take seconds each with more.
 ROUNDS = 60  # Default maximum number of rounds of quasi-Newton steps.
-PATIENCE = 12  # Default number of rounds without a better score on held-out rows, after which they end.
+PATIENCE = 8  # Default number of rounds without a better score on held-out rows, after which they end.
 UPDATES = {"whiten": 1500, "by column": 2000}  # Default numbers of updates by stochastic gradients.
+BEFORE_ROUNDS = 300  # Maximum default number of these where rounds follow, which get as far from there as from 1,500.
 N_HIDDEN = 256  # Default number of hidden units without whitening, and maximum default with it.
 
 
@@ -319,7 +320,7 @@ def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
         SamplerConfig("global-moves", n_moves=N_STEPS),
         ObjectiveConfig("pcd", n_steps=1, n_chains=256, probabilities=True),
         TrainConfig(
-            UPDATES["whiten"],
+            min(UPDATES["whiten"], BEFORE_ROUNDS) if rounds else UPDATES["whiten"],
             256,
             rounds=rounds,
             learning_rate=0.05,

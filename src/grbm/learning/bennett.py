@@ -12,7 +12,7 @@ MOST = 100  # guesses
 def bennett(forth: Tensor, back: Tensor) -> tuple[float, float]:
     """log(Z_1/Z_0) from log weights of both ways, and its standard error (Bennett 1976; Shirts et al. 2003)."""
     found = crossing(forth, back, torch.ones_like(forth)[None], torch.ones_like(back)[None])
-    sides = _sides(forth, back, found + math.log(len(forth) / len(back)))
+    sides = both_sides(forth, back, found + math.log(len(forth) / len(back)))
     variance = sum((float(f.square().mean() / f.mean().square()) - 1) / len(f) for f in sides)
     return float(found), math.sqrt(max(0.0, variance))
 
@@ -34,7 +34,7 @@ def crossing(forth: Tensor, back: Tensor, keep_forth: Tensor, keep_back: Tensor)
         guess = 0.5 * (forth.logsumexp(0) - (-back).logsumexp(0) + math.log(len(back) / len(forth)))[None]
     last = high - low
     for _ in range(MOST):
-        f, b = _sides(forth, back, (guess + shift)[:, None])
+        f, b = both_sides(forth, back, (guess + shift)[:, None])
         difference = (keep_forth * f).sum(1) - (keep_back * b).sum(1)
         low, high = torch.where(difference > 0, guess, low), torch.where(difference > 0, high, guess)
         step = difference / ((keep_forth * f * (1 - f)).sum(1) + (keep_back * b * (1 - b)).sum(1))
@@ -47,6 +47,6 @@ def crossing(forth: Tensor, back: Tensor, keep_forth: Tensor, keep_back: Tensor)
     return guess
 
 
-def _sides(forth: Tensor, back: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+def both_sides(forth: Tensor, back: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     """f(at − w) forth and f(w − at) back."""
     return (forth - at).sigmoid(), (at - back).sigmoid()

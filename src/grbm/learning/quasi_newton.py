@@ -10,13 +10,13 @@ weight is not taken.
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from grbm.core.randomness import Rng
+from grbm.core.randomness import Blocks, Rng
 from grbm.learning import natural
 from grbm.learning.bennett import bennett
 from grbm.model import GRBM, Energy
@@ -27,6 +27,7 @@ from grbm.samplers.moments import Averages, Moments
 
 STEPS = 25  # of a round
 DRAWS = 2048  # of the reference, and at least as many of the model
+FORTH = 16384  # of the reference, by which log Z is known, to half of the error that as few as those would leave
 MOST = 8192  # draws of the model, one for each weight: of fewer, steps learn what is random in them
 ROWS = 4096  # of the data, at most
 BURN_IN = 4  # steps of the chains, which annealing left near the model, or the last round
@@ -35,6 +36,7 @@ PART = 1 << 17  # numbers that fit into a cache
 LEAST = 0.3  # effective share of the draws, below which log Z is not believed
 LARGEST = 1e9  # free energy, of which float64 keeps a millionth of a nat
 HALVINGS = 12  # of a step, before a round ends
+SPENT = 0.36  # effective share of the draws, below which a round ends with the first step that leaves too few
 ENOUGH = 1e-4  # part of the rise that the gradient promises, below which a step is halved (Armijo 1966)
 FIRST = 0.1  # length of the first step of all, whose curvature nothing tells
 
@@ -57,6 +59,7 @@ class Drawn(NamedTuple):
     """Draws, and the chains that they are of."""
 
     draws: Draws
+    free_energy: Tensor  # of the model at them, (n,)
     chains: Tensor  # visible units from which they go on ([R,] C, N)
     last: Tensor  # those of the model, (C, N)
     accept_rate: Tensor | None
@@ -104,16 +107,27 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
         states += [walked.chains.v] if k >= BURN_IN else []
     of_model, q = torch.cat(states).double(), sampler.bridge()
     if not isinstance(q, Reference):
-        return Drawn(Draws(of_model, -free_energies(energy, of_model)), chains, states[-1], rate)
+        free_energy = free_energies(energy, of_model)
+        return Drawn(Draws(of_model, -free_energy), free_energy, chains, states[-1], rate)
     q = q.to(energy.W)
-    pool = torch.cat([q.sample(DRAWS, rng).double(), of_model])
-    log_q = q.to(pool).log_prob(pool)
-    log_w = -free_energies(energy, pool) - log_q
-    log_weights = LogWeights(log_w[:DRAWS], log_w[DRAWS:].view(len(states), -1).T)
-    log_z = bennett(log_w[:DRAWS], log_w[DRAWS:])[0]
+    pool, standing = torch.cat([q.sample(DRAWS, rng).double(), of_model]), standing_draws(q)
+    log_q, free_energy = q.to(pool).log_prob(pool), free_energies(energy, pool)
+    log_w = -free_energy - log_q
+    log_weights = LogWeights(-free_energies(energy, standing.v) - standing.log_q, log_w[DRAWS:].view(len(states), -1).T)
+    log_z = bennett(log_weights.forth, log_w[DRAWS:])[0]
     share = DRAWS / len(pool)
     mixed = torch.logaddexp(log_q + math.log(share), log_q + log_w - log_z + math.log(1 - share))
-    return Drawn(Draws(pool, mixed), chains, states[-1], rate, log_weights)
+    return Drawn(Draws(pool, mixed), free_energy, chains, states[-1], rate, log_weights)
+
+
+@lru_cache(maxsize=1)
+def standing_draws(q: Reference) -> Draws:
+    """`FORTH` draws of ``q``, the same for every model: log Z of one and the next differ little by their luck.
+
+    No step is made by them, so none is learned.
+    """
+    v = q.sample(FORTH, Blocks(0, 1, device=q.means.device)).double()
+    return Draws(v, q.to(v).log_prob(v))
 
 
 def free_energies(energy: Energy, v: Tensor) -> Tensor:
@@ -225,9 +239,10 @@ def ascended(
         for k in range(longest, HALVINGS):
             there = torch.minimum(here + 0.5**k * uphill, high)
             step, found = there - here, at(there)
-            if found.share >= LEAST and found.value >= now.value + ENOUGH * float(now.gradient @ step):
+            is_taken = found.share >= LEAST and found.value >= now.value + ENOUGH * float(now.gradient @ step)
+            if is_taken or (n_made and now.share < SPENT and found.share < LEAST):
                 break
-        else:
+        if not is_taken:
             break
         longest = max(0, k - 2)  # where the draws allow no longer steps, the next need not try all of them
         fall = now.gradient - found.gradient
@@ -242,8 +257,8 @@ def natively_ascended(
     start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float
 ) -> Climbed:
     """The same as `ascended`, but for rounding, in one call of native code."""
-    numbers = {"n_steps": STEPS, "halvings": HALVINGS, "remembered": REMEMBERED, "first": FIRST, "highest": highest}
-    numbers |= {"least": LEAST, "largest": LARGEST, "enough": ENOUGH}
+    numbers: dict[str, float] = {"n_steps": STEPS, "halvings": HALVINGS, "remembered": REMEMBERED, "first": FIRST}
+    numbers |= {"highest": highest, "least": LEAST, "spent": SPENT, "largest": LARGEST, "enough": ENOUGH}
     found = native_averages.climb(start, size, rows, draws, curvature, **numbers)
     pairs = Curvature(*found.pairs).last(REMEMBERED) if found.made else Curvature.empty(start)
     return Climbed(found.theta, pairs, found.began, Height(found.value, found.gradient, found.share))

@@ -6,7 +6,8 @@
 
 #include "averages.h"
 
-enum { TOGETHER = 4, UNITS = 896 };  // rows that share a load of W; factors of at most 2 in a product
+enum { TOGETHER = 4, WIDE = 2 };  // rows and vectors of units of a tile: each number that is loaded serves all of them
+enum { UNITS = 896 };             // factors of at most 2 in a product
 
 // For x <= 0, to about 1 ulp: 2^n times the series of exp(r) to r^12, |r| <= log(2)/2; 0 below -708
 ALWAYS vd exp_d(vd x) {
@@ -34,25 +35,31 @@ ALWAYS vd exp_d(vd x) {
 ALWAYS void rows_of_hidden(const int R, const Averages *a, int64_t first, double *p, double *softplus) {
     vd positive[TOGETHER], factor[TOGETHER];
     for (int r = 0; r < R; r++) positive[r] = fill_d(0), factor[r] = fill_d(1), softplus[r] = 0;
-    for (int64_t j = 0; j < a->h_row; j += D) {
-        vd logit[TOGETHER];
-        const vd b = load_d(a->b + j);
+    for (int64_t j = 0; j < a->h_row; j += WIDE * D) {
+        vd logit[TOGETHER][WIDE];
 #pragma GCC unroll 4
-        for (int r = 0; r < R; r++) logit[r] = b;
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (int k = 0; k < WIDE; k++) logit[r][k] = load_d(a->b + j + k * D);
         for (int64_t i = 0; i < a->n_visible; i++) {
-            const vd w = load_d(a->up + i * a->h_row + j);
+            const double *w = a->up + i * a->h_row + j;
 #pragma GCC unroll 4
-            for (int r = 0; r < R; r++) logit[r] += w * a->v[(first + r) * a->n_visible + i];
+            for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+                for (int k = 0; k < WIDE; k++) logit[r][k] += load_d(w + k * D) * a->v[(first + r) * a->n_visible + i];
         }
 #pragma GCC unroll 4
-        for (int r = 0; r < R; r++) {
-            const vl is_on = logit[r] > 0.0;
-            const vd e = exp_d(choose_d(is_on, -logit[r], logit[r])), whole = 1.0 + e;
-            positive[r] += choose_d(is_on, logit[r], fill_d(0));
-            factor[r] *= whole;
-            store_d(p + r * a->h_row + j, choose_d(is_on, fill_d(1), e) / whole);
-        }
-        if ((j + D) % UNITS == 0 || j + D >= a->h_row)
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (int k = 0; k < WIDE; k++) {
+                const vd l = logit[r][k];
+                const vl is_on = l > 0.0;
+                const vd e = exp_d(choose_d(is_on, -l, l)), whole = 1.0 + e;
+                positive[r] += choose_d(is_on, l, fill_d(0));
+                factor[r] *= whole;
+                store_d(p + r * a->h_row + j + k * D, choose_d(is_on, fill_d(1), e) / whole);
+            }
+        if ((j + WIDE * D) % UNITS == 0 || j + WIDE * D >= a->h_row)
             for (int r = 0; r < R; r++) {
                 double product = 1;
                 for (int k = 0; k < D; k++) product *= factor[r][k];
@@ -66,17 +73,22 @@ ALWAYS void rows_of_hidden(const int R, const Averages *a, int64_t first, double
 
 // out (row) += weighted sum of p (rows, row), for I visible units, or for the constant 1
 ALWAYS void add_products(const int I, const Averages *a, int64_t rows, const double *v, const double *p, double *out) {
-    for (int64_t j = 0; j < a->h_row; j += D) {
-        vd sum[TOGETHER];
+    for (int64_t j = 0; j < a->h_row; j += WIDE * D) {
+        vd sum[TOGETHER][WIDE];
 #pragma GCC unroll 4
-        for (int i = 0; i < I; i++) sum[i] = fill_d(0);
-        for (int64_t r = 0; r < rows; r++) {
-            const vd column = load_d(p + r * a->h_row + j);
+        for (int i = 0; i < I; i++)
+#pragma GCC unroll 2
+            for (int k = 0; k < WIDE; k++) sum[i][k] = fill_d(0);
+        for (int64_t r = 0; r < rows; r++)
 #pragma GCC unroll 4
-            for (int i = 0; i < I; i++) sum[i] += column * v[i * a->chunk + r];
-        }
+            for (int i = 0; i < I; i++)
+#pragma GCC unroll 2
+                for (int k = 0; k < WIDE; k++)
+                    sum[i][k] += load_d(p + r * a->h_row + j + k * D) * v[i * a->chunk + r];
 #pragma GCC unroll 4
-        for (int i = 0; i < I; i++) store_d(out + i * a->h_row + j, sum[i]);
+        for (int i = 0; i < I; i++)
+#pragma GCC unroll 2
+            for (int k = 0; k < WIDE; k++) store_d(out + i * a->h_row + j + k * D, sum[i][k]);
     }
 }
 

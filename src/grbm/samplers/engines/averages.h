@@ -28,6 +28,10 @@ typedef struct {
 ALWAYS vd fill_d(double x) { return x - (vd){}; }
 ALWAYS vd load_d(const double *p) { return *(const vd *)p; }
 ALWAYS void store_d(double *p, vd x) { *(vd *)p = x; }
+#if defined(__AVX2__) && !defined(__AVX512F__)
+ALWAYS vd choose_d(vl mask, vd a, vd b) { return (vd)_mm256_blendv_pd((__m256d)b, (__m256d)a, (__m256d)mask); }
+#else
 ALWAYS vd choose_d(vl mask, vd a, vd b) { return (vd)(((vl)a & mask) | ((vl)b & ~mask)); }
+#endif
 
 void grbm_average(Averages *a, int64_t threads);

@@ -14,7 +14,7 @@ from grbm.samplers.moments import Averages, Moments
 
 CHUNK = 256  # states of a part: its probabilities stay in a cache, and sums are those of any number of threads
 LARGEST = 1 << 17  # weights; larger products are better left to PyTorch
-LANES = 8  # that rows of hidden units are multiples of
+LANES = 16  # that rows of hidden units are multiples of: two vectors of AVX-512
 
 
 def serves(energy: Energy) -> bool:

@@ -444,43 +444,6 @@ def test_a_search_begins_at_four_times_the_last_step(monkeypatch):
     assert tried[:8] == [0.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.25, 1.0]
 
 
-def test_a_round_ends_when_its_draws_are_spent(monkeypatch):
-    """Where few have a weight, and a longer step would leave too few; where many have, shorter steps are tried."""
-    slope, heights = torch.ones(4, dtype=torch.float64), iter((0, 1, 2, 2, 3))
-    shares, tried = iter((0.9, 0.5, 0.1, 0.35, 0.1)), []
-
-    def measured(energy, rows, draws):
-        tried.append(float(energy.b))
-        return Height(float(next(heights)), slope, next(shares))
-
-    monkeypatch.setattr(native_averages, "serves", lambda energy: False)
-    monkeypatch.setattr(quasi_newton, "height", measured)
-    monkeypatch.setattr(quasi_newton, "direction", lambda gradient, curvature: 0.01 * slope)
-    model, rows = GRBM(1, 1), torch.zeros(1, 1)
-    for p in model.parameters():
-        p.data.zero_()
-    climb(model, rows, Draws(rows.double(), torch.zeros(1)), Curvature.empty(slope), min_var=0.01)
-    assert tried == pytest.approx([0, 0.01, 0.02, 0.015, 0.025])
-    assert float(model.b) == pytest.approx(0.015)
-
-
-@pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
-def test_a_native_round_ends_when_its_draws_are_spent(monkeypatch):
-    """After as many steps as the definition's, fewer than it would make."""
-    data, model = 0.2 * clusters(700), GRBM(2, 21, seed=0)
-    draws, _ = round_of(model, data)
-    start, ends = natural.vector(exactly(model)), []
-    for spent in (0.0, 1.0):
-        monkeypatch.setattr(quasi_newton, "SPENT", spent)
-        given = start, (2, 21), data.double(), draws, Curvature.empty(start), 9.0
-        monkeypatch.setattr(quasi_newton, "LEAST", 0.9 * height(exactly(model), data.double(), draws).share)
-        expected, found = ascended(*given), natively_ascended(*given)
-        assert len(found.curvature.steps) == len(expected.curvature.steps) > 0
-        torch.testing.assert_close(found.end, expected.end, rtol=1e-5, atol=1e-7)
-        ends.append(len(found.curvature.steps))
-    assert ends[1] < ends[0]
-
-
 @pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
 @pytest.mark.parametrize("known", [0, 3, 50], ids=["first round", "few steps", "more than are remembered"])
 @pytest.mark.parametrize("highest", [-0.01, 9.0], ids=["floor", "free"])

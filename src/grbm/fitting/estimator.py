@@ -102,7 +102,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         scores as well.
     n_rounds : int, default=None
         Maximum number of rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). They end when
-        the held-out log-likelihood has not risen for 8 rounds. None is 60 where X is whitened, has 256 rows and at
+        the held-out log-likelihood has not risen for 12 rounds. None is 60 where X is whitened, has 256 rows and at
         most 40 units, and neither ``n_iter`` nor ``n_replicas`` is given.
     n_steps : int, default=5
         Gibbs steps of the chains for each update.

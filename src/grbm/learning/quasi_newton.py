@@ -36,7 +36,6 @@ PART = 1 << 17  # numbers that fit into a cache
 LEAST = 0.3  # effective share of the draws, below which log Z is not believed
 LARGEST = 1e9  # free energy, of which float64 keeps a millionth of a nat
 HALVINGS = 12  # of a step, before a round ends
-SPENT = 0.36  # effective share of the draws, below which a round ends with the first step that leaves too few
 ENOUGH = 1e-4  # part of the rise that the gradient promises, below which a step is halved (Armijo 1966)
 FIRST = 0.1  # length of the first step of all, whose curvature nothing tells
 
@@ -239,10 +238,9 @@ def ascended(
         for k in range(longest, HALVINGS):
             there = torch.minimum(here + 0.5**k * uphill, high)
             step, found = there - here, at(there)
-            is_taken = found.share >= LEAST and found.value >= now.value + ENOUGH * float(now.gradient @ step)
-            if is_taken or (n_made and now.share < SPENT and found.share < LEAST):
+            if found.share >= LEAST and found.value >= now.value + ENOUGH * float(now.gradient @ step):
                 break
-        if not is_taken:
+        else:
             break
         longest = max(0, k - 2)  # where the draws allow no longer steps, the next need not try all of them
         fall = now.gradient - found.gradient
@@ -257,8 +255,8 @@ def natively_ascended(
     start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float
 ) -> Climbed:
     """The same as `ascended`, but for rounding, in one call of native code."""
-    numbers: dict[str, float] = {"n_steps": STEPS, "halvings": HALVINGS, "remembered": REMEMBERED, "first": FIRST}
-    numbers |= {"highest": highest, "least": LEAST, "spent": SPENT, "largest": LARGEST, "enough": ENOUGH}
+    numbers = {"n_steps": STEPS, "halvings": HALVINGS, "remembered": REMEMBERED, "first": FIRST, "highest": highest}
+    numbers |= {"least": LEAST, "largest": LARGEST, "enough": ENOUGH}
     found = native_averages.climb(start, size, rows, draws, curvature, **numbers)
     pairs = Curvature(*found.pairs).last(REMEMBERED) if found.made else Curvature.empty(start)
     return Climbed(found.theta, pairs, found.began, Height(found.value, found.gradient, found.share))

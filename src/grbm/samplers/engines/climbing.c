@@ -11,7 +11,7 @@ typedef struct {
     int64_t n_visible, n_hidden, h_row, n_steps, halvings, remembered;
     int64_t known, made;                  // pairs of steps and falls, of earlier rounds and of this one; steps of it
     double highest, first;                // of log 1/var; length of a step without pairs
-    double least, spent, largest, enough; // shares of the draws; free energy; part of what the slope promises
+    double least, largest, enough;        // share of the draws; free energy; part of what the slope promises
     Averages rows, draws;                 // what the log-likelihood is of, and where log Z is from
     double *up, *b, *mu, *inverse_var;    // that they read of the machine: written anew for each height
     double *theta, *gradient;             // (P,): where the round begins; where it ends, and the gradient there
@@ -117,15 +117,14 @@ void grbm_climb(Climb *c, int64_t threads) {
         direct(c);
         if (!(inner(c->gradient, c->uphill, P) > 0)) return;
         double *step = c->steps + c->known * P, *fall = c->falls + c->known * P, value, share;
-        int64_t k = longest, is_taken = 0;
+        int64_t k = longest;
         for (; k < c->halvings; k++) {
             go(c, k);
             for (int64_t i = 0; i < P; i++) step[i] = c->there[i] - c->theta[i];
             value = height(c, c->there, c->slope, &share, threads);
-            is_taken = share >= c->least && value >= c->value + c->enough * inner(c->gradient, step, P);
-            if (is_taken || (c->made && c->share < c->spent && share < c->least)) break;
+            if (share >= c->least && value >= c->value + c->enough * inner(c->gradient, step, P)) break;
         }
-        if (!is_taken) return;
+        if (k == c->halvings) return;
         longest = k > 2 ? k - 2 : 0;
         for (int64_t i = 0; i < P; i++) fall[i] = c->gradient[i] - c->slope[i];
         const double lengths = sqrt(inner(step, step, P) * inner(fall, fall, P));

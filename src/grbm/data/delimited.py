@@ -200,7 +200,7 @@ def _read(path: Path, how: Reading) -> TextTable:
     read, is_limited = found.rows.read, np.isfinite(low).any() or np.isfinite(high).any()
 
     def rows(index: np.ndarray) -> np.ndarray:
-        numbers = read(index)[:, kept]
+        numbers = np.ascontiguousarray(read(index)[:, kept])  # else sums over rows would be taken in another order
         return numbers.clip(low, high) if is_limited else numbers
 
     remarks = list(_remarks(dialect, sample, how))

@@ -279,7 +279,8 @@ def resolve(asked: Mapping[str, Any], facts: Facts) -> Recipe:
         train, objective = replace(usual.train, rounds=0), replace(usual.objective, n_steps=N_STEPS)
         usual = replace(usual, sampler=SamplerConfig(name), objective=objective, train=train)
     rounds = asked.get("train.rounds", usual.train.rounds)
-    whole = {"train.n_updates": usual.train.n_updates + rounds, "train.patience": PATIENCE if rounds else None}
+    n_updates = min(usual.train.n_updates, BEFORE_ROUNDS) if rounds and mode == "whiten" else usual.train.n_updates
+    whole = {"train.n_updates": n_updates + rounds, "train.patience": PATIENCE if rounds else None}
     return changed(usual, whole | asked)
 
 
@@ -320,7 +321,7 @@ def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
         SamplerConfig("global-moves", n_moves=N_STEPS),
         ObjectiveConfig("pcd", n_steps=1, n_chains=256, probabilities=True),
         TrainConfig(
-            min(UPDATES["whiten"], BEFORE_ROUNDS) if rounds else UPDATES["whiten"],
+            UPDATES["whiten"],
             256,
             rounds=rounds,
             learning_rate=0.05,

@@ -488,7 +488,7 @@ def _neither_diverges_nor_warns(name: str, **settings: int) -> None:
         rbm = GaussianBernoulliRBM(random_state=0, **settings).fit(Z)
     for values in (rbm.components_, rbm.variances_, rbm.transform(Z), rbm.sample(100)):
         assert np.isfinite(values).all()
-    assert rbm.n_updates_ >= 300
+    assert rbm.n_updates_ >= 1500
     if not name.startswith(("blobs", "heavy")):  # more replicas; outliers held out
         independent = -0.5 * (np.log(2 * np.pi) + np.var(Z, 0) / np.maximum(np.var(Z, 0), 0.02)).sum()
         constant = -0.5 * np.log(np.maximum(np.var(Z, 0), 0.02)).sum()

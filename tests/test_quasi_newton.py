@@ -27,6 +27,7 @@ from grbm.learning.quasi_newton import (
     climb,
     direction,
     draw,
+    free_energies,
     height,
     natively_ascended,
 )
@@ -165,7 +166,7 @@ def test_the_log_likelihood_is_the_exact_one(k):
     rows = exact.sample(model.double(), 300, seed=k)[0].double()
     model, covariance = model.float(), 1.5 * torch.cov(rows.T)
     near = Reference(torch.ones(1), rows.mean(0)[None].float(), torch.linalg.cholesky(covariance)[None].float())
-    drawn = draw(model.freeze(), GlobalMoves(near), rows[:256].float(), Blocks(k, 1))
+    drawn = draw(model.freeze(), GlobalMoves(near), rows[:256].float(), Blocks(k, 1), seed=k)
     assert len(drawn.draws.v) == 2 * DRAWS
     assert drawn.last.shape == (256, 3)
     found = height(exactly(model), rows, drawn.draws)
@@ -180,7 +181,7 @@ def test_draws_of_the_model_alone_tell_ratios():
     with torch.no_grad():
         other.W.mul_(0.8)
     start = exact.sample(model, 256)[0].float()
-    drawn = draw(model.float().freeze(), Gibbs(), start, Blocks(0, 1))
+    drawn = draw(model.float().freeze(), Gibbs(), start, Blocks(0, 1), seed=0)
     rows = torch.zeros(1, 2).double()
 
     def at(m: GRBM) -> float:
@@ -210,7 +211,7 @@ def test_directions_are_of_the_inverse_hessian():
 def round_of(model: GRBM, data: Tensor, seed: int = 0) -> tuple[Draws, Curvature]:
     sampler = GlobalMoves(reference(2, 4.0))
     start = sampler.noise(model.freeze(), 256, generator(seed))
-    return draw(model.freeze(), sampler, start, Blocks(seed, 1)).draws, Curvature.empty(
+    return draw(model.freeze(), sampler, start, Blocks(seed, 1), seed=seed).draws, Curvature.empty(
         parameters_to_vector(model.parameters())
     )
 
@@ -416,10 +417,28 @@ def test_of_many_parameters_there_are_many_draws():
     """One for each of W, and 2,048 of the reference where there is one."""
     chains = torch.zeros(64, 4, dtype=torch.float64)
     for n_hidden, n_draws in ((8, DRAWS), (700, 2816), (3000, 8192)):
-        found = draw(random_model(4, n_hidden, 0).freeze(), Gibbs(), chains, Blocks(0, 1))
+        found = draw(random_model(4, n_hidden, 0).freeze(), Gibbs(), chains, Blocks(0, 1), seed=0)
         assert len(found.draws.v) == n_draws, n_hidden
-    found = draw(random_model(4, 8, 0).freeze(), GlobalMoves(reference(4)), chains, Blocks(0, 1))
+    found = draw(random_model(4, 8, 0).freeze(), GlobalMoves(reference(4)), chains, Blocks(0, 1), seed=0)
     assert len(found.draws.v) == 2 * DRAWS
+
+
+def test_log_z_is_from_draws_that_a_run_keeps_and_no_step_is_made_by():
+    """The same in every round of it, others in another run, and as many as are promised."""
+    q, models = reference(4), [random_model(4, 8, seed) for seed in (0, 1)]
+    chains, found = torch.zeros(64, 4, dtype=torch.float64), {}
+    for k, (model, seed) in enumerate([(models[0], 5), (models[1], 5), (models[0], 6)]):
+        drawn = draw(model.freeze(), GlobalMoves(q), chains, Blocks(k, 1), seed=seed)
+        forth = drawn.log_weights.forth
+        assert len(forth) == quasi_newton.FORTH == 16384
+        kept = quasi_newton.standing_draws(q.to(model.freeze().W), seed)
+        torch.testing.assert_close(forth, -model.freeze().to(torch.float64).free_energy(kept.v) - kept.log_q)
+        torch.testing.assert_close(drawn.free_energy, free_energies(model.freeze(), drawn.draws.v))
+        found[k] = kept.v, {tuple(v) for v in drawn.draws.v.tolist()}
+    assert torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(found[0][0], found[2][0])
+    for standing, pool in found.values():
+        assert not pool & {tuple(v) for v in standing.tolist()}
 
 
 def test_a_search_begins_at_four_times_the_last_step(monkeypatch):

@@ -148,7 +148,7 @@ class Mapped:
 class Gathered:
     """Rows of numbers (n, k) as they come, in float64: in memory, and on the disk once they are more than `IN_MEMORY`.
 
-    The file has no name and is gone with the process. The rows are for ``where``, which errors name.
+    The file has no name and is gone with the process. Errors name ``where`` the numbers come from.
     """
 
     def __init__(self, n_columns: int, where: str) -> None:
@@ -169,6 +169,7 @@ class Gathered:
                 self._write_header(0)
             for each in self._parts:
                 self._file.write(np.ascontiguousarray(each, "<f8").data)
+            self._file.flush()  # here, where a full disk has its sentence
         except OSError as error:
             raise UserError(
                 f"The numbers of {self.where} do not fit into {cache_folder()} ({error.strerror}); set GRBM_CACHE_DIR "

@@ -210,7 +210,7 @@ def _read(path: Path, how: Reading) -> TextTable:
 
 
 class _Found(NamedTuple):
-    """Numbers of some columns, and what all of a column's say."""
+    """Numbers of some columns, and what each column holds as a whole."""
 
     rows: StoredTable  # (n, k)
     is_empty: np.ndarray  # (k,), whether all are missing

@@ -190,14 +190,8 @@ def _text(path: Path, how: Reading) -> NamedTable:
     found = read_text(path, how)
     has_names = found.dialect.has_names or len(found.places) < len(found.names)  # else numbers of all are names enough
     columns = tuple(found.names[k] for k in found.places) if has_names else ()
-    table = NamedTable(
-        found.rows,
-        columns,
-        tuple(found.left_out.items()),
-        True,
-        places=tuple(found.places),
-        remarks=tuple(found.remarks),
-    )
+    left_out, places = tuple(found.left_out.items()), tuple(found.places)
+    table = NamedTable(found.rows, columns, left_out, gaps=True, places=places, remarks=tuple(found.remarks))
     if np.isinf(found.low).all() and np.isinf(found.high).all():
         return table
     return table._replace(limits=Censoring(torch.from_numpy(found.low), torch.from_numpy(found.high)))

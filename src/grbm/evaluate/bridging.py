@@ -19,14 +19,14 @@ from grbm.model.reference import Reference
 from grbm.samplers.path import PathState
 
 GROUPS = 16  # of chains, each left out in turn
-SHORT = 0.1  # nats that leaving one out may move log Z by, for a single step to find where
+SHORT = 0.1  # nats of a step that leaves one out, from which on a single one is too few
 
 
 def ratio(forth: Tensor, back: Tensor) -> Tensor:
     """log(Z_1/Z_0) from log weights forth (C, T) and back (C', T'): first of all chains, then without each group.
 
-    (1 + GROUPS,) float64: Bennett's estimate of all of them at once. Those without a group are a step of Newton's from
-    that of all where such steps are short, since what is left of them is less than their squares.
+    (1 + GROUPS,) float64: Bennett's estimate of all of them at once. Those without a group are one of Newton's steps
+    from that of all, where these steps are short; elsewhere each is found as that of all is.
     """
     forth, back = (x.T if len(x) == 1 else x for x in (forth, back))  # of a single chain its stretches are left out
     groups = [(torch.arange(len(x)) * GROUPS // len(x)).repeat_interleave(x.shape[1]) for x in (forth, back)]

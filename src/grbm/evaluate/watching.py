@@ -73,7 +73,7 @@ class Watch:
             return None
         log_w, moved = -drawn.free_energy - log_q, -average.free_energy - log_q
         more = float(moved.logsumexp(0) - log_w.logsumexp(0))
-        error = math.hypot(log_z.error, float((moved.softmax(0) - log_w.softmax(0)).norm()))
+        error = log_z.error + float((moved.softmax(0) - log_w.softmax(0)).norm())  # both are of the same draws
         return log_z._replace(log_z=log_z.log_z + more, error=error, lower=log_z.lower + more, upper=log_z.upper + more)
 
 

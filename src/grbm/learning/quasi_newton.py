@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grbm.core.randomness import Blocks, Rng
+from grbm.core.randomness import Blocks, Rng, seed_of
 from grbm.learning import natural
 from grbm.learning.bennett import bennett
 from grbm.model import GRBM, Energy
@@ -89,13 +89,14 @@ class Curvature(NamedTuple):
         return Curvature(self.steps[-n:], self.falls[-n:])
 
 
-def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
+def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng, *, seed: int) -> Drawn:
     """States of chains of the model, pooled with draws of the sampler's reference where it has one.
 
     Those chains begin anew, since what a round makes far from all data no chain that began at data would meet; others
     go on from ``chains``.
     The density of the pool is the mixture of both, by their numbers (Veach & Guibas 1995): with w = exp(−F)/(q Z) from
-    Bennett's ratio, that of the model is q w.
+    Bennett's ratio, that of the model is q w. The ``seed`` is that of the run, whose rounds share the draws that log Z
+    is from.
     """
     states, rate, n_draws = [], None, min(MOST, max(DRAWS, energy.W.numel()))
     anew = sampler.anew(energy, chains.shape[-2], rng)
@@ -109,7 +110,7 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
         free_energy = free_energies(energy, of_model)
         return Drawn(Draws(of_model, -free_energy), free_energy, chains, states[-1], rate)
     q = q.to(energy.W)
-    pool, standing = torch.cat([q.sample(DRAWS, rng).double(), of_model]), standing_draws(q)
+    pool, standing = torch.cat([q.sample(DRAWS, rng).double(), of_model]), standing_draws(q, seed)
     log_q, free_energy = q.to(pool).log_prob(pool), free_energies(energy, pool)
     log_w = -free_energy - log_q
     log_weights = LogWeights(-free_energies(energy, standing.v) - standing.log_q, log_w[DRAWS:].view(len(states), -1).T)
@@ -120,12 +121,12 @@ def draw(energy: Energy, sampler: Sampler, chains: Tensor, rng: Rng) -> Drawn:
 
 
 @lru_cache(maxsize=1)
-def standing_draws(q: Reference) -> Draws:
-    """`FORTH` draws of ``q``, the same for every model: log Z of one and the next differ little by their luck.
+def standing_draws(q: Reference, seed: int) -> Draws:
+    """`FORTH` draws of ``q``, the same at every look of a run: log Z of one and the next differ little by their luck.
 
     No step is made by them, so none is learned.
     """
-    v = q.sample(FORTH, Blocks(0, 1, device=q.means.device)).double()
+    v = q.sample(FORTH, Blocks(seed_of(seed, "standing"), 1, device=q.means.device)).double()
     return Draws(v, q.to(v).log_prob(v))
 
 

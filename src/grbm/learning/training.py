@@ -138,7 +138,7 @@ def train_round(
     else:
         chains = group.all_gather(chains)
     energy = model.freeze()
-    drawn = state.drawn or draw(energy, sampler, chains, Blocks(seed, 1, device=device))
+    drawn = state.drawn or draw(energy, sampler, chains, Blocks(seed, 1, device=device), seed=state.seed)
     state.curvature, began, reached = climb(model, rows, drawn.draws, curvature, min_var=options.min_var)
     if state.average is not None:
         follow(state.average, model, began, rows, drawn.draws)
@@ -146,7 +146,7 @@ def train_round(
     state.persistent = drawn.chains[..., own, :].contiguous()
     state.update, state.guard = state.update + 1, Guard()
     following = Blocks(seed_of(state.seed, "round", state.update), 1, device=device)
-    state.drawn = draw(model.freeze(), sampler, group.all_gather(state.persistent), following)
+    state.drawn = draw(model.freeze(), sampler, group.all_gather(state.persistent), following, seed=state.seed)
     fresh = rows.double(), state.drawn.draws
     now, there = height(model.freeze().to(torch.float64), *fresh).value, height(energy.to(torch.float64), *fresh)
     had = there.value if there.share >= LEAST else began  # by the same draws, where they tell

@@ -228,14 +228,14 @@ def test_a_jackknife_by_short_steps_is_nearly_that_by_whole_ones(n, chains, each
 
 
 def test_a_jackknife_of_a_group_that_tells_much_makes_no_single_step(monkeypatch):
-    """By one alone it would be off by tenths of a nat."""
-    g = torch.Generator().manual_seed(0)
+    """By one alone it would be off by more than half a nat."""
+    g = torch.Generator().manual_seed(1)
     forth, back = 5 * torch.randn(32, 1, generator=g).double() - 8, 5 * torch.randn(32, 1, generator=g).double() + 8
     found = ratio(forth, back)
     monkeypatch.setattr(bridging, "SHORT", 0.0)
     torch.testing.assert_close(found, ratio(forth, back))
     monkeypatch.setattr(bridging, "SHORT", math.inf)
-    assert float((found - ratio(forth, back)).abs().max()) > 0.1
+    assert float((found - ratio(forth, back)).abs().max()) > 0.5
 
 
 @pytest.mark.parametrize("n_models", [6, pytest.param(30, marks=pytest.mark.whole)])

@@ -158,6 +158,9 @@ def test_numbers_beyond_memory_are_read_from_the_disk(tmp_path, monkeypatch, lar
     np.testing.assert_array_equal(found.rows[torch.tensor([400, 7, 7])], x[[400, 7, 7]])
     assert (found.columns, found.left_out) == (expected.columns, expected.left_out)
     assert list((tmp_path / "cache").iterdir()) == []
+    lines = [f"{k + 1},{'' if k > 300 else k}" for k in range(500)]
+    (tmp_path / "x.csv").write_text(",late\n" + "\n".join(lines) + "\n")
+    assert open_table(tmp_path / "x.csv").left_out == (("unnamed 0", "it numbers the rows"),)
     (tmp_path / "x.csv").write_text("a,b\n" + "<0.5,1\n" * 300 + "0.7,2\n0.1,3\n")
     assert numbers(open_table(tmp_path / "x.csv"))[299:] == [[0.5, 1], [0.7, 2], [0.5, 3]]
 

@@ -108,3 +108,11 @@ def test_rounds_end_when_held_out_rows_are_no_longer_described_better(monkeypatc
     assert max(scores[-2:]) <= max(scores[:-2])
     whole = GaussianBernoulliRBM(8, random_state=0, n_rounds=0).fit(X)
     assert whole.n_updates_ == 40
+
+
+def test_held_out_rows_are_looked_at_five_times_before_rounds_and_after_each_of_them():
+    """Alone, stochastic updates are looked at forty times; two looks are ten updates apart at least."""
+    looks = [k for k in range(1, 306) if FitOptions(305, rounds=5).is_look(k)]
+    assert looks == [60, 120, 180, 240, *range(300, 306)]
+    assert sum(FitOptions(4000).is_look(k) for k in range(1, 4001)) == 40
+    assert [k for k in range(1, 101) if FitOptions(100).is_look(k)] == list(range(10, 101, 10))

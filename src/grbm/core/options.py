@@ -74,7 +74,7 @@ class FitOptions:
     def is_look(self, update: int, apart: int = APART) -> bool:
         """Whether held-out rows are looked at after this many updates.
 
-        After the last and after every round, and some 40 times before, or 10 where rounds follow, ``apart`` updates
+        After the last and after every round, and some 40 times before, or 5 where rounds follow, ``apart`` updates
         from one another at least.
         """
         n_looks = LOOKS_BEFORE_ROUNDS if self.rounds else LOOKS

@@ -60,6 +60,55 @@ def test_numbers_are_judged_by_the_others_of_their_row():
         std = density.frame.transform.scale[k] * var[:, k].sqrt()
         torch.testing.assert_close(found.mean[:, k], expected, atol=0.05 * float(std.max()), rtol=0)
         torch.testing.assert_close(found.std[:, k], std, atol=0, rtol=0.05)
+    torch.testing.assert_close(found.away, (x - found.mean) / found.std)
+
+
+def test_features_that_make_a_row_odd_are_found():
+    """Numbers that fit are about one deviation off; of a row with one wrong number that one is farthest off."""
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal([0, 3, -5], [[1, 0.9, 0], [0.9, 1, 0.5], [0, 0.5, 1]], size=600)
+    table = pandas.DataFrame(x, columns=["a", "b", "c"])
+    rbm = GaussianBernoulliRBM(8, random_state=0, n_iter=20).set_output(transform="pandas").fit(table)
+    away = rbm.surprises(table[:100], random_state=0)
+    assert list(away.columns) == ["a", "b", "c"]
+    assert away.index.equals(table[:100].index)
+    assert 0.85 < away.to_numpy().std() < 1.15
+    wrong = table[:30].copy()
+    for k in range(30):
+        wrong.iloc[k, k % 3] += 6
+    wrong.iloc[0, 1] = np.nan
+    away, mean, std = rbm.surprises(wrong, return_expected=True, random_state=0)
+    assert [np.nanargmax(row) for row in away.to_numpy()] == [k % 3 for k in range(30)]
+    assert away.isna().sum().sum() == 1
+    assert np.isnan(away.iloc[0, 1])
+    np.testing.assert_allclose(away, (wrong - mean) / std)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_that_follow_from_others_are_off_where_they_differ(dtype):
+    """By more than their digits."""
+    x = np.random.default_rng(0).gamma(3.0, size=(400, 2)) + 1
+    x = np.c_[x, x @ [2, 1]].astype(dtype)
+    rbm = GaussianBernoulliRBM(4, random_state=0, n_iter=5).fit(x)
+    assert rbm.collinear_ == [2]
+    rows = x[:4].copy()
+    rows[2, 2] += 1
+    away = rbm.surprises(rows)
+    assert away.dtype == dtype
+    assert np.abs(away[[0, 1, 3]]).max() < 1
+    assert np.abs(away[2]).min() > 1000
+
+
+def test_numbers_beyond_bounds_are_as_far_off_as_can_be_and_tell_nothing_of_others():
+    x = np.random.default_rng(0).gamma(3.0, size=(400, 2))
+    x[:, 1] += x[:, 0]
+    rbm = GaussianBernoulliRBM(4, random_state=0, n_iter=5, bounds={0: (0, None)}).fit(x)
+    rows = np.array([[-2.0, 5.0], [np.nan, 5.0], [3.0, 5.0]])
+    away = rbm.surprises(rows, random_state=0)
+    assert away[0, 0] == -np.inf
+    assert abs(away[0, 1] - away[1, 1]) < 0.3
+    assert np.isnan(away[1, 0])
+    assert np.isfinite(away[2]).all()
 
 
 def test_the_line_between_rows_and_anomalies():

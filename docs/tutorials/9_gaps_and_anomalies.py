@@ -99,6 +99,13 @@ for row in first:
     print(f"row {row:3d}: p = {p_values[row]:.4f}   {table.iloc[row].to_dict()}")
 
 # %%
+# ``surprises`` says why: how many standard deviations each number lies from what the
+# others of its row say.
+
+away = rbm.surprises(table.iloc[first], random_state=0)
+print(away.round(1).to_string())
+
+# %%
 # ``predict`` calls a row an anomaly, −1, if it is less likely than 99 of 100 draws.
 
 print("anomalies:", np.flatnonzero(rbm.predict(table) == -1))

@@ -50,6 +50,14 @@ class LogPartition(NamedTuple):
     found: ais.LogZ | None = None  # what was estimated
 
 
+class Surprises(NamedTuple):
+    """What the other numbers of a row say of each of its numbers: (n, N) each, float64."""
+
+    away: Tensor  # number less mean, in deviations: NaN where it is missing, ±inf beyond bounds
+    mean: Tensor
+    std: Tensor
+
+
 class Score(NamedTuple):
     """A mean over rows, and its standard error: that of the rows and that of log Z together."""
 
@@ -272,16 +280,22 @@ class Fitted:
         return min(n_draws, MOST_GAPPY) if gaps else n_draws
 
     @torch.no_grad()
-    def surprises(self, x: Tensor, filling: Filling = Filling()) -> Imputed:
-        """Mean and deviation of each number of rows x (n, N) given the others of its row, (n, N) each, float64.
+    def surprises(self, x: Tensor, filling: Filling = Filling()) -> Surprises:
+        """What the other numbers of its row say of each number of rows x (n, N).
 
-        Numbers at bounds and beyond say nothing of others.
+        Numbers beyond bounds say nothing of others. A number that follows from the others has no deviation, and is
+        far from them wherever it differs by more than its digits.
         """
-        n, N = x.shape
-        each = x.double().masked_fill(self.frame.bounds.breaks(x), torch.nan).repeat_interleave(N, 0)
+        (n, N), digits = x.shape, 1e-9 if x.dtype == torch.float64 else 1e-6
+        x = x.double()
+        beyond = self.frame.bounds.breaks(x)
+        each = x.masked_fill(beyond, torch.nan).repeat_interleave(N, 0)
         each[torch.arange(n * N), torch.arange(N).repeat(n)] = torch.nan
         found = self.impute(each, filling=filling)
-        return Imputed(*(part.view(n, N, N).diagonal(dim1=1, dim2=2) for part in found))
+        mean, std = (part.view(n, N, N).diagonal(dim1=1, dim2=2) for part in found)
+        apart = x - mean
+        away = apart / std.clamp_min(digits * mean.abs().clamp_min(1e-290))
+        return Surprises(torch.where(beyond, torch.inf * apart.sign(), away), mean, std)
 
     @property
     def _most_scored(self) -> int:

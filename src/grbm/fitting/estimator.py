@@ -707,6 +707,33 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         p_values: Array = found.numpy()
         return p_values
 
+    def surprises(self, X: Any, *, return_expected: bool = False, random_state: Any = None) -> Any:
+        """How far each number of X lies from what the others of its row say, in standard deviations.
+
+        So it tells which features make a row odd: near 0 what fits, ±3 what is rare. Chains of 200 steps are run for
+        each number, as in `impute`.
+
+        Parameters
+        ----------
+        X : array-like
+            (n_samples, n_features), with NaN for what is missing.
+        return_expected : bool
+            Also return the mean and the deviation of each number given the others, in the units of X.
+        random_state : int, RandomState instance or None
+            Seed of the chains.
+
+        Returns
+        -------
+        ndarray or data frame
+            (n_samples, n_features), number less mean, in deviations: NaN where X is, ±inf beyond bounds. Of such three
+            where ``return_expected``.
+        """
+        given, X = X, self._validated(X, gaps=True)
+        with self._threads():
+            found = self._to_fill().surprises(torch.tensor(X), Filling(seed=self._seed(random_state)))
+        framed = [self._framed(part.numpy().astype(X.dtype), given) for part in found]
+        return tuple(framed) if return_expected else framed[0]
+
     def decision_function(self, X: Any) -> Array:
         """`score_samples` less ``offset_``, in nats: negative for anomalies, (n_samples,).
 

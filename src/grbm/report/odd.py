@@ -81,13 +81,9 @@ def lines(
     names = run.columns or tuple(f"column {k}" for k in range(rows.shape[1]))
     head = ("row",) if index is None else ("row", plain(index[0]))
     table = [(*head, "log-density", "p-value", "oddest number, and what the others of the row say")]
-    beyond = run.frame.bounds.breaks(rows[some])
-    for row, mean, std, is_beyond in zip(some.tolist(), found.mean, found.std, beyond, strict=True):
-        x = rows[row]
-        # A number that follows from the others has no deviation: it is odd wherever it differs.
-        far = ((x - mean).abs() / std.clamp_min(1e-9 * mean.abs().clamp_min(1e-300))).nan_to_num(0.0)
-        k = int(far.masked_fill(is_beyond, torch.inf).argmax())
-        said = f"{names[k]} {float(x[k]):.5g}, where {with_error(float(mean[k]), float(std[k]))} is expected"
+    for row, away, mean, std in zip(some.tolist(), *found, strict=True):
+        k = int(away.abs().nan_to_num(0.0, posinf=torch.inf).argmax())
+        said = f"{names[k]} {float(rows[row, k]):.5g}, where {with_error(float(mean[k]), float(std[k]))} is expected"
         own = (f"{row:,}",) if index is None else (f"{row:,}", plain(index[1][row])[:LONGEST])
         table.append((*own, f"{float(scored.log_density[row]):.4g}", f"{float(scored.p_value[row]):.2g}", said))
     yield from aligned(table)

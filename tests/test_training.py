@@ -49,6 +49,17 @@ def run(state: TrainState, n_updates: int, until: int | None = None, objective=C
     return state
 
 
+def test_a_state_that_has_made_its_updates_says_that_nothing_is_left():
+    """Updates are counted from the beginning of the state, so that the same call twice learns nothing more."""
+    state = run(new_state(), 5)
+    was = state.model.W.clone()
+    with pytest.warns(UserWarning, match=r"state has made 5 updates, and FitOptions\(n_updates=5\) counts these"):
+        run(state, 5)
+    assert torch.equal(state.model.W, was)
+    assert run(state, 7).update == 7
+    run(new_state(), 0)
+
+
 def same(a: GRBM, b: GRBM) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 

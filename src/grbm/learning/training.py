@@ -196,7 +196,7 @@ def fit(
 
     What is returned is an iterator that makes an update for each `StepMetrics` it yields: nothing is learned before it
     is iterated over, and training can be looked at, or left, after any update. A state that has come to update
-    ``options.n_updates`` is trained no further. On a GPU most updates are replayed as one CUDA graph
+    ``options.n_updates`` is trained no further, with a warning. On a GPU most updates are replayed as one CUDA graph
     (`grbm.learning.recorded`), and what they yield has no sums of the negative phase.
 
     Parameters
@@ -266,6 +266,13 @@ def fit(
         raise ValueError(
             f"{group.world_size} processes cannot share {n_blocks} blocks evenly, the most that divide "
             f"{options.blocks}, the {batch_size} rows of a batch and the chains."
+        )
+    if state.update >= options.n_updates > 0:
+        warnings.warn(
+            f"Nothing is left to learn: state has made {state.update} updates, and FitOptions(n_updates="
+            f"{options.n_updates}) counts these too. Give it a larger n_updates to go on.",
+            UserWarning,
+            stacklevel=2,
         )
     updates = _fit(state, data, objective, options, batch_size, precision, group)
     return Fitting(updates, has_work=state.update < options.n_updates)

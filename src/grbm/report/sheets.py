@@ -120,10 +120,13 @@ def which_filters(W: Tensor, count: int = 100) -> str:
     They are evenly spaced by norm: those of largest norm alone would show the narrowest filters, and no others.
     """
     M, strong = W.shape[1], len(_by_norm(W))
-    shown, weak = min(count, strong), M - strong
+    shown = min(count, strong)
+    if strong < M:
+        which = f"the {strong:,}" if shown == strong else f"{shown:,} of the {strong:,}"
+        strength = "whose weights have a tenth of the largest norm or more, by that norm"
+        return f"{which} hidden units ({M:,} in all) {strength}"
     which = f"all {M:,}" if shown == M else f"{shown:,} of {M:,}"
-    left_out = f"; {weak:,} with less than a tenth of the largest are left out" if weak else ""
-    return f"{which} hidden units, by the norm of their weights{left_out}"
+    return f"{which} hidden units, by the norm of their weights"
 
 
 def _some(W: Tensor, count: int) -> Tensor:

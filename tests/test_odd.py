@@ -73,6 +73,8 @@ def test_features_that_make_a_row_odd_are_found():
     assert list(away.columns) == ["a", "b", "c"]
     assert away.index.equals(table[:100].index)
     assert 0.85 < away.to_numpy().std() < 1.15
+    assert rbm.surprises(table[:100], random_state=0).equals(away)
+    assert not rbm.surprises(table[:100], random_state=1).equals(away)
     wrong = table[:30].copy()
     for k in range(30):
         wrong.iloc[k, k % 3] += 6
@@ -238,7 +240,7 @@ def test_rows_have_names_beside_their_scores(tmp_path, capsys, monkeypatch):
     frame = pandas.DataFrame(rng.normal(size=(60, 2)).round(4), columns=["a", "b"])
     frame.insert(0, "name", [f"row, no. {k}" for k in range(60)])
     frame["id"] = 1000 + np.arange(60)
-    frame.loc[9, "a"] = 40.0
+    frame.loc[9, "a"] = -40.0
     frame.to_csv("x.csv", index=False)
     frame.to_parquet("x.parquet")
     frame[["a", "b"]].to_csv("plain.csv", index=False)
@@ -250,6 +252,7 @@ def test_rows_have_names_beside_their_scores(tmp_path, capsys, monkeypatch):
         said = capsys.readouterr().out.splitlines()
         assert ["row", title] == said[-3].split()[:2]
         assert str(frame[title][9]) in said[-2]
+        assert " a -40, where" in said[-2]
     assert pandas.read_csv("id.csv")["id"].tolist() == frame["id"].tolist()
     written = pandas.read_parquet("name.parquet")
     assert list(written.columns) == ["name", "log_density", "p_value"]

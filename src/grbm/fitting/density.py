@@ -286,13 +286,15 @@ class Fitted:
         Numbers beyond bounds say nothing of others. A number that follows from the others has no deviation, and is
         far from them wherever it differs by more than its digits.
         """
-        (n, N), digits = x.shape, 1e-9 if x.dtype == torch.float64 else 1e-6
-        x = x.double()
-        beyond = self.frame.bounds.breaks(x)
-        each = x.masked_fill(beyond, torch.nan).repeat_interleave(N, 0)
-        each[torch.arange(n * N), torch.arange(N).repeat(n)] = torch.nan
-        found = self.impute(each, filling=filling)
-        mean, std = (part.view(n, N, N).diagonal(dim1=1, dim2=2) for part in found)
+        N, digits, x = x.shape[1], 1e-9 if x.dtype == torch.float64 else 1e-6, x.double()
+        beyond, parts = self.frame.bounds.breaks(x), []
+        for k, rows in enumerate(torch.split(x.masked_fill(beyond, torch.nan), max(1, CHUNK // N))):
+            each = rows[:, None].repeat(1, N, 1)  # (n, N, N), in each copy of a row another number is missing
+            each.diagonal(dim1=1, dim2=2).fill_(torch.nan)
+            how = filling._replace(seed=seed_of(filling.seed, "surprises", k))
+            found = self.impute(each.flatten(0, 1), filling=how)
+            parts.append(torch.stack([part.view_as(each).diagonal(dim1=1, dim2=2) for part in found]))
+        mean, std = torch.cat(parts, 1)
         apart = x - mean
         away = apart / std.clamp_min(digits * mean.abs().clamp_min(1e-290))
         return Surprises(torch.where(beyond, torch.inf * apart.sign(), away), mean, std)

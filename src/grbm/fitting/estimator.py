@@ -710,8 +710,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     def surprises(self, X: Any, *, return_expected: bool = False, random_state: Any = None) -> Any:
         """How far each number of X lies from what the others of its row say, in standard deviations.
 
-        So it tells which features make a row odd: near 0 what fits, ±3 what is rare. Chains of 200 steps are run for
-        each number, as in `impute`.
+        So it tells which features make a row odd: near 0 what fits, ±3 what is rare. Each number is imputed from the
+        others by chains, as in `impute`, which takes some milliseconds a number: give it rows of small `p_values`.
 
         Parameters
         ----------

@@ -99,8 +99,8 @@ for row in first:
     print(f"row {row:3d}: p = {p_values[row]:.4f}   {table.iloc[row].to_dict()}")
 
 # %%
-# ``surprises`` says why: how many standard deviations each number lies from what the
-# others of its row say.
+# ``surprises`` shows why: the distance of each number from its mean given the others of
+# its row, in standard deviations.
 
 away = rbm.surprises(table.iloc[first], random_state=0)
 print(away.round(1).to_string())

@@ -51,9 +51,9 @@ class LogPartition(NamedTuple):
 
 
 class Surprises(NamedTuple):
-    """What the other numbers of a row say of each of its numbers: (n, N) each, float64."""
+    """Conditional mean and deviation of each number given the others of its row: (n, N) each, float64."""
 
-    away: Tensor  # number less mean, in deviations: NaN where it is missing, ±inf beyond bounds
+    away: Tensor  # number less conditional mean, in deviations: NaN where it is missing, ±inf beyond bounds
     mean: Tensor
     std: Tensor
 
@@ -281,7 +281,7 @@ class Fitted:
 
     @torch.no_grad()
     def surprises(self, x: Tensor, filling: Filling = Filling()) -> Surprises:
-        """What the other numbers of its row say of each number of rows x (n, N).
+        """Compare each number of rows x (n, N) with its distribution given the others of its row.
 
         Numbers beyond bounds say nothing of others. A number that follows from the others has no deviation, and is
         far from them wherever it differs by more than its digits.

@@ -708,10 +708,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         return p_values
 
     def surprises(self, X: Any, *, return_expected: bool = False, random_state: Any = None) -> Any:
-        """How far each number of X lies from what the others of its row say, in standard deviations.
+        """Distance of each number of X from its mean given the other numbers of its row, in standard deviations.
 
-        So it tells which features make a row odd: near 0 what fits, ±3 what is rare. Each number is imputed from the
-        others by chains, as in `impute`, which takes some milliseconds a number: give it rows of small `p_values`.
+        Features that make a row odd are far from 0; beyond ±3 is rare. Each number is imputed from the others by
+        chains, as in `impute`, which takes some milliseconds a number: give it rows of small `p_values`.
 
         Parameters
         ----------

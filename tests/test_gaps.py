@@ -15,7 +15,7 @@ from grbm.core.errors import UserError
 from grbm.core.randomness import generator
 from grbm.fitting.callbacks import Progress
 from grbm.fitting.density import Fitted
-from grbm.fitting.gaps import Gaps, Refill, fit_gaussian, gaussian_draws
+from grbm.fitting.gaps import MORE_ROWS, Gaps, Gaussian, Refill, by_em, fit_gaussian, gaussian_draws
 from grbm.fitting.start import held_out
 from grbm.runs import read
 from grbm.runs.presets import PRESETS
@@ -41,6 +41,36 @@ def test_a_gaussian_is_the_most_likely_one_of_incomplete_rows():
     var = first.var(correction=0)
     expected = torch.stack([var, slope * var, slope * var, left + slope**2 * var]).view(2, 2)
     torch.testing.assert_close(found.covariance, expected, atol=5e-3, rtol=0)
+
+
+def test_log_prob_of_what_rows_have_is_that_of_the_gaussian_of_their_columns():
+    covariance = torch.tensor([[2.0, 0.5, -0.3], [0.5, 1.0, 0.2], [-0.3, 0.2, 0.7]], dtype=torch.float64)
+    mean = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+    y = torch.tensor([[0.1, NAN, 1.0], [NAN, NAN, -0.5], [1.0, 2.0, 3.0], [NAN, NAN, NAN]], dtype=torch.float64)
+    found = Gaussian(mean, covariance).log_prob(y)
+    expected = torch.zeros(4, dtype=torch.float64)
+    for i, has in enumerate(([0, 2], [2], [0, 1, 2])):
+        some = torch.distributions.MultivariateNormal(mean[has], covariance[has][:, has])
+        expected[i] = some.log_prob(y[i, has])
+    torch.testing.assert_close(found, expected, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize(("correlation", "share"), [(0.0, 0.5), (0.6, 0.5), (0.98, 0.3)])
+def test_few_rows_are_shrunk_as_far_as_the_truth_asks_for(correlation, share):
+    """Nearly as well as by the best of the strengths; each fixed one is more than a nat off for one of the three."""
+    rng = np.random.default_rng(int(100 * correlation))
+    truth = np.full((12, 12), correlation) + (1 - correlation) * np.eye(12)
+    x = rng.multivariate_normal(np.zeros(12), truth, size=100)
+    gappy = torch.from_numpy(np.where(rng.random(x.shape) < share, NAN, x))
+
+    def lost(fitted: Gaussian) -> float:
+        """KL of the truth from it, in nats."""
+        q = torch.distributions.MultivariateNormal(fitted.mean, fitted.covariance)
+        p = torch.distributions.MultivariateNormal(torch.zeros(12).double(), torch.from_numpy(truth))
+        return float(torch.distributions.kl_divergence(p, q))
+
+    best = min(lost(by_em(gappy, more)) for more in MORE_ROWS)
+    assert lost(fit_gaussian(gappy)) < best + 0.1
 
 
 def test_draws_of_the_gaussian_fill_gaps_and_leave_the_rest():

@@ -5,6 +5,7 @@ repeatedly from the model in training.
 """
 
 import functools
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,14 +20,15 @@ from grbm.data.tables import measure
 from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, relations
 from grbm.fitting.callbacks import Callback, KeepBest, Progress
 from grbm.fitting.density import Fitted
-from grbm.fitting.impute import NUMBERS, condition
+from grbm.fitting.impute import NUMBERS, Gain, condition
 from grbm.fitting.learn import learn
 from grbm.fitting.recipe import Recipe
 from grbm.fitting.start import begin, frame_of, held_out, watch_of
 from grbm.samplers.conditional import Filling
 
 ITERATIONS, SETTLED = 200, 1e-4  # Maximum of EM, and the largest change of a standardised covariance that ends it.
-HARDLY = 1e-4  # Weight of the identity where rows are many: nearly collinear columns stay so.
+HARDLY = 1e-4  # Rows of unit covariance that are added where there are many: nearly collinear columns stay so.
+MORE_ROWS, FOLDS = (1.0, 3.0, 10.0, 30.0), 3  # Where there are few: how many, chosen by cross-validation.
 COMPLETION = 300  # Updates of the model that fills gaps before coordinates are found.
 GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
 REFILLS = 50  # Number of refills before the rounds.
@@ -45,29 +47,63 @@ class Gaussian(NamedTuple):
         """
         known, y = (~y.isnan()).double(), y.nan_to_num()
         patterns, which, counts = torch.unique(known, dim=0, return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
-        eye, exact = torch.eye(len(self.mean)).to(y), torch.zeros_like(self.mean)
-        gain = condition(self.mean, self.covariance, eye, patterns, exact, patterns[:, None]).gain
+        gain = self._given(patterns, patterns).gain
         found = self.mean + torch.einsum("cn,cnk->ck", known * (y - self.mean), gain[which])
         told = self.covariance @ torch.einsum("p,pn,pnk->nk", counts.double(), patterns, gain)
         return torch.where(known > 0, y, found), told
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log p of the known values of rows y (n, N), NaN where one is missing: (n,), in nats."""
+        parts = []
+        for rows in torch.split(y, _at_once(len(self.mean))):
+            known = (~rows.isnan()).double()
+            evidence = self._given(known, rows.nan_to_num()).log_evidence[:, 0]
+            parts.append(evidence - 0.5 * math.log(2 * math.pi) * known.sum(1))
+        return torch.cat(parts)
+
+    def _given(self, known: Tensor, y: Tensor) -> Gain:
+        """How values y of the columns ``known``, (n, N) 1 or 0, move the others."""
+        eye, exact = torch.eye(len(self.mean)).to(y), torch.zeros_like(self.mean)
+        return condition(self.mean, self.covariance, eye, known, exact, y[:, None])
 
 
 def fit_gaussian(y: Tensor) -> Gaussian:
     """Fit a Gaussian to standardised rows y (n, N) with gaps (NaN) by EM.
 
-    The covariance is shrunk towards the identity: as if by one more row where rows are few, else hardly at all.
+    The covariance is shrunk towards the identity: hardly at all where the rows that have both of two columns are many;
+    else as if by one more row, or by more while that makes rows of other folds likelier.
+    """
+    known = (~y.isnan()).double()
+    if (known.T @ known).mean() >= ROWS_A_COLUMN * y.shape[1]:
+        return by_em(y, HARDLY)
+    parts: list[Gaussian | None] = [None] * FOLDS
+    chosen, best = MORE_ROWS[0], -math.inf
+    for more in MORE_ROWS:
+        unseen = 0.0
+        for k in range(FOLDS):
+            is_unseen = torch.arange(len(y)) % FOLDS == k
+            parts[k] = fitted = by_em(y[~is_unseen], more, parts[k])
+            unseen += float(fitted.log_prob(y[is_unseen]).sum())
+        if unseen <= best:
+            break
+        chosen, best = more, unseen
+    return by_em(y, chosen)
+
+
+def by_em(y: Tensor, more: float, start: Gaussian | None = None) -> Gaussian:
+    """Fit a Gaussian to standardised rows y (n, N) with gaps (NaN), as if there were so many ``more`` rows of unit
+    covariance, from a ``start``.
     """
     n, N = y.shape
     eye = torch.eye(N).to(y)
-    prior = 1.0 if n < ROWS_A_COLUMN * N else HARDLY
-    fitted = Gaussian(torch.zeros_like(y[0]), eye)
+    fitted = start or Gaussian(torch.zeros_like(y[0]), eye)
     for _ in range(ITERATIONS):
         total, squares = torch.zeros_like(y[0]), n * fitted.covariance
         for rows in torch.split(y, _at_once(N)):
             expected, told = fitted.expected(rows)
             total, squares = total + expected.sum(0), squares + expected.T @ expected - told
         mean, before = total / n, fitted.covariance
-        covariance = (squares - n * mean[:, None] * mean + prior * eye) / (n + prior)
+        covariance = (squares - n * mean[:, None] * mean + more * eye) / (n + more)
         fitted = Gaussian(mean, 0.5 * (covariance + covariance.T))
         if float((fitted.covariance - before).abs().max()) < SETTLED:
             break

@@ -28,7 +28,7 @@ from grbm.data.frame import Frame
 from grbm.data.transforms import Elementwise, Whitening
 from grbm.data.whitening import whiten
 from grbm.evaluate import ais, exact
-from grbm.evaluate.watching import Nats, gaussian_log_prob, is_gaussian_enough
+from grbm.evaluate.watching import HeldOut, Nats, gaussian_log_prob, is_gaussian_enough
 from grbm.fitting.impute import impute_columns
 from grbm.fitting.recipe import Facts, resolve
 from grbm.fitting.start import held_out
@@ -535,7 +535,7 @@ def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters
     def enough(model, above, frame):
         """Whether one Gaussian is, where the model has so much more; all rows are held out."""
         log_z = float(-model.free_energy(rows).double().mean().detach()) - plain - above
-        return is_gaussian_enough(frame, model, Nats(1, plain + above, 0.1, ais.known(log_z)), rows, rows[:0])
+        return is_gaussian_enough(frame, model, Nats(1, plain + above, 0.1, ais.known(log_z)), HeldOut(rows), rows[:0])
 
     bare = gaussian_(GRBM(2, 3), *base)  # no row differs, so that what is little alone decides
     assert enough(bare, 0.005, frame)

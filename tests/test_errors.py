@@ -38,7 +38,7 @@ from grbm.data.loading import Dataset
 from grbm.data.pictures import Look, open_arrow, open_pictures
 from grbm.data.transforms import Elementwise
 from grbm.data.whitening import whiten
-from grbm.evaluate.watching import Watch
+from grbm.evaluate.watching import HeldOut, Watch
 from grbm.fitting.recipe import ObjectiveConfig
 from grbm.report import image_scores
 from grbm.runs import checkpoint, folder
@@ -66,7 +66,7 @@ ONE = Reference(torch.ones(1), torch.zeros(1, 2), torch.eye(2)[None])
         (lambda: Conditional(torch.zeros(2, 3), -0.5), "noise_var"),
         (lambda: hidden_update(torch.zeros(2, 3)), "uniform or rng"),
         (lambda: whiten(np.ones((5, 3))), "constant"),
-        (lambda: Watch(Gibbs(), torch.zeros(2, 3)), "Gibbs"),
+        (lambda: Watch(Gibbs(), HeldOut(torch.zeros(2, 3))), "Gibbs"),
     ],
 )
 def test_values_that_mean_nothing(make, named):

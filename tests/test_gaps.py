@@ -1,5 +1,6 @@
 """Rows with gaps: one Gaussian by EM, the density of what rows have, and learning from them."""
 
+import copy
 import math
 import warnings
 from dataclasses import replace
@@ -16,12 +17,12 @@ from grbm.core.randomness import generator
 from grbm.fitting.callbacks import Progress
 from grbm.fitting.density import Fitted
 from grbm.fitting.gaps import MORE_ROWS, Gaps, Gaussian, Refill, by_em, fit_gaussian, gaussian_draws
-from grbm.fitting.start import held_out
+from grbm.fitting.start import unseen_of
 from grbm.runs import read
 from grbm.runs.presets import PRESETS
 from grbm.runs.training import train
 from grbm.samplers.conditional import Filling
-from tests.helpers import TINY, assert_standard, refused
+from tests.helpers import TINY, assert_standard, refused, z_bound
 
 NAN = math.nan
 
@@ -153,16 +154,19 @@ def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
 
 
 def test_refills_are_draws_of_the_model_in_training(skewed, monkeypatch):
-    """Some fifty on the way, of the rows with gaps alone, whose known values stay; without them other weights come."""
+    """Every other update here, of the rows with gaps alone, whose known values stay, from the first look on that finds
+    it better than one Gaussian; without them other weights come."""
     _, gappy = skewed
     settings = {"n_components": 8, "n_iter": 10, "random_state": 0}
     fitted = GaussianBernoulliRBM(**settings).fit(gappy)
-    real, made = Refill.after, []
+    real, made, good = Refill.after, [], []
 
     def after(refill: Refill, progress: Progress) -> None:
         before = refill.rows.clone()
         real(refill, progress)
         changed = (refill.rows != before).any(1).nonzero()[:, 0]
+        if progress.best is not None and progress.best.mean >= refill.least:
+            good.append(progress.update)
         if len(changed):
             made.append(progress.update)
             assert torch.equal(changed, refill.numbers)
@@ -172,9 +176,19 @@ def test_refills_are_draws_of_the_model_in_training(skewed, monkeypatch):
 
     monkeypatch.setattr(Refill, "after", after)
     GaussianBernoulliRBM(**settings).fit(gappy)
-    assert made == list(range(2, fitted.n_updates_ + 1, 2))
+    assert made == [update for update in good if update % 2 == 0]
+    assert 2 < made[0] < fitted.n_updates_ / 2
     monkeypatch.setattr(Refill, "after", lambda refill, progress: None)
     assert (GaussianBernoulliRBM(**settings).fit(gappy).components_ != fitted.components_).any()
+
+
+def test_a_gaussian_fills_gaps_until_a_model_is_better(skewed, monkeypatch):
+    _, gappy = skewed
+    rows = Gaps(torch.from_numpy(gappy), 0)
+    recipe = GaussianBernoulliRBM(8, n_iter=10, random_state=0).fit(gappy)._recipe()
+    assert (rows.by_model(recipe, 100) != rows.drawn).any()
+    monkeypatch.setattr("grbm.fitting.gaps.gaussian_score", lambda frame, unseen: math.inf)
+    assert torch.equal(rows.by_model(recipe, 100), rows.drawn)
 
 
 def test_gaps_go_through_every_method_that_knows_what_to_do(skewed):
@@ -244,13 +258,31 @@ def test_columns_that_follow_from_others_keep_doing_so_or_are_refused():
             GaussianBernoulliRBM(8, n_iter=5).fit(broken)
 
 
-def test_validation_rows_are_complete_where_half_of_all_are():
-    among = torch.arange(200) % 3 > 0
-    learned_from, held, _ = held_out(200, 0.1, 0, among=among)
-    assert len(held) == 20
-    assert among[held].all()
-    assert torch.equal(torch.cat([learned_from, held]).sort().values, torch.arange(200))
-    assert not among[held_out(200, 0.1, 0)[1]].all()
+@pytest.mark.parametrize("settings", [{}, {"n_contrasts": 3}, {"bounds": (0.0, None)}])
+def test_validation_scores_what_is_known_of_rows_with_gaps(settings):
+    """As `Fitted.estimate` does, in the units of the columns; whatever the gaps are filled with."""
+    x = np.exp(make_moons(400, noise=0.1, random_state=0)[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = GaussianBernoulliRBM(10, n_iter=40, random_state=0, **settings).fit(x)._fitted(np.float64)
+    frame, log_z, gappy = fitted.frame, fitted.log_partition().value, torch.from_numpy(x[:60].copy())
+    gappy[:20, 0], gappy[20:40, 1] = NAN, NAN
+    known = frame.inward(gappy)
+    expected = fitted.estimate(gappy, log_z)
+    free_energy = torch.no_grad()(copy.deepcopy(fitted.model).float().free_energy)
+    unseen = unseen_of(frame, known.nan_to_num(123.0), None, known, seed=0)
+    assert unseen.rows.shape == (60, 128, 2)
+    found = unseen.log_prob(free_energy) - log_z + unseen.log_det
+    error = float((expected.error.square().sum() * (1 + 512 / 128)).sqrt())  # of the sum, of as many draws
+    assert abs(float((found - expected.log_p).sum())) < z_bound(3) * error
+    complete = unseen_of(frame, known[40:], None, known[40:], seed=0)
+    assert complete.offsets is None
+    torch.testing.assert_close(
+        complete.log_prob(free_energy).mean() - log_z + complete.log_det,
+        expected.log_p[40:].mean(),
+        atol=1e-5,
+        rtol=0,
+    )
 
 
 def test_limits_are_those_of_the_known_values():

@@ -34,7 +34,7 @@ from grbm.data.whitening import whiten
 from grbm.evaluate import bridging, exact, watching
 from grbm.evaluate.ais import known
 from grbm.evaluate.bridging import from_reference, ratio
-from grbm.evaluate.watching import Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
+from grbm.evaluate.watching import HeldOut, Nats, Watch, gaussian_log_prob, is_gaussian_enough, log_z_of, score
 from grbm.fitting.callbacks import Call, EarlyStopping, KeepBest, Progress
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
@@ -263,7 +263,7 @@ def test_a_look_is_the_log_likelihood_of_the_rows():
     """Within the error of log Z, whatever the rows; the error has those of both."""
     model = random_model(2, 5, 1, strength=0.6, dtype=torch.float32)
     rows = 3 * torch.randn(50, 2, generator=generator(0, "rows"))
-    found = score(model, log_z_of(model, GlobalMoves(reference(torch.float32)), seed=1), rows)
+    found = score(model, log_z_of(model, GlobalMoves(reference(torch.float32)), seed=1), HeldOut(rows))
     log_p = -model.free_energy(rows).double().detach() - exact.log_z(model.double())
     assert_standard((found.mean - float(log_p.mean())) / found.log_z.error)
     assert found.log_z.error < 0.1
@@ -296,7 +296,7 @@ def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
         with torch.no_grad():
             average.W.mul_(1.01)
             average.log_var.add_(0.05)
-        nats = Watch(sampler, rows[:40]).look(state)
+        nats = Watch(sampler, HeldOut(rows[:40])).look(state)
         assert nats.update == 33
         assert nats.log_z.error < 0.1
         z.append((nats.log_z.log_z - exact.log_z(copy.deepcopy(average).double())) / nats.log_z.error)
@@ -305,11 +305,11 @@ def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
     assert not calls
     monkeypatch.undo()
     drawn, state.drawn = state.drawn, None
-    assert abs(Watch(sampler, rows[:40]).look(state).mean - nats.mean) < 0.2
+    assert abs(Watch(sampler, HeldOut(rows[:40])).look(state).mean - nats.mean) < 0.2
     state.drawn = drawn
     with torch.no_grad():
         average.mu.add_(3.0)
-    assert Watch(sampler, rows[:40])._from_round(state) is None, "too few draws tell of a model so far away"
+    assert Watch(sampler, HeldOut(rows[:40]))._from_round(state) is None, "too few draws tell of a model so far away"
 
 
 def clusters(n: int, seed: int) -> torch.Tensor:
@@ -410,7 +410,7 @@ def test_a_look_is_at_the_average_where_there_is_one():
     rows, recipe = frame.transform(z), whitened_recipe(200, 4)
     state, goal = begin(recipe, frame, rows, 0), objective(recipe, frame)
     average = gaussian_(copy.deepcopy(state.model), frame.base.mean, frame.base.var)
-    watch = Watch(goal.sampler, rows, seed=0)
+    watch = Watch(goal.sampler, HeldOut(rows), seed=0)
     alone = watch.look(replace(state, model=average))
     assert watch.look(replace(state, average=average)).mean == alone.mean
     log_z = alone.log_z
@@ -423,7 +423,7 @@ def test_the_best_look_is_the_one_that_is_kept(monkeypatch):
     monkeypatch.setattr(watching, "score", lambda *_, **__: Nats(0, next(found), 0.1, known(0.0)))
     model = GRBM(2, 3)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    keep = KeepBest(Watch(GlobalMoves(reference()), torch.zeros(4, 2)), FitOptions(4, rounds=4), state)
+    keep = KeepBest(Watch(GlobalMoves(reference()), HeldOut(torch.zeros(4, 2))), FitOptions(4, rounds=4), state)
     for state.update in range(1, 5):
         model.b.data.fill_(state.update)
         keep.look(state)
@@ -483,7 +483,7 @@ def test_online_log_z_follows_the_exact_one_while_learning():
     frame = whiten(rows.numpy())
     z, recipe = frame.transform(rows), whitened_recipe(1000, 64, n_updates=510, rounds=10)
     state, goal = begin(recipe, frame, z, 0), objective(recipe, frame)
-    watch, scores = Watch(goal.sampler, z[:100], seed=0), []
+    watch, scores = Watch(goal.sampler, HeldOut(z[:100]), seed=0), []
     for _ in fit(state, z, goal, recipe.train):
         if state.update % 25 == 0 or state.update > 500:
             nats = watch.look(state)
@@ -519,7 +519,7 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monk
     def run(stop=lambda progress: False, patience=None, tol=0.0, **train):
         recipe = changed(usual, {f"train.{name}": x for name, x in train.items()})
         state, looks, options = begin(recipe, frame, z[from_rows], 0), [], recipe.train
-        keep = KeepBest(Watch(goal.sampler, z[scored], seed=0), options, state)
+        keep = KeepBest(Watch(goal.sampler, HeldOut(z[scored]), seed=0), options, state)
         told = Call(lambda p: looks.append(p.nats) or stop(p), lambda p: p.nats is not None)
         ended = learn(
             state, z[from_rows], goal, options, keep=keep, callbacks=[told, EarlyStopping(options, patience, tol)]
@@ -530,7 +530,7 @@ def test_learning_keeps_the_best_stops_early_and_takes_back_what_went_wrong(monk
     assert found.ended == "finished"
     assert len(found.looks) == 13
     assert found.keep.best.mean == max(nats.mean for nats in found.looks) > gaussian + 1
-    assert not is_gaussian_enough(frame, found.keep.model(), found.keep.best, z[scored], z[from_rows])
+    assert not is_gaussian_enough(frame, found.keep.model(), found.keep.best, HeldOut(z[scored]), z[from_rows])
     early = run(patience=2, tol=100.0)
     assert early.ended == "early"
     assert len(early.looks) == 12  # only rounds are cut short
@@ -555,7 +555,7 @@ def test_one_gaussian_is_kept_where_nothing_is_better():
     frame = whiten(rows.numpy())
     z, recipe = frame.transform(rows), whitened_recipe(400, 16, 3, n_updates=3, rounds=0)
     goal, state = objective(recipe, frame), begin(recipe, frame, z, 0)
-    keep = KeepBest(Watch(goal.sampler, z[:100]), recipe.train, state)
+    keep = KeepBest(Watch(goal.sampler, HeldOut(z[:100])), recipe.train, state)
     learn(state, z, goal, recipe.train, keep=keep)
     gaussian = one_gaussian(keep, recipe, frame, z, rows, measure(rows), seed=0)
     at, whole = gaussian.units(rows), gaussian.frame

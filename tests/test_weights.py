@@ -20,7 +20,7 @@ from grbm.data.weighting import COPIES, checked, effective, mean_and_error, repe
 from grbm.data.whitening import whiten
 from grbm.evaluate import exact
 from grbm.evaluate.baselines import Baseline, compare
-from grbm.evaluate.watching import Watch, gaussian_log_prob, is_gaussian_enough
+from grbm.evaluate.watching import HeldOut, Watch, gaussian_log_prob, is_gaussian_enough
 from grbm.fitting.density import Fitted
 from grbm.fitting.recipe import Facts, resolve
 from grbm.fitting.start import frame_of, held_out, watch_of
@@ -218,7 +218,9 @@ def test_a_row_of_weight_two_is_learned_as_two_rows(how, gaps, monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 def test_held_out_rows_are_scored_by_their_weights(monkeypatch):
     seen = []
-    monkeypatch.setattr("grbm.fitting.estimator.watch_of", lambda *args: seen.append(args[-1]) or watch_of(*args))
+    monkeypatch.setattr(
+        "grbm.fitting.estimator.watch_of", lambda *args: seen.append(args[2].weights) or watch_of(*args)
+    )
     GaussianBernoulliRBM(4, n_iter=1, random_state=0).fit(ROWS, sample_weight=WHOLE)
     assert set(seen[0].tolist()) == {1.0, 2.0, 3.0}
 
@@ -336,7 +338,7 @@ def test_validation_is_weighted():
     model = GRBM(3, 4, seed=0)
     state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
     w = torch.from_numpy(REAL)
-    found = Watch(frame.jumps(), z, w, seed=0).look(state)
+    found = Watch(frame.jumps(), HeldOut(z, weights=w), seed=0).look(state)
     log_p = -model.free_energy(z).detach().double() - found.log_z.log_z
     assert found.mean == pytest.approx(float((w * log_p).sum() / w.sum()))
     apart = log_p - gaussian_log_prob(frame, z)
@@ -345,7 +347,8 @@ def test_validation_is_weighted():
     shift = 1 - float(apart[better])
     best = found._replace(log_z=found.log_z._replace(log_z=found.log_z.log_z - shift))
     pair = z[torch.stack([better, worse])]
-    verdicts = [is_gaussian_enough(frame, model, best, pair, z[:0], weights(*ws)) for ws in ((1e6, 1), (1, 1e6))]
+    unseen = [HeldOut(pair, weights=weights(*ws)) for ws in ((1e6, 1), (1, 1e6))]
+    verdicts = [is_gaussian_enough(frame, model, best, rows, z[:0]) for rows in unseen]
     assert verdicts == [False, True]
 
 

@@ -141,11 +141,14 @@ class Frame:
         )
         return slopes[..., self.transform.kept].sum(-1)
 
-    def mean_log_det(self, z: Tensor, weights: Tensor | None = None) -> float:
-        """Mean of log |dz/dx| over rows z (n, K) of units, which count by their ``weights`` (n,)."""
-        if not self.is_scaled.any() or not len(z):
+    def mean_log_det(self, y: Tensor, weights: Tensor | None = None) -> float:
+        """Mean of log |dz/dx| over rows y (n, N) as learning sees them, which count by their ``weights`` (n,).
+
+        Of numbers that are missing (NaN) the transform alone counts.
+        """
+        if not self.is_scaled.any() or not len(y):
             return self.transform.log_det
-        slopes = self.log_slope(self.placed(self.transform.inverse(z.cpu())))
+        slopes = self.log_slope(self.placed(y.double()))
         return self.transform.log_det + mean_and_error(slopes, weights)[0]
 
     @property

@@ -1,6 +1,8 @@
 """Held-out log-likelihood while a model learns, in nats per row: how good it is now, when it was best, when to stop."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -33,19 +35,38 @@ class Nats(NamedTuple):
     log_z: LogZ
 
 
+class HeldOut(NamedTuple):
+    """Rows that are not learned from, on which a model is validated.
+
+    Of rows with gaps the likelihood is that of the known values, by draws of what fills them
+    (`grbm.fitting.observed.completed`).
+    """
+
+    rows: Tensor  # (n, K) as the machine sees them; (n, S, K) draws of each where some have gaps
+    offsets: Tensor | None = None  # (n, S), log of what a draw's exp(−F) is multiplied by, where there are draws
+    weights: Tensor | None = None  # (n,), as which each counts; None: all alike
+    log_det: float = 0.0  # mean of log |dz/dx|, what is added for nats in the units of the data
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def log_prob(self, free_energy: Callable[[Tensor], Tensor]) -> Tensor:
+        """log p + log Z of each row, for a model's free energy: (n,) float64."""
+        found = -free_energy(self.rows).double()
+        return found if self.offsets is None else (found + self.offsets.to(found)).logsumexp(1)
+
+
 class Watch:
     """Validates the averaged parameters. log Z is from a round's own draws where enough count, else from new chains.
 
     A look is a function of the state of training alone, so a resumed run sees what one never interrupted saw. The
-    ``sampler``, `GlobalMoves` or `ParallelTempering`, moves the chains and says where log Z is known; ``rows`` (n, N)
-    are in the model's units, and where they are not learned from, the likelihood is a held-out one. They count by
-    their ``weights`` (n,), all alike by default.
+    ``sampler``, `GlobalMoves` or `ParallelTempering`, moves the chains and says where log Z is known.
     """
 
-    def __init__(self, sampler: Sampler, rows: Tensor, weights: Tensor | None = None, *, seed: int = 0) -> None:
+    def __init__(self, sampler: Sampler, unseen: HeldOut, *, seed: int = 0) -> None:
         if sampler.bridge() is None:
             raise ValueError(f"{type(sampler).__name__} has neither a reference nor a ladder that would give log Z.")
-        self.sampler, self.rows, self.weights, self.seed = sampler, rows, weights, seed
+        self.sampler, self.unseen, self.seed = sampler, unseen, seed
 
     def look(self, state: TrainState) -> Nats:
         """Score the model as it is now: by what a round has drawn, where this tells, or by chains."""
@@ -53,7 +74,7 @@ class Watch:
         if log_z is None:
             seed = seed_of(self.seed, "watch", state.update)
             log_z = log_z_of(model, self.sampler, state.persistent, seed=seed)
-        return score(model, log_z, self.rows, self.weights)._replace(update=state.update)
+        return score(model, log_z, self.unseen)._replace(update=state.update)
 
     @torch.no_grad()
     def _from_round(self, state: TrainState) -> LogZ | None:
@@ -110,37 +131,38 @@ def log_z_of(
 
 
 @torch.no_grad()
-def score(model: GRBM, log_z: LogZ, rows: Tensor, weights: Tensor | None = None) -> Nats:
-    """The mean log-likelihood of ``rows`` (n, N), which count by their ``weights`` (n,)."""
-    mean, error = mean_and_error(-model.free_energy(rows).double() - log_z.log_z, weights)
+def score(model: GRBM, log_z: LogZ, unseen: HeldOut) -> Nats:
+    """The mean log-likelihood of rows."""
+    mean, error = mean_and_error(unseen.log_prob(model.free_energy) - log_z.log_z, unseen.weights)
     return Nats(0, mean, math.hypot(error, log_z.error), log_z)
 
 
 @torch.no_grad()
 def gaussian_log_prob(frame: Frame, rows: Tensor) -> Tensor:
-    """log p of rows (n, K) under the frame's one Gaussian, at its contrasts: (n,) float64, on the CPU."""
+    """log p of rows (..., K) under the frame's one Gaussian, at its contrasts: (...) float64, on the CPU."""
     rows = rows.double().cpu()
     base = Base(*(x.to(rows) for x in frame.base))
     return -frame.contrasts.to(rows).free_energy(rows, base.energy) - base.log_z(0)
 
 
+def gaussian_score(frame: Frame, unseen: HeldOut) -> float:
+    """The mean log-likelihood of rows under the frame's one Gaussian, in nats, in the units of the model."""
+    return mean_and_error(unseen.log_prob(lambda z: -gaussian_log_prob(frame, z)), unseen.weights)[0]
+
+
 @torch.no_grad()
-def is_gaussian_enough(
-    frame: Frame, model: GRBM, best: Nats, held_out: Tensor, seen: Tensor, weights: Tensor | None = None
-) -> bool:
-    """Whether one Gaussian describes rows held out (n, K) as well as the model, which has ``best`` nats there.
+def is_gaussian_enough(frame: Frame, model: GRBM, best: Nats, unseen: HeldOut, seen: Tensor) -> bool:
+    """Whether one Gaussian describes ``unseen`` rows as well as the model, which has ``best`` nats there.
 
-    Rows held out count by their ``weights`` (n,).
-
-    That is, better, there or on all rows, ``seen`` ones among them: the few may lack what is rare in the many. Or,
-    where the reference has found no clusters, no worse by more than two standard errors of the difference, or 0.01
+    That is, better, there or on all rows, ``seen`` ones (n, K) among them: the few may lack what is rare in the many.
+    Or, where the reference has found no clusters, no worse by more than two standard errors of the difference, or 0.01
     nats: the best of many looks is a little too good, and a machine that learns noise is worse than none.
     """
-    both = torch.cat([seen, held_out])
-    apart = -model.free_energy(both).double().cpu() - best.log_z.log_z - gaussian_log_prob(frame, both)
-    n = torch.ones(len(held_out), dtype=torch.float64) if weights is None else weights
-    if float(apart[: len(seen)].sum() + n @ apart[len(seen) :]) < 0:
+    gaussian, log_z, weights = partial(gaussian_log_prob, frame), best.log_z.log_z, unseen.weights
+    apart = unseen.log_prob(model.free_energy).cpu() - log_z - unseen.log_prob(lambda z: -gaussian(z))
+    among_seen = -model.free_energy(seen).double().cpu() - log_z - gaussian(seen)
+    if float(among_seen.sum() + (apart if weights is None else weights.cpu() * apart).sum()) < 0:
         return True
-    mean, error = mean_and_error(apart[len(seen) :], weights)
-    found_nothing = frame.reference is not None and len(frame.reference.weights) == 1 and len(held_out) > 1
+    mean, error = mean_and_error(apart, weights)
+    found_nothing = frame.reference is not None and len(frame.reference.weights) == 1 and len(unseen) > 1
     return mean < (max(LITTLE, 2 * error) if found_nothing else 0.0)

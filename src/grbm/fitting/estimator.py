@@ -49,7 +49,7 @@ from grbm.fitting.density import MOST_GAPPY, Fitted, LogPartition
 from grbm.fitting.gaps import Gaps, copies_of
 from grbm.fitting.learn import learn, one_gaussian
 from grbm.fitting.recipe import Facts, Recipe, changed, resolve
-from grbm.fitting.start import begin, facts_of, frame_of, held_out, watch_of
+from grbm.fitting.start import begin, facts_of, frame_of, held_out, unseen_of, watch_of
 from grbm.learning.guard import Guard
 from grbm.learning.objectives import Adaptation
 from grbm.learning.state import TrainState
@@ -313,8 +313,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         Rows count by ``sample_weight`` (n_samples,), numbers of 0 or more: 2 is a row twice, and 0 none. Weights that
         are neither whole numbers nor multiples of a unit are rounded at random (`grbm.data.weighting.repeated`).
 
-        Missing values are NaN; they are redrawn from the model during training. Validation rows are complete ones where
-        half of the rows are, and filled ones else.
+        Missing values are NaN; they are redrawn from the model during training. Of validation rows with gaps what is
+        known is scored.
 
         ``callback`` is called with a `grbm.fitting.callbacks.Progress` after each validation: about 40 times, or 10
         times before rounds and after each round. Training stops where it returns something true.
@@ -354,8 +354,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if self.verbose and rounds < usually:
             text = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
             print(f"[GaussianBernoulliRBM] {text}", flush=True)
-        among = None if gaps is None else gaps.to_hold_out
-        learned_from, held, counts = held_out(len(table), recipe.train.validation, seed, same, among)
+        learned_from, held, counts = held_out(len(table), recipe.train.validation, seed, same)
         n_pass = len(learned_from) * n_pass // len(table)
         per_pass = max(1, n_pass // min(self.batch_size, len(learned_from)))
         n_updates = recipe.train.n_updates - usually if self.n_iter is None else self.n_iter * per_pass
@@ -369,14 +368,16 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, **of_frame)
         frame = self._frame()
         goal = recipe.build(frame)
-        rows, scored = (frame.transform(x).to(state.model.W.device) for x in (seen, table[held]))
+        device = state.model.W.device
+        rows = frame.transform(seen).to(device)
+        known = None if gaps is None else gaps.rows[held]
+        unseen = unseen_of(frame, table[held], counts, known, seed=seed, device=device)
         first = state.update
         options = replace(recipe.train, n_updates=first + n_updates + rounds, rounds=rounds)
-        watch = watch_of(frame, goal.sampler, scored, seed, counts)
+        watch = watch_of(frame, goal.sampler, unseen, seed)
         keep = None if watch is None else KeepBest(watch, options, state)
         looks: list[Nats] = []
-        log_det = frame.mean_log_det(scored, counts)
-        tell = _teller(first, rows, log_det) if self.verbose else lambda progress: None
+        tell = _teller(first, rows, unseen.log_det) if self.verbose else lambda progress: None
 
         def after(progress: Progress) -> bool:
             if progress.nats is not None:
@@ -391,7 +392,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         early = EarlyStopping(options, *stops)
         callbacks: list[Callback] = [Call(after), early]
         if gaps is not None:
-            callbacks.append(gaps.refill(Fitted(frame, state.model), learned_from, rows, first, n_updates))
+            fitted = Fitted(frame, state.model)
+            callbacks.append(gaps.refill(fitted, learned_from, rows, first, n_updates, unseen))
         with self._threads(), _explained(scaled=recipe.standardise != "none"):
             learn(state, rows, goal, options, keep=keep, callbacks=callbacks)
             gaussian = None
@@ -405,9 +407,9 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             state, model = begin(recipe, gaussian.frame, gaussian.inner.units(table), seed, rows.device), gaussian.model
             state.update = updates
         self.is_gaussian_ = gaussian is not None
-        self.validation_scores_ = [nats.mean + log_det for nats in looks]
+        self.validation_scores_ = [nats.mean + unseen.log_det for nats in looks]
         best = None if keep is None else keep.best
-        self.best_validation_score_ = None if best is None else best.mean + log_det
+        self.best_validation_score_ = None if best is None else best.mean + unseen.log_det
         self._keep(state, X.dtype, model)
         self._draw_line(torch.tensor(X[~np.isnan(X).any(1)]))
         self.n_iter_ = min(math.ceil(n_updates / per_pass), math.ceil((updates - first) / per_pass)) + before

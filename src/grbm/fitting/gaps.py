@@ -15,15 +15,17 @@ from torch import Tensor
 
 from grbm.core.errors import UserError
 from grbm.core.randomness import generator, seed_of
+from grbm.data.frame import Frame
 from grbm.data.splitting import copies
 from grbm.data.tables import measure
 from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, relations
+from grbm.evaluate.watching import HeldOut, gaussian_score
 from grbm.fitting.callbacks import Callback, KeepBest, Progress
 from grbm.fitting.density import Fitted
 from grbm.fitting.impute import NUMBERS, Gain, condition
 from grbm.fitting.learn import learn
 from grbm.fitting.recipe import Recipe
-from grbm.fitting.start import begin, frame_of, held_out, watch_of
+from grbm.fitting.start import begin, frame_of, held_out, unseen_of, watch_of
 from grbm.samplers.conditional import Filling
 
 ITERATIONS, SETTLED = 200, 1e-4  # Maximum of EM, and the largest change of a standardised covariance that ends it.
@@ -31,7 +33,7 @@ HARDLY = 1e-4  # Rows of unit covariance that are added where there are many: ne
 MORE_ROWS, FOLDS = (1.0, 3.0, 10.0, 30.0), 3  # Where there are few: how many, chosen by cross-validation.
 COMPLETION = 300  # Updates of the model that fills gaps before coordinates are found.
 GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
-REFILLS = 50  # Number of refills before the rounds.
+REFILLS = 50  # Number of refills before the rounds, of which each is followed by one.
 STEPS = 12  # Gibbs steps of a refill, whose chains begin at draws of the reference given the known values.
 
 
@@ -185,12 +187,6 @@ class Gaps:
         self.rows, self.seed, self.same = rows, seed, same
         self.missing = rows.isnan()
 
-    @property
-    def to_hold_out(self) -> Tensor:
-        """(n,) bool: rows that may be held out, complete ones where half of the rows are, else all."""
-        is_complete = ~self.missing.any(1)
-        return is_complete if 2 * is_complete.sum() >= len(self.rows) else torch.ones_like(is_complete)
-
     @functools.cached_property
     def drawn(self) -> Tensor:
         """The rows filled by draws from one Gaussian (`gaussian_draws`)."""
@@ -201,7 +197,8 @@ class Gaps:
         return torch.from_numpy(gaussian_draws(self.rows.double().numpy(), self.seed, times=times)).to(self.rows)
 
     def by_model(self, recipe: Recipe, n_updates: int, device: torch.device | str = "cpu", **of_frame: Any) -> Tensor:
-        """The rows filled by draws from a model that learns a Gaussian's draws by ``recipe``, 300 updates at most.
+        """The rows filled by draws from a model that learns a Gaussian's draws by ``recipe``, 300 updates at most; by
+        these draws where it describes validation rows no better than a Gaussian.
 
         ``of_frame`` are the options of `grbm.fitting.start.frame_of` beside the seed.
         """
@@ -210,13 +207,16 @@ class Gaps:
             low, high = (self.rows.masked_fill(self.missing, end) for end in (torch.inf, -torch.inf))
             filled = filled.clamp(low.amin(0), high.amax(0))
         options = replace(recipe.train, n_updates=min(COMPLETION, n_updates), rounds=0)
-        learned_from, held, counts = held_out(len(filled), options.validation, seed, self.same, self.to_hold_out)
+        learned_from, held, counts = held_out(len(filled), options.validation, seed, self.same)
         frame = frame_of(recipe, filled, measure(filled), learned_from, same=self.same, seed=seed, **of_frame)
-        rows, scored = (frame.transform(filled[part]).to(device) for part in (learned_from, held))
+        rows = frame.transform(filled[learned_from]).to(device)
         state, goal = begin(recipe, frame, rows, seed, device), recipe.build(frame)
-        watch = watch_of(frame, goal.sampler, scored, seed, counts)
+        unseen = unseen_of(frame, filled[held], counts, self.rows[held], seed=seed, device=device)
+        watch = watch_of(frame, goal.sampler, unseen, seed)
         keep = None if watch is None else KeepBest(watch, options, state)
         learn(state, rows, goal, options, keep=keep)
+        if keep is not None and keep.best is not None and keep.best.mean <= _least(frame, unseen):
+            return filled
         model = (state.average or state.model) if keep is None else keep.model()
         return self.by(Fitted(frame, model), seed_of(seed, "gaps", state.update))
 
@@ -227,15 +227,26 @@ class Gaps:
         filled[gappy] = torch.where(self.missing[gappy], drawn.to(filled), filled[gappy])
         return filled
 
-    def refill(self, fitted: Fitted, learned_from: Tensor, rows: Tensor, first: int, n_updates: int) -> "Refill":
-        """Callback that redraws the gaps of training ``rows`` (n', K), which have the numbers ``learned_from``."""
+    def refill(
+        self, fitted: Fitted, learned_from: Tensor, rows: Tensor, first: int, n_updates: int, unseen: HeldOut | None
+    ) -> "Refill":
+        """Callback that redraws the gaps of training ``rows`` (n', K), which have the numbers ``learned_from``.
+
+        It waits for a model that describes the ``unseen`` rows, if these are looked at, better than a Gaussian.
+        """
+        least = -math.inf if unseen is None else _least(fitted.frame, unseen)
         numbers = self.missing[learned_from].any(1).nonzero()[:, 0]
         gappy = self.rows[learned_from][numbers]
-        return Refill(fitted.inner, gappy, numbers, rows, first, n_updates, self.seed)
+        return Refill(fitted.inner, gappy, numbers, rows, first, n_updates, least, self.seed)
+
+
+def _least(frame: Frame, unseen: HeldOut) -> float:
+    """Mean nats of validation rows, which a model must exceed before its draws fill gaps: those of one Gaussian."""
+    return gaussian_score(frame, unseen) if len(unseen) and frame.reference is not None else -math.inf
 
 
 class Refill(Callback):
-    """Redraw missing values from the current model, about 50 times before the rounds.
+    """Redraw missing values from the current model, about 50 times before the rounds and after each of them.
 
     Parameters
     ----------
@@ -249,18 +260,30 @@ class Refill(Callback):
         The training rows in units (n', K), which are written over.
     first, n_updates : int
         Updates already made, and those to come before the first round.
+    least : float
+        Mean nats of validation rows; as long as none has been better, nothing is redrawn.
     seed : int
     """
 
     def __init__(
-        self, fitted: Fitted, gappy: Tensor, numbers: Tensor, rows: Tensor, first: int, n_updates: int, seed: int
+        self,
+        fitted: Fitted,
+        gappy: Tensor,
+        numbers: Tensor,
+        rows: Tensor,
+        first: int,
+        n_updates: int,
+        least: float,
+        seed: int,
     ) -> None:
         self.fitted, self.gappy, self.numbers, self.rows = fitted, gappy, numbers, rows
-        self.first, self.n_updates, self.seed = first, n_updates, seed
+        self.first, self.n_updates, self.least, self.seed = first, n_updates, least, seed
 
     def after(self, progress: Progress) -> None:
         made, state = progress.update - self.first, progress.state
-        if made > self.n_updates or made % max(1, self.n_updates // REFILLS):
+        if made <= self.n_updates and made % max(1, self.n_updates // REFILLS):
+            return
+        if (-math.inf if progress.best is None else progress.best.mean) < self.least:
             return
         filling = Filling(STEPS, STEPS - 1, 1, seed=seed_of(self.seed, "refill", progress.update))
         model = Fitted(self.fitted.frame, state.average or state.model)

@@ -95,8 +95,7 @@ def one_gaussian(
     """
     if keep is None or keep.best is None:
         return None
-    seen, watch = rows[spread(len(rows), SEEN)], keep.watch
-    if not is_gaussian_enough(frame, keep.model(), keep.best, watch.rows, seen, watch.weights):
+    if not is_gaussian_enough(frame, keep.model(), keep.best, keep.watch.unseen, rows[spread(len(rows), SEEN)]):
         return None
     whole = replace(
         frame_of(recipe, table, stats, same=same, seed=seed, where=where), grid=frame.grid, bounds=frame.bounds

@@ -17,7 +17,8 @@ from grbm.data.standardise import base_of, standardise
 from grbm.data.tables import ColumnStatistics, Table, chunks, nothing_varies, spread
 from grbm.data.transforms import Transform
 from grbm.data.whitening import WIDEST_TABLE, independent, suits_whitening, whiten
-from grbm.evaluate.watching import Watch
+from grbm.evaluate.watching import HeldOut, Watch
+from grbm.fitting.observed import completed
 from grbm.fitting.recipe import Facts, ModelConfig, Recipe
 from grbm.learning.state import TrainState
 from grbm.model import GRBM
@@ -30,6 +31,7 @@ FEWEST_HELD_OUT = 10
 FEWEST_ROWS = 20  # Fewest rows that are whitened by default.
 MANY = 20_000  # Maximum number of rows for facts, and for whitening a table on a disk.
 ANCHORS = {"matched": 4000, "anchored": 10_000, "sparse": 10_000}  # Maximum number of rows for an initial model.
+FILLINGS, ALL_FILLINGS = 128, 1 << 16  # Maximum number of draws of a validation row with gaps, and of all of them.
 NUMBERS = 4_000_000  # Maximum numbers in these rows, but for 1,000 rows: wide tables on a disk stay there.
 
 
@@ -65,17 +67,13 @@ class Parts(NamedTuple):
     counts: Tensor | None  # of copies that each scored row stands for, float64; None: 1 each
 
 
-def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None, among: Tensor | None = None) -> Parts:
+def held_out(n_rows: int, share: float, seed: int, same: Tensor | None = None) -> Parts:
     """Choose rows to learn from, and rows to score: at least ten, but none of fewer than forty.
-
-    Rows to score are ``among`` (n_rows,) bool those that are true; all by default.
 
     Copies, equal in ``same`` (`grbm.data.splitting`), stay together, and one of them is scored for all, by their
     number: as many rows would seem to say more than they do.
     """
     order = torch.randperm(n_rows, generator=generator(seed, "validation"))
-    if among is not None:
-        order = torch.cat([order[among[order]], order[~among[order]]])
     n_different = n_rows if same is None else len(first_of_each(same))
     n = max(int(share * n_rows), FEWEST_HELD_OUT) if share > 0 and n_different >= 4 * FEWEST_HELD_OUT else 0
     learned_from, held = split(order, n, same)
@@ -183,15 +181,39 @@ def _with_contrast(how: ModelConfig, kept: Tensor) -> Tensor | None:
     return units
 
 
-def watch_of(frame: Frame, sampler: Sampler, rows: Tensor, seed: int, weights: Tensor | None = None) -> Watch | None:
-    """Make a `Watch` of validation rows (n, K): with jumps if the frame has a reference, else with ``sampler``.
+def unseen_of(
+    frame: Frame,
+    rows: Tensor,
+    weights: Tensor | None = None,
+    gappy: Tensor | None = None,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> HeldOut:
+    """Make validation rows of ``rows`` (n, N) as learning sees them, which count by their ``weights`` (n,).
 
-    ``weights`` (n,) are those of the rows. Return None if there are no rows, or log Z cannot be estimated from such
-    chains.
+    Where they are ``gappy`` ones (n, N), NaN where a value is missing, that are filled, what is known alone is scored;
+    but without a reference, or with contrasts of some units alone, all that is filled in is.
+    """
+    jumps = frame.jumps()
+    is_gappy = gappy is not None and bool(gappy.isnan().any())
+    if gappy is None or not is_gappy or jumps is None or frame.contrasts.units is not None:
+        return HeldOut(frame.transform(rows).to(device), None, weights, frame.mean_log_det(rows, weights))
+    n_draws = max(1, min(FILLINGS, ALL_FILLINGS // len(rows)))
+    parts = list(completed(frame.contrasts, frame.transform, jumps.reference, gappy, n_draws=n_draws, seed=seed))
+    z, offsets = (torch.cat(each) for each in zip(*parts, strict=True))
+    offsets = (offsets - frame.transform.log_det).to(device)
+    return HeldOut(z.float().to(device), offsets, weights, frame.mean_log_det(gappy, weights))
+
+
+def watch_of(frame: Frame, sampler: Sampler, unseen: HeldOut, seed: int) -> Watch | None:
+    """Make a `Watch` of validation rows: with jumps if the frame has a reference, else with ``sampler``.
+
+    Return None if there are no rows, or log Z cannot be estimated from such chains.
     """
     if not isinstance(sampler, GlobalMoves):
         sampler = frame.jumps() or sampler
-    return Watch(sampler, rows, weights, seed=seed) if len(rows) and sampler.bridge() is not None else None
+    return Watch(sampler, unseen, seed=seed) if len(unseen) and sampler.bridge() is not None else None
 
 
 def begin(

@@ -22,9 +22,10 @@ from grbm.data.loading import Dataset, Measured, statistics
 from grbm.data.standardise import Standardised
 from grbm.data.tables import StoredTable, Table, measure, refuse_magnitudes
 from grbm.data.weighting import repeated
+from grbm.evaluate.watching import HeldOut
 from grbm.fitting.density import Fitted
 from grbm.fitting.gaps import Gaps, Refill, copies_of
-from grbm.fitting.start import begin, facts_of, frame_of, held_out
+from grbm.fitting.start import begin, facts_of, frame_of, held_out, unseen_of
 from grbm.learning.objectives import Objective
 from grbm.learning.quasi_newton import REMEMBERED
 from grbm.learning.state import TrainState
@@ -57,8 +58,7 @@ class Prepared(NamedTuple):
     dataset: Dataset
     measured: Measured
     frame: Frame
-    validation: Tensor  # rows of the training data that are not learned from, as the model sees them; may be empty
-    counts: Tensor | None  # of copies that each of them stands for; None: 1 each
+    validation: HeldOut  # rows of the training data that are not learned from; may be empty
     data: Tensor | Standardised  # the training rows as the model sees them
     state: TrainState
     objective: Objective
@@ -155,14 +155,13 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
     config, dataset, measured, gaps, grid, bounds, limits = opened
     marked = dataset.limits.mapped(bounds.ends_inward)
     group.on_leader(lambda: _check(config))
-    among = None if gaps is None else gaps.to_hold_out
-    learned_from, held, counts = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same, among)
+    learned_from, held, counts = held_out(len(dataset.train), config.train.validation, config.seed, dataset.same)
     found = group.on_leader(lambda: _frame(config, dataset, measured, learned_from, folder, marked, resume=resume))
     frame: Frame = group.broadcast(found).with_columns(grid, bounds, limits)
-    transform, rows = frame.transform, dataset.train
+    transform, rows, held = frame.transform, dataset.train, held[:SCORED]
     where = pick_device(device or config.device, config.recipe.work(transform.n_units))
-    validation = transform(rows[held[:SCORED]]).to(where)
-    counts = None if counts is None else counts[:SCORED].to(where)
+    counts, gappy = None if counts is None else counts[:SCORED].to(where), None if gaps is None else gaps.rows[held]
+    validation = unseen_of(frame, rows[held], counts, gappy, seed=config.seed, device=where)
     if len(held):
         rows = rows.take(learned_from) if isinstance(rows, StoredTable) else rows[learned_from]
     data = Standardised(rows, transform, where) if isinstance(rows, StoredTable) else transform(rows).to(where)
@@ -174,8 +173,10 @@ def prepare(opened: Opened, folder: Path, group: ProcessGroup, device: str | Non
         raise UserError("The processes have different data; give all of them the same --data or --data-dir.")
     refill, train = None, config.train
     if gaps is not None and isinstance(data, Tensor):
-        refill = gaps.refill(Fitted(frame, state.model), learned_from, data, 0, train.n_updates - train.rounds)
-    return Prepared(config, dataset, measured, frame, validation, counts, data, state, objective, gaps, refill)
+        looked_at = None if group.world_size > 1 else validation
+        fitted, n_updates = Fitted(frame, state.model), train.n_updates - train.rounds
+        refill = gaps.refill(fitted, learned_from, data, 0, n_updates, looked_at)
+    return Prepared(config, dataset, measured, frame, validation, data, state, objective, gaps, refill)
 
 
 def _check(config: RunConfig) -> None:

@@ -49,7 +49,8 @@ class ProgressBar:
         self.waiting.cancel()
         model, update, self.n_updates = run.state.model, run.state.update, run.config.train.n_updates
         n, N = run.data.shape
-        n_validation = len(run.validation) if run.counts is None else int(run.counts.sum())
+        counts = run.validation.weights
+        n_validation = len(run.validation) if counts is None else int(counts.sum())
         limited = f" ({model.censoring.n} of them censored)" if model.censoring.n else ""
         rows = [f"{n:,} rows of {N} visible units{limited} to learn from"]
         rows += [

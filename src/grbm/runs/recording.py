@@ -71,7 +71,7 @@ class MetricsLog(Callback):
         self.record: Record | None = None  # of the last update, where it has one
         self.seen = run.data[spread(len(run.data), 512)]
         self.test = run.frame.transform(run.frame.inward(run.dataset.test[:512])).to(run.state.model.W.device)
-        self.log_det = run.frame.mean_log_det(run.validation, run.counts)
+        self.log_det = run.validation.log_det
         self.started, self.clipped, self.since = time.perf_counter(), torch.tensor(0), 0
         self.scores: list[float] = []  # energy distances since the last checkpoint
 

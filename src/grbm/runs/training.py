@@ -274,7 +274,7 @@ def on_signals(react: Callable[[int], None]) -> Iterator[list[int]]:
 def _keeping(session: Session) -> KeepBest | None:
     """Make the `KeepBest` of a run; None if log Z cannot be estimated, or several processes share the rows."""
     run, options = session.run, session.config.train
-    watch = watch_of(run.frame, run.objective.sampler, run.validation, run.config.seed, run.counts)
+    watch = watch_of(run.frame, run.objective.sampler, run.validation, run.config.seed)
     shares = session.group.world_size > 1
     if watch is not None and not shares:
         return KeepBest(watch, options, run.state)

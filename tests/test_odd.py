@@ -47,23 +47,49 @@ def test_p_values_of_rows_with_gaps_are_uniform():
     assert density.p_values(far).tolist() == [1 / 501, 1.0]
 
 
+def conditional(density: Fitted, x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exact mean and deviation of column k of rows x given what else they have."""
+    gappy = x.clone()
+    gappy[:, k] = torch.nan
+    mean, var = exact.posterior(density.model, density.units(gappy))
+    return density.columns(mean)[:, k], density.frame.transform.scale[k] * var[:, k].sqrt()
+
+
 def test_numbers_are_judged_by_the_others_of_their_row(monkeypatch):
-    """Against the exact conditional of each column."""
+    """Exactly; and by chains where rows lack something."""
     density = fitted(3, 4, 1)
-    x = density.columns(exact.sample(density.model, 6, seed=2)[0])
+    x = density.columns(exact.sample(density.model, 8, seed=2)[0])
+    x[6:, 0] = torch.nan
     found = density.surprises(x, Filling(n_steps=2000, burn_in=200, n_chains=16))
     for k in range(3):
-        gappy = x.clone()
-        gappy[:, k] = torch.nan
-        mean, var = exact.posterior(density.model, density.units(gappy))
-        expected = density.columns(mean)[:, k]
-        std = density.frame.transform.scale[k] * var[:, k].sqrt()
-        torch.testing.assert_close(found.mean[:, k], expected, atol=0.05 * float(std.max()), rtol=0)
+        mean, std = conditional(density, x, k)
+        torch.testing.assert_close(found.mean[:6, k], mean[:6], atol=1e-8, rtol=1e-8)
+        torch.testing.assert_close(found.std[:6, k], std[:6], atol=1e-8, rtol=1e-8)
+        torch.testing.assert_close(found.mean[:, k], mean, atol=0.05 * float(std.max()), rtol=0)
         torch.testing.assert_close(found.std[:, k], std, atol=0, rtol=0.05)
-    torch.testing.assert_close(found.away, (x - found.mean) / found.std)
-    monkeypatch.setattr("grbm.fitting.density.CHUNK", 6)  # two rows at a time
+    torch.testing.assert_close(found.away, (x - found.mean) / found.std, equal_nan=True)
+    monkeypatch.setattr("grbm.fitting.density.CHUNK", 4)  # numbers of rows with gaps at a time
     by_parts = density.surprises(x, Filling(n_steps=2000, burn_in=200, n_chains=16))
     torch.testing.assert_close(by_parts.mean, found.mean, atol=0.1 * float(std.max()), rtol=0)
+
+
+@pytest.mark.parametrize("n_contrasts", [1, 3])
+def test_numbers_of_whitened_rows_are_judged_exactly(n_contrasts):
+    """Against the density of rows with other numbers in their place, on a fine grid."""
+    x = np.random.default_rng(0).standard_t(2.5, size=(400, 2)) @ [[1.0, 0.8], [0.0, 0.6]] * [2.0, 30.0] + [1.0, -500.0]
+    density = GaussianBernoulliRBM(10, n_iter=40, random_state=0, n_contrasts=n_contrasts).fit(x)._to_fill()
+    assert density.model.contrasts.n == n_contrasts
+    rows = torch.from_numpy(x[:4])
+    found = density.surprises(rows)
+    for k, width in ((0, 2.0), (1, 30.0)):
+        for i in range(4):
+            grid = found.mean[i, k] + width * torch.linspace(-60, 60, 24_001, dtype=torch.float64)
+            others = rows[i].repeat(len(grid), 1)
+            others[:, k] = grid
+            p = density.log_prob(others, 0.0).softmax(0)
+            mean = p @ grid
+            assert float(found.mean[i, k]) == pytest.approx(float(mean), abs=1e-6 * width)
+            assert float(found.std[i, k]) == pytest.approx(float((p @ (grid - mean).square()).sqrt()), rel=1e-6)
 
 
 def test_features_that_make_a_row_odd_are_found():

@@ -16,6 +16,7 @@ from grbm.data.tables import Table, spread
 from grbm.data.transforms import Elementwise
 from grbm.data.weighting import mean_and_error
 from grbm.evaluate import ais, censored, exact
+from grbm.evaluate.lines import along
 from grbm.evaluate.watching import log_z_of
 from grbm.fitting.impute import impute_censored, impute_columns
 from grbm.fitting.observed import observed_log_prob
@@ -285,19 +286,43 @@ class Fitted:
 
         Numbers beyond bounds say nothing of others. A number that follows from the others has no deviation, and is
         far from them wherever it differs by more than its digits.
+
+        Means and deviations are exact (`grbm.evaluate.lines`) for rows without gaps and columns without bounds, limits
+        or steps, where no column follows from others. Else they are over chains, which ``filling`` describes.
         """
-        N, digits, x = x.shape[1], 1e-9 if x.dtype == torch.float64 else 1e-6, x.double()
-        beyond, parts = self.frame.bounds.breaks(x), []
-        for k, rows in enumerate(torch.split(x.masked_fill(beyond, torch.nan), max(1, CHUNK // N))):
-            each = rows[:, None].repeat(1, N, 1)  # (n, N, N), in each copy of a row another number is missing
-            each.diagonal(dim1=1, dim2=2).fill_(torch.nan)
-            how = filling._replace(seed=seed_of(filling.seed, "surprises", k))
-            found = self.impute(each.flatten(0, 1), filling=how)
-            parts.append(torch.stack([part.view_as(each).diagonal(dim1=1, dim2=2) for part in found]))
-        mean, std = torch.cat(parts, 1)
+        digits, x = 1e-9 if x.dtype == torch.float64 else 1e-6, x.double()
+        beyond = self.frame.bounds.breaks(x)
+        known = x.masked_fill(beyond, torch.nan)
+        mean, std = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
+        is_exact = self._has_lines & ~known.isnan().any(1, keepdim=True)
+        inward, scale = self.frame.inward(known), self.frame.transform.scale
+        for k, direction in enumerate(self._directions):
+            rows = is_exact[:, k].nonzero()[:, 0]
+            if len(rows):
+                line = along(self.model, self.frame.transform.exactly(inward[rows]), direction)
+                mean[rows, k], std[rows, k] = known[rows, k] + scale[k] * line.mean, scale[k] * line.var.sqrt()
+        for part, pairs in enumerate(torch.split((~is_exact).nonzero(), CHUNK)):
+            row, column = pairs.T
+            each = known[row].scatter(1, column[:, None], torch.nan)
+            how = filling._replace(seed=seed_of(filling.seed, "surprises", part))
+            found = self.impute(each, filling=how)
+            mean[row, column], std[row, column] = (x.gather(1, column[:, None])[:, 0] for x in found[:2])
         apart = x - mean
         away = apart / std.clamp_min(digits * mean.abs().clamp_min(1e-290))
         return Surprises(torch.where(beyond, torch.inf * apart.sign(), away), mean, std)
+
+    @property
+    def _has_lines(self) -> Tensor:
+        """(N,) bool: columns whose distribution given the others is that along a line of units."""
+        frame = self.frame
+        is_plain = frame.censoring is UNCENSORED and not frame.grid.n and not frame.collinear
+        return frame.transform.kept & ~frame.bounds.is_bounded & is_plain
+
+    @property
+    def _directions(self) -> Tensor:
+        """(N, K): how units move with each column, in the columns' scales."""
+        projection = self.frame.transform.projection
+        return torch.eye(self.frame.transform.n_units, dtype=torch.float64) if projection is None else projection
 
     @property
     def _most_scored(self) -> int:

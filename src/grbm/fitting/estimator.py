@@ -712,8 +712,10 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     def surprises(self, X: Any, *, return_expected: bool = False, random_state: Any = None) -> Any:
         """Distance of each number of X from its mean given the other numbers of its row, in standard deviations.
 
-        Features that make a row odd are far from 0; beyond ±3 is rare. Each number is imputed from the others by
-        chains, as in `impute`, which takes some milliseconds a number: give it rows of small `p_values`.
+        Features that make a row odd are far from 0; beyond ±3 is rare. Means and deviations are exact
+        (`grbm.evaluate.lines`) for rows without gaps and features without bounds, limits or steps, unless a feature
+        follows from others. They are otherwise estimated by chains, as in `impute`, which takes some milliseconds a
+        number.
 
         Parameters
         ----------
@@ -722,7 +724,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         return_expected : bool
             Also return the mean and the deviation of each number given the others, in the units of X.
         random_state : int, RandomState instance or None
-            Seed of the chains.
+            Seed of the chains, where there are any.
 
         Returns
         -------

@@ -62,7 +62,7 @@ class Contrasts(NamedTuple):
 
     def log_joint(self, v: Tensor, free_energy: FreeEnergy) -> Tensor:
         """log p(v, k) + log Z: (..., N) -> (..., K)."""
-        log_weights = self.log_weights - self._n_units() * self.log_scales
+        log_weights = self.log_weights - self.n_contrasted() * self.log_scales
         scales = self.log_scales.exp().view(-1, *[1] * v.ndim)
         together = max(1, AT_ONCE // max(1, v.numel()))
         found = torch.cat([free_energy(self.at(v, some)) for some in torch.split(scales, together)])  # (K, ...)
@@ -108,7 +108,7 @@ class Contrasts(NamedTuple):
         moved = self._replace(log_weights=(weights / weights.sum()).log())
         if slope is None:
             return moved
-        newton = [(self.pull(self.at(v, s), slope) / self._n_units() - 1) / 2 for s in self.log_scales.exp()]
+        newton = [(self.pull(self.at(v, s), slope) / self.n_contrasted() - 1) / 2 for s in self.log_scales.exp()]
         step = (share * torch.stack(newton, -1)).sum(0) / share.sum(0).clamp_min(1)  # of a scale without rows none
         return moved._replace(log_scales=self.log_scales + (1 - KEPT) * step.clamp(-LONGEST, LONGEST))
 
@@ -117,7 +117,7 @@ class Contrasts(NamedTuple):
         products = (u - self.centre) * slope(u)
         return (products if self.units is None else self.units * products).sum(-1)
 
-    def _n_units(self) -> "int | Tensor":
+    def n_contrasted(self) -> "int | Tensor":
         """D, how many visible units have contrast."""
         return len(self.centre) if self.units is None else self.units.sum()
 

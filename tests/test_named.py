@@ -390,10 +390,10 @@ def test_files_are_filled_as_they_are_written(tmp_path):
     assert table.places == (3, 1)
     assert open_table(tmp_path / "x.csv").picked(("c", "a"), "x").places == (3, 1)
     n = fill_text(
-        tmp_path / "x.csv", tmp_path / "y.csv", np.array([[9.0, 9.0], [9.0, 1234567890123.5]]), table.places, Reading()
+        tmp_path / "x.csv", tmp_path / "y.csv", np.array([[9.0, 9.0], [9.0, 12345.5]]), table.places, Reading()
     )
     assert n == 1
-    assert (tmp_path / "y.csv").read_bytes() == content.replace(b"NAN", b"1234567890123,5")
+    assert (tmp_path / "y.csv").read_bytes() == content.replace(b"NAN", b"12345,5")
 
 
 def test_one_row_with_gaps_is_filled(people):
@@ -403,3 +403,12 @@ def test_one_row_with_gaps_is_filled(people):
     filled = (people / "runs" / "people" / "imputed" / "one.csv").read_text().splitlines()[1].split(",")
     assert 15 < float(filled[1]) < 25
     assert filled[0::2] == ["10", "30"]
+
+
+def test_filled_numbers_have_as_many_digits_as_their_column_tells_apart(tmp_path):
+    """Six, or as many as a hundred-thousandth of its deviation takes; what was there stays."""
+    (tmp_path / "x.csv").write_text("a,time\n2.70361674504804567,1600000000\n,\n1.5,1700000000\n")
+    filled = np.array([[2.7, 1.6e9], [21.22398719956211, 1623456789.123456], [1.5, 1.7e9]])
+    assert fill_text(tmp_path / "x.csv", tmp_path / "y.csv", filled, (0, 1), Reading()) == 2
+    lines = (tmp_path / "y.csv").read_text().splitlines()
+    assert lines == ["a,time", "2.70361674504804567,1600000000", "21.224,1623457000.0", "1.5,1700000000"]

@@ -464,8 +464,16 @@ def texts(path: Path, column: int, how: Reading) -> list[str]:
     return [record[column].strip() for _, record in lines]
 
 
+def _brief(x: float, step: float) -> str:
+    """The number x to six digits, or to within ``step``."""
+    digits = max(6, math.ceil(math.log10(abs(x) / step))) if x and step else 6
+    return repr(float(f"{x:.{min(digits, 17)}g}"))
+
+
 def fill_text(path: Path, target: Path, filled: np.ndarray, places: Sequence[int], how: Reading) -> int:
     """Write a text file again to ``target``, its missing values in some columns filled in; return how many.
+
+    They have six digits, and as many more as a hundred-thousandth of the column's deviation asks for.
 
     Parameters
     ----------
@@ -475,7 +483,7 @@ def fill_text(path: Path, target: Path, filled: np.ndarray, places: Sequence[int
         Numbers of these columns in the file.
     """
     dialect, _ = dialect_of(path, how)
-    lines, n = records(path, dialect), 0
+    lines, n, fine = records(path, dialect), 0, (1e-5 * filled.std(0)).tolist()
     mark = "\t" if target.suffix.lower() == ".tsv" else "," if dialect.mark == " " else dialect.mark
     with (
         replacing(target) as temporary,
@@ -485,9 +493,9 @@ def fill_text(path: Path, target: Path, filled: np.ndarray, places: Sequence[int
         if dialect.has_names:
             writer.writerow(next(lines)[1])
         for row, (_, record) in zip(filled.tolist(), lines, strict=True):
-            for k, x in zip(places, row, strict=True):
+            for k, x, step in zip(places, row, fine, strict=True):
                 if dialect.is_number(record[k]) is None:
-                    record[k] = repr(x).replace(".", dialect.decimal)
+                    record[k] = _brief(x, step).replace(".", dialect.decimal)
                     n += 1
             writer.writerow(record)
     return n

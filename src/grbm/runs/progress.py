@@ -14,7 +14,7 @@ from grbm.core.streams import Stream, terminal
 if TYPE_CHECKING:  # it loads PyTorch
     from grbm.runs.preparing import Prepared
 
-PATIENCE = 5.0  # seconds after which a person is told that the data are still being prepared
+PATIENCE = 1.0  # seconds after which a person is told that the data are still being prepared
 
 
 class ProgressBar:

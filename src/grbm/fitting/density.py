@@ -287,42 +287,20 @@ class Fitted:
         Numbers beyond bounds say nothing of others. A number that follows from the others has no deviation, and is
         far from them wherever it differs by more than its digits.
 
-        Means and deviations are exact (`grbm.evaluate.lines`) for rows without gaps and columns without bounds, limits
-        or steps, where no column follows from others. Else they are over chains, which ``filling`` describes.
+        Means and deviations are those of `impute`, so mostly exact for rows without gaps.
         """
-        digits, x = 1e-9 if x.dtype == torch.float64 else 1e-6, x.double()
-        beyond = self.frame.bounds.breaks(x)
-        known = x.masked_fill(beyond, torch.nan)
-        mean, std = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
-        is_exact = self._has_lines & ~known.isnan().any(1, keepdim=True)
-        inward, scale = self.frame.inward(known), self.frame.transform.scale
-        for k, direction in enumerate(self._directions):
-            rows = is_exact[:, k].nonzero()[:, 0]
-            if len(rows):
-                line = along(self.model, self.frame.transform.exactly(inward[rows]), direction)
-                mean[rows, k], std[rows, k] = known[rows, k] + scale[k] * line.mean, scale[k] * line.var.sqrt()
-        for part, pairs in enumerate(torch.split((~is_exact).nonzero(), CHUNK)):
-            row, column = pairs.T
-            each = known[row].scatter(1, column[:, None], torch.nan)
-            how = filling._replace(seed=seed_of(filling.seed, "surprises", part))
-            found = self.impute(each, filling=how)
-            mean[row, column], std[row, column] = (x.gather(1, column[:, None])[:, 0] for x in found[:2])
+        N, digits, x = x.shape[1], 1e-9 if x.dtype == torch.float64 else 1e-6, x.double()
+        beyond, parts = self.frame.bounds.breaks(x), []
+        for k, rows in enumerate(torch.split(x.masked_fill(beyond, torch.nan), max(1, CHUNK // N))):
+            each = rows[:, None].repeat(1, N, 1)  # (n, N, N), in each copy of a row another number is missing
+            each.diagonal(dim1=1, dim2=2).fill_(torch.nan)
+            how = filling._replace(seed=seed_of(filling.seed, "surprises", k))
+            found = self.impute(each.flatten(0, 1), filling=how)
+            parts.append(torch.stack([part.view_as(each).diagonal(dim1=1, dim2=2) for part in found]))
+        mean, std = torch.cat(parts, 1)
         apart = x - mean
         away = apart / std.clamp_min(digits * mean.abs().clamp_min(1e-290))
         return Surprises(torch.where(beyond, torch.inf * apart.sign(), away), mean, std)
-
-    @property
-    def _has_lines(self) -> Tensor:
-        """(N,) bool: columns whose distribution given the others is that along a line of units."""
-        frame = self.frame
-        is_plain = frame.censoring is UNCENSORED and not frame.grid.n and not frame.collinear
-        return frame.transform.kept & ~frame.bounds.is_bounded & is_plain
-
-    @property
-    def _directions(self) -> Tensor:
-        """(N, K): how units move with each column, in the columns' scales."""
-        projection = self.frame.transform.projection
-        return torch.eye(self.frame.transform.n_units, dtype=torch.float64) if projection is None else projection
 
     @property
     def _most_scored(self) -> int:
@@ -403,6 +381,9 @@ class Fitted:
     @torch.no_grad()
     def impute(self, x: Tensor, noise_std: Any = 0.0, filling: Filling = Filling()) -> Imputed:
         """Means and deviations of what rows x (n, N) are without gaps (NaN), and without noise; float64.
+
+        They are exact (`grbm.evaluate.lines`) where a row lacks one number, without noise, limits or bounds there, and
+        no column follows from others. Else they are over chains.
 
         Parameters
         ----------
@@ -487,7 +468,35 @@ class Fitted:
         return Filled(mean, std, draws)
 
     def _filled_as_learned(self, x: Tensor, noise_var: Tensor, filling: Filling) -> Filled:
-        """The same of rows x (n, N) as learning sees them."""
+        """The same of rows x (n, N) as learning sees them: by quadrature of what lacks one number, else by chains."""
+        if filling.n_replicas and self.is_mixed:
+            raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
+        frame = self.frame
+        can_be_exact = frame.censoring is UNCENSORED and not frame.collinear and not filling.keep_draws
+        lacks_one = (x.isnan().sum(1) == 1) & ~x[:, ~frame.transform.kept].isnan().any(1)
+        if not can_be_exact or (noise_var > 0).any() or not lacks_one.any():
+            return self._filled_by_chains(x, noise_var, filling)
+        found = Filled(x.clone(), torch.zeros_like(x), filling.new_draws(x))
+        for k in x[lacks_one].isnan().any(0).nonzero()[:, 0]:
+            rows = lacks_one & x[:, k].isnan()
+            found.mean[rows, k], found.std[rows, k] = self._along_column(x[rows], int(k))
+        others = (x.isnan().any(1) & ~lacks_one).nonzero()[:, 0]
+        if len(others):
+            part = self._filled_by_chains(x[others], noise_var, filling)
+            found.mean[others], found.std[others] = part.mean, part.std
+        return found
+
+    def _along_column(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Exact mean and deviation of column k of rows x (n, N), which lack it alone: (n,) each."""
+        transform, mean = self.frame.transform, self.frame.transform.mean[k]
+        projection = transform.projection
+        direction = torch.eye(transform.n_units).double()[k] if projection is None else projection[k]
+        at_mean = transform.exactly(x.index_fill(1, torch.tensor([k]), float(mean)))
+        line = along(self.model, at_mean, direction)
+        return mean + transform.scale[k] * line.mean, transform.scale[k] * line.var.sqrt()
+
+    def _filled_by_chains(self, x: Tensor, noise_var: Tensor, filling: Filling) -> Filled:
+        """The same, of any rows."""
         transform, base = self.frame.transform, self.frame.base
         if self.frame.censoring is not UNCENSORED:
             if (noise_var > 0).any():
@@ -499,8 +508,6 @@ class Fitted:
             std = transform.columns_of(found.std.cpu()) * transform.scale
             draws = self.columns(found.draws.flatten(0, 1)).view(*found.draws.shape[:2], x.shape[1])
             return Filled(transform.inverse(found.mean.cpu()), std, draws)
-        if filling.n_replicas:
-            raise ValueError("n_replicas goes with rows that are neither whitened nor of several contrasts.")
         return impute_columns(self.model, transform, self._reference, x, noise_var, filling)
 
 

@@ -581,6 +581,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     ) -> Any:
         """X with its NaNs filled in by the mean of what is missing given what is not; see `grbm.impute`.
 
+        A row that lacks one number, without bounds or limits, is filled exactly (`grbm.evaluate.lines`), unless a
+        feature follows from others; other rows are filled by ``n_chains`` chains of ``n_steps`` steps.
         If ``return_std``, also return standard deviations: 0 for values known without noise. `sample` draws values.
         With ``noise_std`` (a number, or one per feature) X is taken to be v + normal noise of that deviation, and what
         is returned is the mean of v. Behind a scaler: ``scaler.inverse_transform(rbm.impute(scaler.transform(X)))``.
@@ -712,10 +714,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     def surprises(self, X: Any, *, return_expected: bool = False, random_state: Any = None) -> Any:
         """Distance of each number of X from its mean given the other numbers of its row, in standard deviations.
 
-        Features that make a row odd are far from 0; beyond ±3 is rare. Means and deviations are exact
-        (`grbm.evaluate.lines`) for rows without gaps and features without bounds, limits or steps, unless a feature
-        follows from others. They are otherwise estimated by chains, as in `impute`, which takes some milliseconds a
-        number.
+        Features that make a row odd are far from 0; beyond ±3 is rare. Means and deviations are those that `impute`
+        gives where that number alone is missing: mostly exact, else by chains, which take some milliseconds a number.
 
         Parameters
         ----------

@@ -425,8 +425,7 @@ def prepared(n_updates: int, *, n_validation: int = 0, counts: torch.Tensor | No
     return SimpleNamespace(
         config=SimpleNamespace(train=SimpleNamespace(n_updates=n_updates)),
         dataset=SimpleNamespace(test=torch.zeros(n_test, 2)),
-        validation=torch.zeros(n_validation, 2),
-        counts=counts,
+        validation=HeldOut(torch.zeros(n_validation, 2), weights=counts),
         data=torch.zeros(3, 2),
         state=SimpleNamespace(model=GRBM(2, 4), update=0),
     )

@@ -20,6 +20,7 @@ from grbm.data.images import tile
 from grbm.data.tables import spread
 from grbm.evaluate.exact import quadrature
 from grbm.evaluate.mixtures import spacing
+from grbm.evaluate.watching import HeldOut
 from grbm.report.sheets import filter_sheet
 from grbm.runs import progress
 from grbm.runs.config import RunConfig

@@ -406,9 +406,15 @@ def test_one_row_with_gaps_is_filled(people):
 
 
 def test_filled_numbers_have_as_many_digits_as_their_column_tells_apart(tmp_path):
-    """Six, or as many as a hundred-thousandth of its deviation takes; what was there stays."""
+    """Six, or as many as a hundred-thousandth of its deviation takes. What was there stays, and steps do, and what lies
+    just inside a bound.
+    """
     (tmp_path / "x.csv").write_text("a,time\n2.70361674504804567,1600000000\n,\n1.5,1700000000\n")
     filled = np.array([[2.7, 1.6e9], [21.22398719956211, 1623456789.123456], [1.5, 1.7e9]])
     assert fill_text(tmp_path / "x.csv", tmp_path / "y.csv", filled, (0, 1), Reading()) == 2
     lines = (tmp_path / "y.csv").read_text().splitlines()
     assert lines == ["a,time", "2.70361674504804567,1600000000", "21.224,1623457000.0", "1.5,1700000000"]
+    (tmp_path / "x.csv").write_text("count,share\n,0.5\n1,\n")
+    filled = np.array([[1234567.25, 0.5], [1.0, 0.99999991234567]])
+    assert fill_text(tmp_path / "x.csv", tmp_path / "y.csv", filled, (0, 1), Reading()) == 2
+    assert (tmp_path / "y.csv").read_text().splitlines()[1:] == ["1234567.25,0.5", "1,0.99999991234567"]

@@ -465,9 +465,14 @@ def texts(path: Path, column: int, how: Reading) -> list[str]:
 
 
 def _brief(x: float, step: float) -> str:
-    """The number x to six digits, or to within ``step``."""
+    """The number x to six digits, or to within ``step``.
+
+    One of twelve digits stays: it is a step, or a limit. So does one that would become round: it may lie just inside a
+    bound, such as 0.9999999 below 1.
+    """
     digits = max(6, math.ceil(math.log10(abs(x) / step))) if x and step else 6
-    return repr(float(f"{x:.{min(digits, 17)}g}"))
+    rounded, most, least = (float(f"{x:.{n}g}") for n in (min(digits, 17), 12, 3))
+    return repr(x if x == most or rounded == least else rounded)
 
 
 def fill_text(path: Path, target: Path, filled: np.ndarray, places: Sequence[int], how: Reading) -> int:

@@ -1,7 +1,7 @@
 """Exact conditional of one coordinate given all others, by quadrature along a line.
 
-Along z + t a, p is a mixture of 2^M Gaussians that all have the variance 1/Σ a²/σ², of which each hidden unit moves the
-mean one way: none lies beyond where all units that move it so are on. For Gaussians of one width the trapezoidal rule
+Along z + t a, p is a mixture of 2^M Gaussians of t, all of variance 1/Σ (a²/σ²). A hidden unit that is on shifts the
+mean by a constant, so the outermost means have all shifts of one sign. For Gaussians of one width the trapezoidal rule
 with steps of that width is exact to exp(−2π²) (Trefethen & Weideman 2014, "The exponentially convergent trapezoidal
 rule").
 """

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -35,17 +36,18 @@ class Nats(NamedTuple):
     log_z: LogZ
 
 
-class HeldOut(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class HeldOut:
     """Rows that are not learned from, on which a model is validated.
 
     Of rows with gaps the likelihood is that of the known values, by draws of what fills them
     (`grbm.fitting.observed.completed`).
     """
 
-    rows: Tensor  # (n, K) as the machine sees them; (n, S, K) draws of each where some have gaps
-    offsets: Tensor | None = None  # (n, S), log of what a draw's exp(−F) is multiplied by, where there are draws
-    weights: Tensor | None = None  # (n,), as which each counts; None: all alike
-    log_det: float = 0.0  # mean of log |dz/dx|, what is added for nats in the units of the data
+    rows: Tensor  # (n, K) as the machine sees them; where some have gaps, (n, S, K): S draws of each
+    offsets: Tensor | None = None  # (n, S), log of the factor of each draw's exp(−F)
+    weights: Tensor | None = None  # (n,), number of rows that each stands for; None: all alike
+    log_det: float = 0.0  # mean of log |dz/dx|, which is added for nats in the units of the data
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -132,7 +134,7 @@ def log_z_of(
 
 @torch.no_grad()
 def score(model: GRBM, log_z: LogZ, unseen: HeldOut) -> Nats:
-    """The mean log-likelihood of rows."""
+    """The mean log-likelihood of ``unseen`` rows, in the units of the model."""
     mean, error = mean_and_error(unseen.log_prob(model.free_energy) - log_z.log_z, unseen.weights)
     return Nats(0, mean, math.hypot(error, log_z.error), log_z)
 

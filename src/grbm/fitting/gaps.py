@@ -33,7 +33,7 @@ HARDLY = 1e-4  # Rows of unit covariance that are added where there are many: ne
 MORE_ROWS, FOLDS = (1.0, 3.0, 10.0, 30.0), 3  # Where there are few: how many, chosen by cross-validation.
 COMPLETION = 300  # Updates of the model that fills gaps before coordinates are found.
 GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
-REFILLS = 50  # Number of refills before the rounds, of which each is followed by one.
+REFILLS = 50  # Number of refills before the rounds; another follows each round.
 STEPS = 12  # Gibbs steps of a refill, whose chains begin at draws of the reference given the known values.
 
 
@@ -64,7 +64,7 @@ class Gaussian(NamedTuple):
         return torch.cat(parts)
 
     def _given(self, known: Tensor, y: Tensor) -> Gain:
-        """How values y of the columns ``known``, (n, N) 1 or 0, move the others."""
+        """Gain of missing columns from ``known`` ones (n, N), 1 or 0, and the log-density of their values y (n, N)."""
         eye, exact = torch.eye(len(self.mean)).to(y), torch.zeros_like(self.mean)
         return condition(self.mean, self.covariance, eye, known, exact, y[:, None])
 
@@ -93,8 +93,9 @@ def fit_gaussian(y: Tensor) -> Gaussian:
 
 
 def by_em(y: Tensor, more: float, start: Gaussian | None = None) -> Gaussian:
-    """Fit a Gaussian to standardised rows y (n, N) with gaps (NaN), as if there were so many ``more`` rows of unit
-    covariance, from a ``start``.
+    """Fit a Gaussian to standardised rows y (n, N) with gaps (NaN) by EM, from a ``start``.
+
+    ``more`` is the number of rows of unit covariance that are added to them, which need not be whole.
     """
     n, N = y.shape
     eye = torch.eye(N).to(y)
@@ -197,8 +198,9 @@ class Gaps:
         return torch.from_numpy(gaussian_draws(self.rows.double().numpy(), self.seed, times=times)).to(self.rows)
 
     def by_model(self, recipe: Recipe, n_updates: int, device: torch.device | str = "cpu", **of_frame: Any) -> Tensor:
-        """The rows filled by draws from a model that learns a Gaussian's draws by ``recipe``, 300 updates at most; by
-        these draws where it describes validation rows no better than a Gaussian.
+        """The rows filled by draws from a model that learns a Gaussian's draws by ``recipe``, 300 updates at most.
+
+        Where that model describes validation rows no better than a Gaussian, the Gaussian's draws stay.
 
         ``of_frame`` are the options of `grbm.fitting.start.frame_of` beside the seed.
         """
@@ -241,7 +243,7 @@ class Gaps:
 
 
 def _least(frame: Frame, unseen: HeldOut) -> float:
-    """Mean nats of validation rows, which a model must exceed before its draws fill gaps: those of one Gaussian."""
+    """Mean nats that one Gaussian gives to validation rows, and a model must reach before its draws fill gaps."""
     return gaussian_score(frame, unseen) if len(unseen) and frame.reference is not None else -math.inf
 
 

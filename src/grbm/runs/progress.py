@@ -31,7 +31,7 @@ class ProgressBar:
         self.last_line, self.first = 0.0, 0
         self.task: Any = None
         self.is_leader = is_leader
-        said = "Preparing the data, which can take a minute or two."
+        said = "Preparing the data ..."
         self.waiting = threading.Timer(PATIENCE, print, [said], {"flush": True})
         self.waiting.daemon = True
 

@@ -153,11 +153,12 @@ def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
     np.testing.assert_array_equal(again.components_, fitted.components_)
 
 
-def test_refills_are_draws_of_the_model_in_training(skewed, monkeypatch):
-    """Every other update here, of the rows with gaps alone, whose known values stay, from the first look on that finds
-    it better than one Gaussian; without them other weights come."""
+@pytest.mark.parametrize("n_rounds", [0, 3])
+def test_refills_are_draws_of_the_model_in_training(skewed, monkeypatch, n_rounds):
+    """Every other update here and every round, of the rows with gaps alone, whose known values stay, from the first
+    look on that finds it better than one Gaussian; without them other weights come."""
     _, gappy = skewed
-    settings = {"n_components": 8, "n_iter": 10, "random_state": 0}
+    settings = {"n_components": 8, "n_iter": 10, "n_rounds": n_rounds, "random_state": 0}
     fitted = GaussianBernoulliRBM(**settings).fit(gappy)
     real, made, good = Refill.after, [], []
 
@@ -176,8 +177,10 @@ def test_refills_are_draws_of_the_model_in_training(skewed, monkeypatch):
 
     monkeypatch.setattr(Refill, "after", after)
     GaussianBernoulliRBM(**settings).fit(gappy)
-    assert made == [update for update in good if update % 2 == 0]
-    assert 2 < made[0] < fitted.n_updates_ / 2
+    stochastic = fitted.n_updates_ - n_rounds
+    assert made == [update for update in good if update > stochastic or update % 2 == 0]
+    assert 2 < made[0] < stochastic / 2
+    assert len([update for update in made if update > stochastic]) == n_rounds
     monkeypatch.setattr(Refill, "after", lambda refill, progress: None)
     assert (GaussianBernoulliRBM(**settings).fit(gappy).components_ != fitted.components_).any()
 

@@ -13,6 +13,7 @@ from grbm import Base, GaussianBernoulliRBM, cli, runs
 from grbm.data.frame import Frame
 from grbm.data.transforms import Elementwise
 from grbm.evaluate import exact
+from grbm.evaluate.lines import along
 from grbm.fitting.density import Fitted
 from grbm.samplers.conditional import Filling
 from tests.helpers import TINY, random_model, refused
@@ -90,6 +91,29 @@ def test_numbers_of_whitened_rows_are_judged_exactly(n_contrasts):
             mean = p @ grid
             assert float(found.mean[i, k]) == pytest.approx(float(mean), abs=1e-6 * width)
             assert float(found.std[i, k]) == pytest.approx(float((p @ (grid - mean).square()).sqrt()), rel=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_lines_reach_all_that_strong_units_move(sign):
+    """Against the mixture that the 16 states of four hidden units make of a line; its ends are 80 widths apart, where
+    weights of the wrong sign would leave no mass."""
+    model = random_model(2, 4, 0)
+    with torch.no_grad():
+        model.W[0], model.W[1] = torch.tensor([3.0, -5.0, 8.0, -2.0]) * sign, torch.tensor([0.5, 0.2, -0.3, 0.1])
+        model.log_var.zero_()
+        model.mu.zero_()
+        model.b.copy_(-(model.W[0].square() / 2))  # about as likely on as off, each alone
+    z = torch.tensor([[0.3, -0.2], [4.0, 1.0], [-9.0, 0.0]], dtype=torch.float64)
+    energy, a = model.freeze(), torch.tensor([1.0, 0.0], dtype=torch.float64)
+    h = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 4)
+    mean = h @ energy.W[0] - z[:, :1]  # of t, given h: (3, 16)
+    log_weights = h @ energy.hidden_logits(z).T + 0.5 * mean.T.square()
+    log_weights -= energy.energy(z, torch.zeros_like(energy.b))
+    found, share = along(model, z, a), log_weights.softmax(0).T
+    torch.testing.assert_close(found.log_mass, log_weights.logsumexp(0) + 0.5 * math.log(2 * math.pi))
+    torch.testing.assert_close(found.mean, (share * mean).sum(1))
+    spread = (share * mean.square()).sum(1) - (share * mean).sum(1).square()
+    torch.testing.assert_close(found.var, 1 + spread)
 
 
 def test_features_that_make_a_row_odd_are_found():

@@ -86,6 +86,42 @@ def test_draws_of_the_gaussian_fill_gaps_and_leave_the_rest():
     assert (drawn != gaussian_draws(gappy, seed=2))[~known].all()
 
 
+def test_matched_rows_have_the_moments_of_the_shrunk_gaussian():
+    """In a constant column nothing moves; where columns follow from others, draws stay what they are."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 5)) @ rng.normal(size=(5, 5)) + [10, 0, -5, 0, 3]
+    x[:, 3] = 7.0
+    gappy = np.where(rng.random(x.shape) < 0.3, NAN, x)
+    varies, scale = np.arange(5) != 3, np.nanstd(gappy, 0)[[0, 1, 2, 4]]
+    standard = (gappy[:, varies] - np.nanmean(gappy[:, varies], 0)) / scale
+    matched = gaussian_draws(gappy, times=3, match=True)
+    assert matched.shape == (120, 5)
+    assert (matched[:, 3] == 7.0).all()
+    y = (matched[:, varies] - np.nanmean(gappy[:, varies], 0)) / scale
+    truth = fit_gaussian(torch.from_numpy(np.insert(standard, 3, np.where(np.isnan(gappy[:, 3]), NAN, 0.0), 1)))
+    np.testing.assert_allclose(y.mean(0), truth.mean[varies], atol=1e-12)
+    np.testing.assert_allclose(np.cov(y.T, bias=True), truth.covariance[varies][:, varies], atol=1e-12)
+    drawn = gaussian_draws(gappy, times=3)
+    away = (drawn - matched)[:, varies] / scale
+    assert 1e-3 < np.abs(away).mean() < 0.2
+    follows = np.c_[gappy, x[:, 0] + 1, x[:, 0] * 2]
+    np.testing.assert_array_equal(gaussian_draws(follows, match=True), gaussian_draws(follows))
+
+
+def test_a_gaussian_that_is_kept_of_few_rows_is_the_shrunk_one():
+    """To 0.05 nats; that of rows filled by its draws, which is not shrunk, is 0.24 away."""
+    rng = np.random.default_rng(1)
+    mix = rng.normal(size=(12, 12))
+    x, new = rng.normal(size=(75, 12)) @ mix, rng.normal(size=(400, 12)) @ mix
+    gappy = np.where(rng.random(x.shape) < 0.3, NAN, x)
+    rbm = GaussianBernoulliRBM(random_state=0).fit(gappy)
+    assert rbm.is_gaussian_
+    centre, scale = np.nanmean(gappy, 0), np.nanstd(gappy, 0)
+    truth = fit_gaussian(torch.from_numpy((gappy - centre) / scale))
+    expected = truth.log_prob(torch.from_numpy((new - centre) / scale)).numpy() - np.log(scale).sum()
+    assert rbm.score(new) == pytest.approx(expected.mean(), abs=0.05)
+
+
 def nats_on_a_grid(fitted: Fitted, row: np.ndarray, column: int, log_z: float) -> float:
     """log ∫ p(x) dx over one column of a row."""
     grid = np.linspace(-300, 300, 60_001)

@@ -18,7 +18,7 @@ from grbm.core.randomness import generator, seed_of
 from grbm.data.frame import Frame
 from grbm.data.splitting import copies
 from grbm.data.tables import measure
-from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, relations
+from grbm.data.whitening import ROWS_A_COLUMN, WIDEST_TABLE, independent, relations
 from grbm.evaluate.watching import HeldOut, gaussian_score
 from grbm.fitting.callbacks import Callback, KeepBest, Progress
 from grbm.fitting.density import Fitted
@@ -118,10 +118,11 @@ def _at_once(n_columns: int) -> int:
     return max(1, NUMBERS // (4 * n_columns**2))
 
 
-def gaussian_draws(x: np.ndarray, seed: int = 0, *, times: int = 1) -> np.ndarray:
+def gaussian_draws(x: np.ndarray, seed: int = 0, *, times: int = 1, match: bool = False) -> np.ndarray:
     """Fill each gap (NaN) of rows x (n, N), float64, with a draw given its row, from a Gaussian fitted to all rows.
 
-    So many ``times``, one after another: (times n, N).
+    So many ``times``, one after another: (times n, N). To ``match`` the Gaussian, which is shrunk where rows are few,
+    a linear map then gives all rows its mean and covariance, unless some columns follow from others.
 
     Raises
     ------
@@ -148,8 +149,18 @@ def gaussian_draws(x: np.ndarray, seed: int = 0, *, times: int = 1) -> np.ndarra
             torch.where(rows.isnan(), rows, free)
         )
         parts.append(fitted.expected(rows)[0] + free - alike[0])
-    x = np.tile(x, (times, 1))
-    return np.where(np.isnan(x), torch.cat(parts).numpy() * np.where(varies, scale, 0.0) + centre, x)
+    filled, x = torch.cat(parts).numpy(), np.tile(x, (times, 1))
+    mean, covariance = fitted.mean.numpy(), fitted.covariance.numpy()
+    if match and independent(filled[:, varies]).all():
+        filled[:, varies] = _moved(filled[:, varies], mean[varies], covariance[np.ix_(varies, varies)])
+        return np.where(varies, filled * scale, 0.0) + centre
+    return np.where(np.isnan(x), filled * np.where(varies, scale, 0.0) + centre, x)
+
+
+def _moved(x: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Map rows x (n, N) linearly to rows that have a ``mean`` (N,) and ``covariance`` (N, N)."""
+    have, want = np.linalg.cholesky(np.cov(x.T, bias=True).reshape(covariance.shape)), np.linalg.cholesky(covariance)
+    return (x - x.mean(0)) @ np.linalg.solve(have.T, want.T) + mean
 
 
 def _refuse_relations(standard: np.ndarray) -> None:
@@ -191,11 +202,12 @@ class Gaps:
     @functools.cached_property
     def drawn(self) -> Tensor:
         """The rows filled by draws from one Gaussian (`gaussian_draws`)."""
-        return self.by_gaussian(1)
+        return self.by_gaussian(1, match=False)
 
-    def by_gaussian(self, times: int = GAUSSIAN_DRAWS) -> Tensor:
-        """The rows filled so several ``times``, one after another: (times n, N)."""
-        return torch.from_numpy(gaussian_draws(self.rows.double().numpy(), self.seed, times=times)).to(self.rows)
+    def by_gaussian(self, times: int = GAUSSIAN_DRAWS, *, match: bool = True) -> Tensor:
+        """The rows filled several ``times``, one after another: (times n, N); to ``match``, as in `gaussian_draws`."""
+        filled = gaussian_draws(self.rows.double().numpy(), self.seed, times=times, match=match)
+        return torch.from_numpy(filled).to(self.rows)
 
     def by_model(self, recipe: Recipe, n_updates: int, device: torch.device | str = "cpu", **of_frame: Any) -> Tensor:
         """The rows filled by draws from a model that learns a Gaussian's draws by ``recipe``, 300 updates at most.

@@ -399,7 +399,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             gaussian = None
             if self.n_iter is None:
                 if gaps is not None:  # The model's own draws would favour it.
-                    table, same = gaps.by_gaussian(match=recipe.standardise == "whiten"), None
+                    table, same = gaps.by_gaussian(recipe), None
                 gaussian = one_gaussian(keep, recipe, frame, rows, table, measure(table), same=same, seed=seed)
         updates, model = state.update, state.average or state.model if keep is None else keep.model()
         if gaussian is not None:  # learning can go on from the start in its frame

@@ -30,7 +30,7 @@ from grbm.samplers.conditional import Filling
 
 ITERATIONS, SETTLED = 200, 1e-4  # Maximum of EM, and the largest change of a standardised covariance that ends it.
 HARDLY = 1e-4  # Rows of unit covariance that are added where there are many: nearly collinear columns stay so.
-MORE_ROWS, FOLDS = (1.0, 3.0, 10.0, 30.0), 3  # Where there are few: how many, chosen by cross-validation.
+MORE_ROWS, FOLDS = (1.0, 3.0, 10.0, 30.0), 3  # Where there are few: these or none, chosen by cross-validation.
 COMPLETION = 300  # Updates of the model that fills gaps before coordinates are found.
 GAUSSIAN_DRAWS = 8  # Draws of each gap for the Gaussian that is kept where no model is better.
 REFILLS = 50  # Number of refills before the rounds; another follows each round.
@@ -70,17 +70,21 @@ class Gaussian(NamedTuple):
 
 
 def fit_gaussian(y: Tensor) -> Gaussian:
-    """Fit a Gaussian to standardised rows y (n, N) with gaps (NaN) by EM.
+    """Fit a Gaussian to standardised rows y (n, N) with gaps (NaN) by EM, shrunk by `shrinkage`."""
+    return by_em(y, shrinkage(y))
 
-    The covariance is shrunk towards the identity: hardly at all where the rows that have both of two columns are many;
-    else as if by one more row, or by more while that makes rows of other folds likelier.
+
+def shrinkage(y: Tensor) -> float:
+    """Choose the number of rows of unit covariance by which a Gaussian of rows y (n, N), as in `by_em`, is shrunk.
+
+    Hardly any where the rows that have both of two columns are many; else as many as make rows of other folds likelier.
     """
     known = (~y.isnan()).double()
     if (known.T @ known).mean() >= ROWS_A_COLUMN * y.shape[1]:
-        return by_em(y, HARDLY)
+        return HARDLY
     parts: list[Gaussian | None] = [None] * FOLDS
-    chosen, best = MORE_ROWS[0], -math.inf
-    for more in MORE_ROWS:
+    chosen, best = HARDLY, -math.inf
+    for more in (HARDLY, *MORE_ROWS):
         unseen = 0.0
         for k in range(FOLDS):
             is_unseen = torch.arange(len(y)) % FOLDS == k
@@ -89,7 +93,7 @@ def fit_gaussian(y: Tensor) -> Gaussian:
         if unseen <= best:
             break
         chosen, best = more, unseen
-    return by_em(y, chosen)
+    return chosen
 
 
 def by_em(y: Tensor, more: float, start: Gaussian | None = None) -> Gaussian:
@@ -121,8 +125,8 @@ def _at_once(n_columns: int) -> int:
 def gaussian_draws(x: np.ndarray, seed: int = 0, *, times: int = 1, match: bool = False) -> np.ndarray:
     """Fill each gap (NaN) of rows x (n, N), float64, with a draw given its row, from a Gaussian fitted to all rows.
 
-    So many ``times``, one after another: (times n, N). To ``match`` the Gaussian, which is shrunk where rows are few,
-    a linear map then gives all rows its mean and covariance, unless some columns follow from others.
+    So many ``times``, one after another: (times n, N). To ``match`` a Gaussian that is shrunk, a linear map then gives
+    all rows its mean and covariance, unless columns follow from others.
 
     Raises
     ------
@@ -134,40 +138,47 @@ def gaussian_draws(x: np.ndarray, seed: int = 0, *, times: int = 1, match: bool 
             f"There are gaps and {x.shape[1]} columns; gaps are learned in up to {WIDEST_TABLE}. Leave out rows or "
             f"columns with gaps, or fill them first (sklearn.impute.SimpleImputer)."
         )
-    low, high = np.nanmin(x, 0), np.nanmax(x, 0)
-    varies = low < high
+    low = np.nanmin(x, 0)
+    varies = low < np.nanmax(x, 0)
     centre, scale = np.where(varies, np.nanmean(x, 0), low), np.where(varies, np.nanstd(x, 0), 1.0)
     standard = (x - centre) / scale
-    _refuse_relations(standard)
-    y = torch.from_numpy(standard)
-    fitted, rng, parts = fit_gaussian(y), generator(seed, "gaps"), []
+    own = varies.copy()  # Of the others, which constants and relations tell, a Gaussian would have no width.
+    own[_following(standard)] = False
+    filled = np.tile(np.where(np.isnan(x), centre, x), (times, 1))
+    if not own.any():
+        return filled
+    y = torch.from_numpy(standard[:, own])
+    more = shrinkage(y)
+    fitted, rng, parts = by_em(y, more), generator(seed, "gaps"), []
     factor = torch.linalg.cholesky(fitted.covariance)
-    for rows in torch.split(y.repeat(times, 1), _at_once(x.shape[1])):
+    for rows in torch.split(y.repeat(times, 1), _at_once(y.shape[1])):
         free = torch.randn(rows.shape, generator=rng, dtype=torch.float64) @ factor.T  # less the mean
         # A draw given the row is the mean given it, and what a free draw has beyond its own mean given as much.
         alike = Gaussian(torch.zeros_like(fitted.mean), fitted.covariance).expected(
             torch.where(rows.isnan(), rows, free)
         )
         parts.append(fitted.expected(rows)[0] + free - alike[0])
-    filled, x = torch.cat(parts).numpy(), np.tile(x, (times, 1))
-    mean, covariance = fitted.mean.numpy(), fitted.covariance.numpy()
-    if match and independent(filled[:, varies]).all():
-        filled[:, varies] = _moved(filled[:, varies], mean[varies], covariance[np.ix_(varies, varies)])
-        return np.where(varies, filled * scale, 0.0) + centre
-    return np.where(np.isnan(x), filled * np.where(varies, scale, 0.0) + centre, x)
+    drawn = torch.cat(parts).numpy()
+    stays = np.tile(~np.isnan(x[:, own]), (times, 1))
+    if match and more > HARDLY and (own == varies).all() and independent(drawn).all():
+        drawn, stays = _moved(drawn, fitted), np.zeros_like(stays)
+    filled[:, own] = np.where(stays, filled[:, own], drawn * scale[own] + centre[own])
+    return filled
 
 
-def _moved(x: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Map rows x (n, N) linearly to rows that have a ``mean`` (N,) and ``covariance`` (N, N)."""
-    have, want = np.linalg.cholesky(np.cov(x.T, bias=True).reshape(covariance.shape)), np.linalg.cholesky(covariance)
-    return (x - x.mean(0)) @ np.linalg.solve(have.T, want.T) + mean
+def _moved(x: np.ndarray, to: Gaussian) -> np.ndarray:
+    """Map rows x (n, N), whose columns are independent, linearly to rows that have the moments of a Gaussian."""
+    directions, lengths = np.linalg.qr(x - x.mean(0))
+    white = directions * np.sign(lengths.diagonal()) * math.sqrt(len(x))
+    return np.asarray(white @ np.linalg.cholesky(to.covariance.numpy()).T + to.mean.numpy())
 
 
-def _refuse_relations(standard: np.ndarray) -> None:
-    """Raise UserError for a column that is a linear function of others in all complete rows, where any has gaps.
+def _following(standard: np.ndarray) -> list[int]:
+    """Columns that are linear functions of others in all complete rows; UserError for one where any has gaps.
 
     Draws would break the relation, and whitening would take what is left for structure.
     """
+    found = []
     for column, others in relations(standard):
         if np.isnan(standard[:, [*others, column]]).any():
             listed = ", ".join(str(k) for k in others)
@@ -175,6 +186,8 @@ def _refuse_relations(standard: np.ndarray) -> None:
                 f"Column {column} is a linear function of columns {listed} in all complete rows, and some of them have "
                 f"gaps; leave column {column} out (grbm train --drop)."
             )
+        found.append(column)
+    return found
 
 
 def copies_of(rows: Tensor) -> Tensor | None:
@@ -202,10 +215,16 @@ class Gaps:
     @functools.cached_property
     def drawn(self) -> Tensor:
         """The rows filled by draws from one Gaussian (`gaussian_draws`)."""
-        return self.by_gaussian(1, match=False)
+        return self._drawn(1, match=False)
 
-    def by_gaussian(self, times: int = GAUSSIAN_DRAWS, *, match: bool = True) -> Tensor:
-        """The rows filled several ``times``, one after another: (times n, N); to ``match``, as in `gaussian_draws`."""
+    def by_gaussian(self, recipe: Recipe) -> Tensor:
+        """Rows that one Gaussian is fitted to where it is kept: each filled eight times (8 n, N).
+
+        Where ``recipe`` whitens they have the moments of the Gaussian by EM. Elsewhere values at limits must stay.
+        """
+        return self._drawn(GAUSSIAN_DRAWS, match=recipe.standardise == "whiten")
+
+    def _drawn(self, times: int, *, match: bool) -> Tensor:
         filled = gaussian_draws(self.rows.double().numpy(), self.seed, times=times, match=match)
         return torch.from_numpy(filled).to(self.rows)
 

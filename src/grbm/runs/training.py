@@ -290,7 +290,7 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
     how: dict[str, Any] = {"same": run.dataset.same, "seed": config.seed, "where": config.where}
     table, stats = run.dataset.train, run.measured.train
     if run.gaps is not None:  # The model's own draws would favour it.
-        table, how["same"] = run.gaps.by_gaussian(match=config.recipe.standardise == "whiten"), None
+        table, how["same"] = run.gaps.by_gaussian(config.recipe), None
         stats = measure(table)
     found = one_gaussian(keep, config.recipe, run.frame, run.data, table, stats, **how)
     if found is None:

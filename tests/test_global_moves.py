@@ -281,12 +281,17 @@ def test_errors_of_log_z_are_those_of_whole_chains():
 
 @pytest.mark.parametrize("n_seeds", [6, pytest.param(40, marks=pytest.mark.whole)])
 def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
-    """The average's log Z by what the round has drawn, against enumeration: within errors of the right size."""
+    """The average's log Z by what the round has drawn, against enumeration: within errors of the right size.
+
+    At most one seed in twenty takes its last round back, or has draws of which a little less than `LEAST` tell of the
+    average; which does so hangs on the rounding of a processor.
+    """
     calls: list[object] = []
     monkeypatch.setattr(watching, "log_z_of", lambda *args, **options: calls.append(args))
-    rows, z = clusters(300, 0).float(), []
+    rows, z, seed = clusters(300, 0).float(), [], 119
     q = Reference(torch.ones(1), rows.mean(0)[None], torch.linalg.cholesky(torch.cov(rows.T))[None])
-    for seed in range(120, 120 + n_seeds):  # in that of 115 the last round is taken back
+    while len(z) < n_seeds:
+        seed += 1
         sampler, model = GlobalMoves(q, 2), GRBM(2, 6, seed=seed)
         state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.05), seed=seed)
         for _ in fit(state, rows, PCD(sampler, 2, 64), FitOptions(33, 100, rounds=3, average_decay=0.9)):
@@ -296,7 +301,11 @@ def test_a_look_after_a_round_needs_no_chains_of_its_own(n_seeds, monkeypatch):
         with torch.no_grad():
             average.W.mul_(1.01)
             average.log_var.add_(0.05)
-        nats = Watch(sampler, HeldOut(rows[:40])).look(state)
+        watch = Watch(sampler, HeldOut(rows[:40]))
+        if watch._from_round(state) is None:
+            assert seed - 120 - len(z) < n_seeds // 20, "rounds rarely tell nothing"
+            continue
+        nats = watch.look(state)
         assert nats.update == 33
         assert nats.log_z.error < 0.1
         z.append((nats.log_z.log_z - exact.log_z(copy.deepcopy(average).double())) / nats.log_z.error)

@@ -17,6 +17,7 @@ from grbm.core.randomness import generator
 from grbm.fitting.callbacks import Progress
 from grbm.fitting.density import Fitted
 from grbm.fitting.gaps import Gaps, Gaussian, Refill, by_em, fit_gaussian, gaussian_draws
+from grbm.fitting.recipe import Facts, resolve
 from grbm.fitting.start import unseen_of
 from grbm.runs import read
 from grbm.runs.presets import PRESETS
@@ -341,6 +342,21 @@ def test_validation_scores_what_is_known_of_rows_with_gaps(settings):
         atol=1e-5,
         rtol=0,
     )
+
+
+def test_rounds_on_rows_with_gaps_have_a_prior(tmp_path):
+    """As strong as numbers are missing, in the estimator and in runs; none where all are known or another is asked."""
+    asked = {"standardise": "whiten"}
+    assert [resolve(asked, Facts(300, 3, True, missing)).train.prior for missing in (0.0, 0.25)] == [0.0, 1.5]
+    assert resolve({"train.prior": 0.5} | asked, Facts(300, 3, True, 0.25)).train.prior == 0.5
+    x = np.random.default_rng(0).normal(size=(400, 2))
+    x[::4, 0] = np.nan
+    assert Gaps(torch.from_numpy(x), 0).facts == Facts(400, 2, True, 0.125)
+    np.save(tmp_path / "x.npy", x)
+    options = ["--out", tmp_path / "run", "--train.n-updates", 2, "--train.rounds", 1]
+    assert cli.main(["train", *map(str, (tmp_path / "x.npy", *options))]) == 0
+    assert read(tmp_path / "run").config.train.prior == pytest.approx(6 * 100 / 740)  # complete rows are held out
+    assert GaussianBernoulliRBM(4, n_iter=1, random_state=0).fit(x)._recipe().train.prior == 0.75
 
 
 def test_limits_are_those_of_the_known_values():

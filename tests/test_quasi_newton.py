@@ -59,16 +59,17 @@ def exactly(model: GRBM) -> Energy:
     return Energy(*(x.detach().double() for x in (energy.W, energy.b, energy.mu, energy.var)))
 
 
-def test_the_gradient_is_autograds():
+@pytest.mark.parametrize("prior", [0.0, 0.3])
+def test_the_gradient_is_autograds(prior):
     model = random_model(3, 5, 0).double()
     rng = generator(0)
     rows = torch.randn(70, 3, generator=rng, dtype=torch.float64)
     draws = Draws(*(torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((90, 3), (90,))))
-    found = height(exactly(model), rows, draws)
+    found = height(exactly(model), rows, draws, prior)
     theta = natural.vector(exactly(model)).requires_grad_()
     energy = natural.energy_of(theta, 3, 5)
     log_z = (-energy.free_energy(draws.v) - draws.log_q).logsumexp(0) - math.log(90)
-    value = -energy.free_energy(rows).mean() - log_z
+    value = -energy.free_energy(rows).mean() - log_z - 0.5 * prior * theta[:15].square().sum()
     value.backward()
     assert found.value == pytest.approx(value.item(), abs=1e-12)
     torch.testing.assert_close(found.gradient, theta.grad, rtol=1e-10, atol=1e-12)
@@ -292,6 +293,36 @@ def test_rounds_learn_what_stochastic_gradients_do_not():
     assert found < 0.9 * other, (found, other)
 
 
+def test_rounds_with_a_prior_end_at_the_most_probable_parameters():
+    """L-BFGS on the log-posterior itself, whose states of h are enumerated, gains nothing."""
+    data, prior = clusters(400), 40.0
+    model = matched_(GRBM(2, 4), data)
+    state = TrainState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in fit(state, data, MOVES, FitOptions(12, 256, min_var=1e-4, rounds=12, prior=prior)):
+        pass
+    theta = natural.vector(exactly(model)).requires_grad_()
+
+    def nats() -> Tensor:
+        U, b, eta, log_precision = theta.split([8, 4, 2, 2])
+        var, h = (-log_precision).exp(), torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 4)
+        squares = (eta + h @ U.view(2, 4).T).square() - eta.square()
+        log_z = (h @ b + 0.5 * squares @ var).logsumexp(0) + 0.5 * var.log().sum() + math.log(2 * math.pi)
+        rows = -natural.energy_of(theta, 2, 4).free_energy(data.double()).mean()
+        return rows - log_z - prior / (2 * 400) * U.square().sum()
+
+    def down() -> Tensor:
+        optimizer.zero_grad()
+        loss = -nats()
+        loss.backward()
+        return loss
+
+    found = float(nats().detach())
+    optimizer = torch.optim.LBFGS([theta], max_iter=500, line_search_fn="strong_wolfe")
+    optimizer.step(down)
+    best = float(nats().detach())
+    assert best - 0.002 < found < best + 1e-9
+
+
 @pytest.mark.parametrize("sampler", [Gibbs(), ParallelTempering(Base(torch.zeros(2), torch.full((2,), 10.0)), 3)])
 def test_rounds_go_with_any_persistent_chains(sampler):
     objective = PCD(sampler, 5, 128, probabilities=True)
@@ -446,7 +477,7 @@ def test_a_search_begins_at_four_times_the_last_step(monkeypatch):
     here, tried = [0.0], []
     slope = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)  # by b alone
 
-    def measured(energy, rows, draws):
+    def measured(energy, rows, draws, prior):
         b = float(energy.b)
         tried.append(b - here[-1])
         fits = len(here) > 1 or tried[-1] <= 1 / 16
@@ -465,8 +496,8 @@ def test_a_search_begins_at_four_times_the_last_step(monkeypatch):
 
 @pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler")
 @pytest.mark.parametrize("known", [0, 3, 50], ids=["first round", "few steps", "more than are remembered"])
-@pytest.mark.parametrize("highest", [-0.01, 9.0], ids=["floor", "free"])
-def test_a_native_round_is_the_definition(known, highest, monkeypatch):
+@pytest.mark.parametrize(("highest", "prior"), [(-0.01, 0.0), (9.0, 0.0), (9.0, 0.01)], ids=["floor", "free", "prior"])
+def test_a_native_round_is_the_definition(known, highest, prior, monkeypatch):
     """Some steps, since rounding grows in a long search; the same for any number of threads."""
     monkeypatch.setattr(quasi_newton, "STEPS", 6)
     data, model = 0.2 * clusters(700), GRBM(2, 21, seed=0)
@@ -475,7 +506,7 @@ def test_a_native_round_is_the_definition(known, highest, monkeypatch):
     rng = generator(known, "pairs")
     steps = 1e-3 * torch.randn(known, len(start), generator=rng, dtype=torch.float64)
     memory = Curvature(steps, steps * torch.linspace(0.5, 2, len(start), dtype=torch.float64))
-    given = start, size, data.double(), draws, memory, highest
+    given = start, size, data.double(), draws, memory, highest, prior
     expected, found = ascended(*given), natively_ascended(*given)
     assert found.reached.value > found.began + 0.01
     assert bool((found.end[-2:] == highest).any()) == (highest < 1)
@@ -501,7 +532,7 @@ def test_a_native_round_that_cannot_climb_ends_where_it_began(broken):
     else:
         model.mu.data.fill_(1e30)
     start = natural.vector(exactly(model))
-    given = start, (2, 21), data.double(), draws, memory, 9.0
+    given = start, (2, 21), data.double(), draws, memory, 9.0, 0.01
     expected, found = ascended(*given), natively_ascended(*given)
     assert torch.equal(found.end, start)
     assert not len(found.curvature.steps)

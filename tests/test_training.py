@@ -229,6 +229,8 @@ def test_what_training_cannot_mean_is_refused_at_once():
         ({"n_updates": -1}, "n_updates must be at least 0"),
         ({"blocks": 0}, "blocks must be at least 1"),
         ({"min_var": 0.0}, "min_var must be above 0"),
+        ({"prior": -0.1}, "prior must be at least 0 and finite"),
+        ({"prior": math.inf}, "prior must be at least 0 and finite"),
         ({"clip_norm": -1.0}, "clip_norm must be above 0"),
         ({"spectral_norm": 0.0}, "spectral_norm must be above 0"),
         ({"average_decay": 1.0}, "average_decay must be"),

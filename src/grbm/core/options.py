@@ -37,6 +37,9 @@ class FitOptions:
     rounds: int = 0
     """The last so many updates are rounds of quasi-Newton steps up the log-likelihood itself
     (`grbm.learning.quasi_newton`): for persistent chains that mix well, and up to some thousands of parameters."""
+    prior: float = 0.0
+    """Rounds: precision of a normal prior of U = W/σ²; prior/2 Σ U² is taken from the log-likelihood of all rows.
+    0 = maximum likelihood. For whitened tables the default is 6 times the share of numbers that are missing."""
     spectral_norm: float | None = None
     """For SGD: length of spectral steps of W (`grbm.learning.spectral`). Along every singular direction of its gradient
     that is not far weaker than the others, W moves by about the learning rate times this; clipping does not shorten
@@ -63,6 +66,8 @@ class FitOptions:
         for name in ("clip_norm", "spectral_norm", "min_var"):
             if (number := getattr(self, name)) is not None and not number > 0:
                 raise ValueError(f"{name} must be above 0, got {number}.")
+        if not (math.isfinite(self.prior) and self.prior >= 0):
+            raise ValueError(f"prior must be at least 0 and finite, got {self.prior}.")
         if self.average_decay is not None and not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay must be at least 0 and below 1, got {self.average_decay}.")
 

@@ -346,7 +346,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         bounds, limits = (self._frame().bounds, UNCENSORED) if go_on else self._bounds_of(table, grid)
         table = grid.inward(bounds.inward(grid.spread(table, seed_of(seed, "cells"))))
         gaps = Gaps(table, seed, same) if table.isnan().any() else None
-        self._facts = list(facts_of(table if gaps is None else gaps.drawn, same))
+        self._facts = list(facts_of(table, same) if gaps is None else gaps.facts)
         recipe = self._recipe()
         rounds = usually = recipe.train.rounds
         if self.n_iter is not None and self.n_rounds is None:

@@ -24,8 +24,8 @@ from grbm.fitting.callbacks import Callback, KeepBest, Progress
 from grbm.fitting.density import Fitted
 from grbm.fitting.impute import NUMBERS, Gain, condition
 from grbm.fitting.learn import learn
-from grbm.fitting.recipe import Recipe
-from grbm.fitting.start import begin, frame_of, held_out, unseen_of, watch_of
+from grbm.fitting.recipe import Facts, Recipe
+from grbm.fitting.start import begin, facts_of, frame_of, held_out, unseen_of, watch_of
 from grbm.samplers.conditional import Filling
 
 ITERATIONS, SETTLED = 200, 1e-4  # Maximum of EM, and the largest change of a standardised covariance that ends it.
@@ -216,6 +216,11 @@ class Gaps:
     def drawn(self) -> Tensor:
         """The rows filled by draws from one Gaussian (`gaussian_draws`)."""
         return self._drawn(1, match=False)
+
+    @property
+    def facts(self) -> Facts:
+        """Facts of the rows, as those of rows that a Gaussian fills."""
+        return facts_of(self.drawn, self.same)._replace(missing=float(self.missing.double().mean()))
 
     def by_gaussian(self, recipe: Recipe) -> Tensor:
         """Rows that one Gaussian is fitted to where it is kept: each filled eight times (8 n, N).

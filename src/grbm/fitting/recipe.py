@@ -205,6 +205,7 @@ class Facts(NamedTuple):
     n_rows: int  # to learn from, copies counted once
     n_units: int  # columns that vary and are no linear functions of others
     suits_whitening: bool  # `grbm.data.whitening.suits_whitening`, and rows enough
+    missing: float = 0.0  # share of the numbers
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,7 @@ SHARED = 1e6  # Weights x chains x replicas of a step, below which a second thre
 FEWEST_FOR_ROUNDS = 256  # Minimum number of rows for rounds, which overfit fewer.
 WIDEST_FOR_ROUNDS = 40  # Maximum number of visible units for rounds, which take seconds each with more.
 ROUNDS = 60  # Default maximum number of rounds of quasi-Newton steps.
+PRIOR = 6.0  # Prior in rounds, times the share of missing numbers: what fills them else makes the model ever surer.
 PATIENCE = 12  # Default number of rounds without a better score on held-out rows, after which they end.
 UPDATES = {"whiten": 1500, "by column": 2000}  # Default numbers of updates by stochastic gradients.
 BEFORE_ROUNDS = 300  # Maximum default number of these where rounds follow, which get as far from there as from 1,500.
@@ -324,6 +326,7 @@ def _whitened(facts: Facts, n_hidden: int | None) -> Recipe:
             UPDATES["whiten"],
             256,
             rounds=rounds,
+            prior=PRIOR * facts.missing,
             learning_rate=0.05,
             # log σ² would else swallow what hidden units should explain; but it has far to fall from the whole table
             variance_rate=0.1 if sees_clusters(chosen) else 1.0,

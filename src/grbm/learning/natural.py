@@ -15,10 +15,14 @@ from grbm.model import Energy
 from grbm.samplers.moments import Moments
 
 
+def weights(energy: Energy) -> Tensor:
+    """U (N, M)."""
+    return energy.W / energy.var[:, None]
+
+
 def vector(energy: Energy) -> Tensor:
     """U, b, η and log λ, one after the other (P,)."""
-    precision = 1 / energy.var
-    return torch.cat([(precision[:, None] * energy.W).flatten(), energy.b, precision * energy.mu, precision.log()])
+    return torch.cat([weights(energy).flatten(), energy.b, energy.mu / energy.var, -energy.var.log()])
 
 
 def energy_of(vector: Tensor, n_visible: int, n_hidden: int) -> Energy:

@@ -1,11 +1,12 @@
-"""Climbing the log-likelihood itself: quasi-Newton steps, with log Z from a fixed set of draws.
+"""Climbing the log-likelihood itself, or a posterior: quasi-Newton steps, with log Z from a fixed set of draws.
 
 With draws v_1..v_n of a density q, log Z(θ) ≈ log 1/n Σ_i exp(−F_θ(v_i))/q(v_i) is a smooth function of θ, and so is
 the log-likelihood (Monte Carlo maximum likelihood; Geyer & Thompson 1992), which L-BFGS climbs (Nocedal 1980) in
 natural parameters (`grbm.learning.natural`). Where these differ much in how they curve it, as those of far clusters do,
 this takes hundreds of steps where stochastic gradients take hundreds of thousands. The draws are of the model itself as
 a round of steps begins, and of the sampler's reference where it has one; a step that would leave few of them with a
-weight is not taken.
+weight is not taken. A normal prior of U = W/σ², which the few parameters that many rows tell of do not feel, keeps few
+rows from being learned by heart.
 """
 
 import math
@@ -66,7 +67,10 @@ class Drawn(NamedTuple):
 
 
 class Height(NamedTuple):
-    """The log-likelihood at some parameters, in nats per row, but for a constant where the draws' density has one."""
+    """The log-likelihood at some parameters, less what a prior takes from it, in nats per row.
+
+    But for a constant where the draws' density has one.
+    """
 
     value: float
     gradient: Tensor  # by the natural parameters (P,)
@@ -135,14 +139,19 @@ def free_energies(energy: Energy, v: Tensor) -> Tensor:
     return averaging(energy.to(torch.float64))(v.double(), None).free_energy
 
 
-def height(energy: Energy, rows: Tensor, draws: Draws) -> Height:
-    """The log-likelihood of ``rows`` (n, N) float64, and its gradient."""
+def height(energy: Energy, rows: Tensor, draws: Draws, prior: float = 0.0) -> Height:
+    """The log-likelihood of ``rows`` (n, N) float64 less ``prior``/2 Σ U², and its gradient.
+
+    ``prior`` is the precision of a normal prior of U = W/σ² divided by the number of rows; 0 is maximum likelihood.
+    """
     averaged = averaging(energy)
     at_rows, at_draws = averaged(rows, None), averaged(draws.v, draws.log_q)
     if not all(float(x.free_energy.abs().max()) < LARGEST for x in (at_rows, at_draws)):  # also where one is NaN
         return Height(-math.inf, torch.zeros_like(natural.vector(energy)), 0.0)
-    value = -float(at_rows.free_energy.mean()) - at_draws.log_weight
-    return Height(value, natural.gradient(energy, at_rows.means.minus(at_draws.means)), at_draws.share)
+    value, U = -float(at_rows.free_energy.mean()) - at_draws.log_weight, natural.weights(energy)
+    apart = at_rows.means.minus(at_draws.means)
+    slope = natural.gradient(energy, apart._replace(vh=apart.vh - prior * U))
+    return Height(value - 0.5 * prior * float(U.square().sum()), slope, at_draws.share)
 
 
 def averaging(energy: Energy) -> Callable[[Tensor, Tensor | None], Averages]:
@@ -189,26 +198,27 @@ class Climbed(NamedTuple):
 
     end: Tensor  # natural parameters (P,)
     curvature: Curvature  # of earlier rounds and this one; empty where no step could be made
-    began: float  # log-likelihood where it began, in nats per row
+    began: float  # what is climbed (`Height`) where it began
     reached: Height
 
 
 @torch.no_grad()
 def climb(
-    model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_var: float
+    model: GRBM, rows: Tensor, draws: Draws, curvature: Curvature, *, min_var: float, prior: float = 0.0
 ) -> tuple[Curvature, float, Height]:
     """Make a round of steps in place, each the longest of 1, ½, ¼, ... that climbs (Armijo) and keeps enough draws.
 
     A step begins at four times what of the last one was taken.
 
-    What is climbed is the log-likelihood of ``rows`` (n, N), with log Z from ``draws``; variances stay at ``min_var``
-    or above. The ``curvature`` is of earlier rounds, of other draws, but nearly the same. Returns it with these steps,
-    empty where none could be made, the log-likelihood where they began, in nats per row, and where they ended.
+    What is climbed is the log-likelihood of ``rows`` (n, N) less what the ``prior`` takes from it (`height`), with
+    log Z from ``draws``; variances stay at ``min_var`` or above. The ``curvature`` is of earlier rounds, of other
+    draws, but nearly the same. Returns it with these steps, empty where none could be made, the height where they
+    began, in nats per row, and where they ended.
     """
     energy, size = model.freeze().to(torch.float64), (model.n_visible, model.n_hidden)
     start, highest = natural.vector(energy), -math.log(min_var)
     way = natively_ascended if native_averages.serves(energy) else ascended
-    end, curvature, began, reached = way(start, size, rows.double(), draws, curvature, highest)
+    end, curvature, began, reached = way(start, size, rows.double(), draws, curvature, highest, prior)
     if not torch.equal(end, start):
         there = natural.energy_of(end, *size)
         for parameter, value in zip(model.parameters(), (there.W, there.b, there.mu, there.var.log()), strict=True):
@@ -217,7 +227,7 @@ def climb(
 
 
 def ascended(
-    start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float
+    start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float, prior: float
 ) -> Climbed:
     """A round of steps from natural parameters ``start`` (P,) of a machine of that ``size`` (N, M), as in `climb`.
 
@@ -227,7 +237,7 @@ def ascended(
     high[-size[0] :] = highest
 
     def at(vector: Tensor) -> Height:
-        return height(natural.energy_of(vector, *size), rows, draws)
+        return height(natural.energy_of(vector, *size), rows, draws, prior)
 
     here = torch.minimum(start, high)
     now, n_made, longest = at(here), 0, 0
@@ -253,11 +263,11 @@ def ascended(
 
 
 def natively_ascended(
-    start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float
+    start: Tensor, size: tuple[int, int], rows: Tensor, draws: Draws, curvature: Curvature, highest: float, prior: float
 ) -> Climbed:
     """The same as `ascended`, but for rounding, in one call of native code."""
     numbers = {"n_steps": STEPS, "halvings": HALVINGS, "remembered": REMEMBERED, "first": FIRST, "highest": highest}
-    numbers |= {"least": LEAST, "largest": LARGEST, "enough": ENOUGH}
+    numbers |= {"least": LEAST, "largest": LARGEST, "enough": ENOUGH, "prior": prior}
     found = native_averages.climb(start, size, rows, draws, curvature, **numbers)
     pairs = Curvature(*found.pairs).last(REMEMBERED) if found.made else Curvature.empty(start)
     return Climbed(found.theta, pairs, found.began, Height(found.value, found.gradient, found.share))

@@ -117,12 +117,14 @@ def train_round(
 ) -> StepMetrics:
     """Make one round of quasi-Newton steps up the log-likelihood of ``data`` (n, N), or of 4,096 rows of it.
 
+    Where ``options.prior`` is not 0 they go up the log-posterior.
+
     The first round begins at the average of the parameters where there is one, which goes on over rounds. Processes
     that share a run share the chains, and all climb alike. Fresh draws tell what a round was worth: the parameters are
     taken back to where it began if it has led out of the finite numbers, or down by more than `FELL`, which only draws
     of a reference can tell.
     """
-    model, sampler = state.model, state.adaptation.applied(objective).sampler
+    model, sampler, prior = state.model, state.adaptation.applied(objective).sampler, options.prior / len(data)
     curvature = state.curvature or Curvature.empty(torch.nn.utils.parameters_to_vector(model.parameters()))
     if state.curvature is None and state.average is not None:
         model.load_state_dict(state.average.state_dict())
@@ -139,18 +141,18 @@ def train_round(
         chains = group.all_gather(chains)
     energy = model.freeze()
     drawn = state.drawn or draw(energy, sampler, chains, Blocks(seed, 1, device=device), seed=state.seed)
-    state.curvature, began, reached = climb(model, rows, drawn.draws, curvature, min_var=options.min_var)
+    state.curvature, began, reached = climb(model, rows, drawn.draws, curvature, min_var=options.min_var, prior=prior)
     if state.average is not None:
-        follow(state.average, model, began, rows, drawn.draws)
+        follow(state.average, model, began, rows, drawn.draws, prior)
     own = group.part(chains.shape[-2])
     state.persistent = drawn.chains[..., own, :].contiguous()
     state.update, state.guard = state.update + 1, Guard()
     following = Blocks(seed_of(state.seed, "round", state.update), 1, device=device)
     state.drawn = draw(model.freeze(), sampler, group.all_gather(state.persistent), following, seed=state.seed)
     fresh = rows.double(), state.drawn.draws
-    now, there = height(model.freeze().to(torch.float64), *fresh).value, height(energy.to(torch.float64), *fresh)
+    now, there = (height(machine.to(torch.float64), *fresh, prior) for machine in (model.freeze(), energy))
     had = there.value if there.share >= LEAST else began  # by the same draws, where they tell
-    if not math.isfinite(now) or (drawn.log_weights is not None and now < had - FELL):
+    if not math.isfinite(now.value) or (drawn.log_weights is not None and now.value < had - FELL):
         for machine, was in zip(machines, began_with, strict=True):
             machine.load_state_dict(was)
         state.curvature, state.drawn = curvature, None
@@ -162,16 +164,16 @@ def train_round(
 
 
 @torch.no_grad()
-def follow(average: GRBM, model: GRBM, began: float, rows: Tensor, draws: Draws) -> None:
+def follow(average: GRBM, model: GRBM, began: float, rows: Tensor, draws: Draws, prior: float = 0.0) -> None:
     """Move the average by its share towards the model, where a round has ended.
 
-    All the way where the average would have a log-likelihood below ``began``, that with which the round began, or too
+    All the way where the average would have a `height` below ``began``, that with which the round began, or too
     few of its draws a weight: between parameters that lie far apart there are worse ones.
     """
     followed = copy.deepcopy(average)
     for moved, parameter in zip(followed.parameters(), model.parameters(), strict=True):
         moved.lerp_(parameter, FRESH)
-    reached = height(followed.freeze().to(torch.float64), rows.double(), draws)
+    reached = height(followed.freeze().to(torch.float64), rows.double(), draws, prior)
     is_good = reached.share >= LEAST and reached.value >= began
     average.load_state_dict((followed if is_good else model).state_dict())
 

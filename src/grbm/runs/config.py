@@ -33,7 +33,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # of settings that a
         lambda x: 0 <= x < 1,
         "dataset.held_out train.adam_beta1 train.validation train.average_decay checkpoint.trajectory",
     ),
-    "at least 0": (lambda x: x >= 0, "train.rounds train.variance_rate train.tol"),
+    "at least 0": (lambda x: x >= 0, "train.rounds train.prior train.variance_rate train.tol"),
 }
 
 

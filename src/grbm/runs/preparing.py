@@ -107,7 +107,7 @@ def open_data(config: RunConfig, group: ProcessGroup, asked: Mapping[str, Any] |
         assert isinstance(dataset.train, Tensor)
         gaps = Gaps(dataset.train, config.seed, dataset.same)
     if asked is not None:
-        config = for_table(config, facts_of(dataset.train if gaps is None else gaps.drawn, dataset.same), asked)
+        config = for_table(config, facts_of(dataset.train, dataset.same) if gaps is None else gaps.facts, asked)
     if gaps is not None:
         marked = dataset.limits.mapped(bounds.ends_inward)
         filled = group.broadcast(group.on_leader(lambda: _filled(gaps, config, marked)))

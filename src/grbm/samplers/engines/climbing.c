@@ -1,4 +1,5 @@
-// A round of L-BFGS steps up the log-likelihood, with log Z from weighted draws, in float64 and in one call.
+// A round of L-BFGS steps up the log-likelihood, or the log-posterior under a normal prior of U, with log Z from
+// weighted draws, in float64 and in one call.
 //
 // The definition is `ascended` in learning/quasi_newton.py. A machine is a vector of natural parameters
 // (learning/natural.py): U = W/var, b, mu/var, log 1/var, one after the other.
@@ -11,13 +12,14 @@ typedef struct {
     int64_t n_visible, n_hidden, h_row, n_steps, halvings, remembered;
     int64_t known, made;                  // pairs of steps and falls, of earlier rounds and of this one; steps of it
     double highest, first;                // of log 1/var; length of a step without pairs
+    double prior;                         // precision of the prior of U, for each row
     double least, largest, enough;        // share of the draws; free energy; part of what the slope promises
     Averages rows, draws;                 // what the log-likelihood is of, and where log Z is from
     double *up, *b, *mu, *inverse_var;    // that they read of the machine: written anew for each height
     double *theta, *gradient;             // (P,): where the round begins; where it ends, and the gradient there
     double *there, *slope, *uphill;       // (P,): a step's end, the gradient there, and the direction
     double *steps, *falls, *along;        // (known + n_steps, P): pairs; (known + n_steps,)
-    double began, value, share;           // log-likelihood at the beginning and at the end, and share of the draws there
+    double began, value, share;           // what is climbed, at the beginning and at the end; share of the draws there
 } Climb;
 
 ALWAYS double inner(const double *x, const double *y, int64_t n) {
@@ -53,7 +55,7 @@ static double sum_of_energies(const Averages *a, double largest) {
     return sum;
 }
 
-// The log-likelihood at theta, its gradient, and the share of the draws
+// The log-likelihood at theta less the penalty of the prior, its gradient, and the share of the draws
 static double height(Climb *c, const double *theta, double *gradient, double *share, int64_t threads) {
     const int64_t N = c->n_visible, M = c->n_hidden;
     lay(c, theta);
@@ -71,7 +73,8 @@ static double height(Climb *c, const double *theta, double *gradient, double *sh
         by_log_precision[i] = -0.5 * (c->rows.v2_mean[i] - c->draws.v2_mean[i]) * c->inverse_var[i];
     }
     for (int64_t j = 0; j < M; j++) by_b[j] = c->rows.h_mean[j] - c->draws.h_mean[j];
-    return -of_rows / c->rows.n - c->draws.log_weight;
+    add(gradient, -c->prior, theta, N * M);
+    return -of_rows / c->rows.n - c->draws.log_weight - 0.5 * c->prior * inner(theta, theta, N * M);
 }
 
 // The gradient times an inverse Hessian from the last pairs (Nocedal & Wright 2006, Algorithm 7.4)

@@ -362,8 +362,12 @@ def test_looks_at_held_out_rows_are_ten_updates_apart_at_least(n_iter, looks):
 def test_verbose_prints_progress(capsys):
     GaussianBernoulliRBM(4, n_iter=100, batch_size=50, verbose=1, random_state=0).fit(clusters(100, 0))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 11
-    assert lines[0] == "[GaussianBernoulliRBM] Learning from 100 rows of 3 columns."
+    assert len(lines) == 12
+    said = [
+        "Preparing 100 rows of 3 columns: mixtures of Gaussians are fitted.",
+        "Learning from 90 rows with 4 hidden units.",
+    ]
+    assert lines[:2] == [f"[GaussianBernoulliRBM] {text}" for text in said]
     assert lines[-1].startswith("[GaussianBernoulliRBM] Update 100 of 100, held-out log-likelihood")
     GaussianBernoulliRBM(4, n_iter=10, batch_size=50, verbose=1, whiten=False, random_state=0).fit(clusters(100, 0))
     lines = capsys.readouterr().out.splitlines()

@@ -352,8 +352,11 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         if self.n_iter is not None and self.n_rounds is None:
             rounds = 0
         if self.verbose and rounds < usually:
-            text = f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default."
-            print(f"[GaussianBernoulliRBM] {text}", flush=True)
+            _say(f"No rounds follow, since n_iter was given; n_rounds={usually} adds those of the default.")
+        if self.verbose and not go_on:
+            steps = ["a first model fills the gaps"] if gaps is not None else []
+            steps += ["mixtures of Gaussians are fitted"] if recipe.standardise == "whiten" else []
+            _say(f"Preparing {len(table):,} rows of {table.shape[1]:,} columns{': ' * bool(steps)}{', '.join(steps)}.")
         learned_from, held, counts = held_out(len(table), recipe.train.validation, seed, same)
         n_pass = len(learned_from) * n_pass // len(table)
         per_pass = max(1, n_pass // min(self.batch_size, len(learned_from)))
@@ -362,9 +365,6 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
             table = self._completed(gaps, recipe, n_updates) if not go_on else self._redrawn(gaps)
         seen = table[learned_from]  # of the others nothing is known before they are scored
         of_frame: dict[str, Any] = {"grid": grid, "bounds": bounds, "limits": limits, "same": same}
-        if self.verbose and not go_on:
-            text = f"Learning from {len(table):,} rows of {table.shape[1]:,} columns."
-            print(f"[GaussianBernoulliRBM] {text}", flush=True)
         state = self._resume(seen.numpy()) if go_on else self._begin(table, recipe, learned_from, **of_frame)
         frame = self._frame()
         goal = recipe.build(frame)
@@ -378,6 +378,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         keep = None if watch is None else KeepBest(watch, options, state)
         looks: list[Nats] = []
         tell = _teller(first, rows, unseen.log_det) if self.verbose else lambda progress: None
+        if self.verbose:
+            _say(f"Learning from {len(rows):,} rows with {recipe.model.n_hidden:,} hidden units.")
 
         def after(progress: Progress) -> bool:
             if progress.nats is not None:
@@ -1119,6 +1121,10 @@ def _tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(x) for name, x in arrays.items()}
 
 
+def _say(text: str) -> None:
+    print(f"[GaussianBernoulliRBM] {text}", flush=True)
+
+
 def _teller(first: int, rows: torch.Tensor, log_det: float) -> Callable[[Progress], None]:
     """Make a function that prints progress since update ``first``: each tenth of the updates, or every 5 seconds."""
     start, told = time.perf_counter(), [(0, time.perf_counter())]
@@ -1135,6 +1141,6 @@ def _teller(first: int, rows: torch.Tensor, log_det: float) -> Callable[[Progres
                 error = (progress.state.model.reconstruction(rows[:1000]) - rows[:1000]).square().mean()
             what = f"mean squared reconstruction error {error:.4g}"
         where = f"Update {progress.update:,} of {progress.n_updates:,}"
-        print(f"[GaussianBernoulliRBM] {where}, {what}, {now - start:.1f} s", flush=True)
+        _say(f"{where}, {what}, {now - start:.1f} s")
 
     return tell

@@ -6,8 +6,8 @@
 
 All methods fill the same gaps of the rows that they learn from. Errors are root mean squares, in deviations of the
 columns. Intervals are means ± 1.645 deviations, which should hold 90 % of what is missing. Nats are of what a quarter
-of the rows, unseen and as gappy, have; "Gaussian" is the most likely one of the rows with gaps, by EM, and "shrunk" ours. Results go to ``--out``
-(JSON lines), and what is there is not measured again.
+of the rows, unseen and as gappy, have, above those of a Gaussian: the most likely one of the rows with gaps, by EM, and
+one that is "shrunk" as ours. Results go to ``--out`` (JSON lines), and what is there is not measured again.
 """
 
 import argparse

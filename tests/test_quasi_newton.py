@@ -403,12 +403,12 @@ def test_the_average_does_not_lie_between_parameters_that_are_far_apart():
     draws = Draws(v, -energy.free_energy(v))
     began = height(energy, data.double(), draws).value
     average = copy.deepcopy(here)
-    follow(average, there, began, data, draws)
+    follow(average, there, began, data, draws, 0.0)
     assert torch.equal(average.W, there.W)
     nearly = copy.deepcopy(here)
     with torch.no_grad():  # up the log-likelihood: the masses are unequal
         nearly.b.sub_(0.2)
-    follow(average := copy.deepcopy(here), nearly, began, data, draws)
+    follow(average := copy.deepcopy(here), nearly, began, data, draws, 0.0)
     torch.testing.assert_close(average.b, here.b - FRESH * 0.2)
 
 
@@ -425,8 +425,25 @@ def test_the_average_is_not_trusted_on_few_draws():
     began, reached = (height(exactly(m), rows, draws) for m in (average, followed))
     assert reached.value > began.value
     assert reached.share < LEAST
-    follow(average, model, began.value, rows.float(), draws)
+    follow(average, model, began.value, rows.float(), draws, 0.0)
     assert torch.equal(average.mu, model.mu)
+
+
+@pytest.mark.parametrize("prior", [0.0, 1.0])
+def test_the_average_is_judged_with_the_prior(prior):
+    """It goes all the way where what the prior takes from it would bring it below where the round began."""
+    average, model = random_model(2, 4, 0), random_model(2, 4, 1)
+    own = model.W.detach().clone()
+    v = torch.randn(500, 2, generator=generator(0)).double()
+    draws = Draws(v, -exactly(average).free_energy(v))
+    followed = copy.deepcopy(average)
+    with torch.no_grad():
+        for moved, parameter in zip(followed.parameters(), model.parameters(), strict=True):
+            moved.lerp_(parameter, FRESH)
+    likely = height(exactly(followed), v, draws)
+    assert likely.share > LEAST
+    follow(average, model, likely.value - 1e-3, v.float(), draws, prior)
+    torch.testing.assert_close(average.W, own if prior else followed.W)
 
 
 def test_the_average_takes_the_weights_of_contrasts_too():
@@ -438,7 +455,7 @@ def test_the_average_takes_the_weights_of_contrasts_too():
     model.contrasts = model.contrasts._replace(log_weights=torch.tensor([0.1, 0.8, 0.1]).log())
     v = torch.randn(100, 2, generator=generator(0)).double()
     draws = Draws(v, -exactly(average).free_energy(v))
-    follow(average, model, height(exactly(average), v, draws).value, v.float(), draws)
+    follow(average, model, height(exactly(average), v, draws).value, v.float(), draws, 0.0)
     assert average.contrasts.n > 1
     assert torch.equal(average.mu, model.mu)
     assert torch.equal(average.contrasts.log_weights, model.contrasts.log_weights)

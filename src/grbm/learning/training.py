@@ -164,7 +164,7 @@ def train_round(
 
 
 @torch.no_grad()
-def follow(average: GRBM, model: GRBM, began: float, rows: Tensor, draws: Draws, prior: float = 0.0) -> None:
+def follow(average: GRBM, model: GRBM, began: float, rows: Tensor, draws: Draws, prior: float) -> None:
     """Move the average by its share towards the model, where a round has ended.
 
     All the way where the average would have a `height` below ``began``, that with which the round began, or too

@@ -202,13 +202,19 @@ def _run(config: RunConfig, folder: Path, *, figures: bool, **how: Any) -> None:
     if figures:
         from grbm.report.figures import draw
         from grbm.report.page import report
+        from grbm.report.words import measured, of_held_out
 
         print("Drawing figures and the page ...", flush=True)
         run = runs.read(folder)
         run = run._replace(config=Moved(config.data_dir, config.data, config.dataset.key).of(run.config))
         dataset = run.load_data()
-        for path in [*draw(run, dataset=dataset), report(run, dataset=dataset)]:
+        page = report(run, dataset=dataset)
+        for path in [*draw(run, dataset=dataset), page]:
             print(f"  {path}")
+        if lines := list(of_held_out(measured(run, runs.EVALUATION))):
+            print("\n".join(lines))
+            print(f"Next: open {page}")
+            return
     print(f"Next: grbm evaluate {folder}")
 
 

@@ -11,15 +11,15 @@ from grbm import runs
 from grbm.core.errors import UserError
 from grbm.core.files import write_text
 from grbm.core.streams import plain
-from grbm.core.typed import is_kind, restore
+from grbm.core.typed import is_kind
 from grbm.data.images import tile
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
-from grbm.evaluate.baselines import Comparison
 from grbm.report import html, plots, sheets, table_plots
 from grbm.report.doctor import Finding, at_end, diagnose
 from grbm.report.figures import nearest_sheet, plane, table_samples
 from grbm.report.image_scores import OWN, ScoreTable, cells, read_table
+from grbm.report.scores import compared, quick
 from grbm.report.words import duration, ending, measured, with_error
 from grbm.runs import Run
 from grbm.runs.paper import describe
@@ -51,18 +51,20 @@ def report(
     """Write report.html into the run's folder, from its files; returns its path.
 
     ``warn`` is told where its data are not there, which leaves out what needs them. Samples and the way to them are
-    drawn anew; scores are those that ``grbm evaluate`` and ``grbm mixing`` left.
+    drawn anew. Scores are those that ``grbm evaluate`` and ``grbm mixing`` wrote; those that take seconds are computed.
     """
     dataset = dataset or data_of(run, warn)
+    if dataset is not None:
+        quick(run, dataset, seed=seed)
     findings = diagnose(run, dataset, seed=seed)
     body = [
         _head(run, dataset),
-        html.section("Verdict", _verdict(findings)),
+        html.section("Verdict", _verdict(findings), _next(run)),
         html.section("Samples", f'<div class="grid">{"".join(samples(run, dataset, seed))}</div>'),
         html.section("What was learned", *_learned(run, dataset, seed)),
         html.section("Scores", *_scored(run)),
-        html.section("All that the doctor looked at", _items(findings)),
-        html.section("Settings", _settings(run)),
+        html.section("All checks of the doctor", _items(findings)),
+        html.section("The run", _facts(run, dataset), _settings(run)),
     ]
     path = run.folder / runs.REPORT
     write_text(path, html.page(_name(run), body))
@@ -79,6 +81,18 @@ def data_of(run: Run, warn: Callable[[str], None]) -> Dataset | None:
 
 
 def _head(run: Run, dataset: Dataset | None) -> str:
+    """Title, what was learned in a sentence, and how training ended unless it finished."""
+    rows = "" if dataset is None else f" on {len(dataset.train):,} rows"
+    learned = f"{run.model.n_hidden:,} hidden units, trained{rows} of {run.transform.n_columns:,} "
+    learned += "pixels" if run.image_shape is not None else "columns"
+    learned += f" in {duration(run.metrics[-1]['seconds'])}." if run.metrics else "."
+    about = f'<p class="muted">{escape(describe(run.config))}</p>' if describe(run.config) else ""
+    status = "" if run.status.ended == "finished" else f"<p><strong>{escape(ending(run))}</strong></p>"
+    return f"<h1>{escape(_name(run))}</h1>\n<p>{escape(learned)}</p>{about}{status}"
+
+
+def _facts(run: Run, dataset: Dataset | None) -> str:
+    """Data, model, training, time and command as a list."""
     config, seconds = run.config, (run.metrics[-1]["seconds"] if run.metrics else 0.0)
     shape = "" if run.image_shape is None else f" ({' x '.join(str(n) for n in run.image_shape)})"
     rows = "" if dataset is None else f"{len(dataset.train):,} rows of "
@@ -101,9 +115,7 @@ def _head(run: Run, dataset: Dataset | None) -> str:
     lines = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
     if config.command:
         lines += f"<dt>Command</dt><dd><code>{escape(config.command)}</code></dd>"
-    about = f'<p class="muted">{escape(describe(run.config))}</p>' if describe(run.config) else ""
-    status = "" if run.status.ended == "finished" else f"<p><strong>{escape(ending(run))}</strong></p>"
-    return f"<h1>{escape(_name(run))}</h1>\n{about}{status}\n<dl>{lines}</dl>"
+    return f"<dl>{lines}</dl>"
 
 
 def _units(run: Run) -> str:
@@ -130,7 +142,7 @@ def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) 
     what = "conditional means of the last states" if sampling.mean else "last states"
     how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise; {what}"
     # few enough that a page of large pictures can be mailed, and that all states fit into memory
-    n_chains = (32 if run.model.n_visible <= 1024 else 8) if shape else max(100, min(1000, 1_000_000 // size))
+    n_chains = (64 if run.model.n_visible <= 1024 else 8) if shape else max(100, min(1000, 1_000_000 // size))
     if shape is None and not run.transform.n_columns == run.model.n_visible == 2:
         yield from _table_figures(run, dataset, sampler, seed, how)
         return
@@ -143,7 +155,7 @@ def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) 
         sheet = tile(drawn, shape, 10)
         yield html.figure(html.picture(sheet), f"{how}.", "100 samples", "pixels")
         frames = [html.picture(tile(state, shape, min(8, n_chains // 2))) for state in states]
-        caption = "The same chains from noise on."
+        caption = f"{n_chains:,} chains from noise to step {steps[-1]:,}: press Play."
         if dataset is not None and real:
             sheet = tile(dataset.train[spread(len(dataset.train), 100)], shape, 10)
             yield html.figure(html.picture(sheet), "Training images.", "100 training images", "pixels")
@@ -184,25 +196,28 @@ def _table_figures(run: Run, dataset: Dataset | None, sampler: Sampler, seed: in
 
 
 def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
+    panels = []
     if run.image_shape is not None:
         sheet = sheets.filter_sheet(run.model.W, run.image_shape, 100)
         caption = f"Weights of {sheets.which_filters(run.model.W)}. Each is divided by its largest weight; "
         caption += "0 is mid-grey." if run.image_shape[0] > 1 else "red is positive, blue negative, white 0."
-        yield html.figure(html.picture(sheet), caption, "filters", "pixels", "max-width: 34rem")
+        panels.append(html.figure(html.picture(sheet), caption, "filters", "pixels"))
     elif dataset is not None and run.transform.n_columns == run.model.n_visible == 2:
         picture = html.raster(plane(run, dataset, seed=seed))
         yield html.figure(picture, "", "data, learned density and samples", "card wide")
-    curves = [curve({"": run}, *which) for which in plots.CURVES]
+    panels += [curve({"": run}, *which) for which in plots.CURVES]
     if plots.logged(run.metrics, "nats_validation"):
         title = "log-likelihood of validation rows, nats per row"
         drawn = plots.validation(run.metrics, title, run.config.train.first_round)
-        curves.insert(0, html.figure(html.svg(drawn), "", title, "chart"))
-    if run.metrics:
-        parts, title = {"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample"
-        energies = {label: [m | {"free": m.get(name)} for m in run.metrics] for label, name in parts.items()}
-        drawn = plots.curve(energies, "free", title, first_round=run.config.train.first_round)
-        curves.append(html.figure(html.svg(drawn), "", title, "chart"))
-    yield f'<div class="grid">{"".join(filter(None, curves))}</div>'
+        panels.insert(0, html.figure(html.svg(drawn), "", title, "chart"))
+    for parts, title in plots.PAIRS if run.metrics else ():
+        lines = {label: [m | {"": m.get(name)} for m in run.metrics] for label, name in parts.items()}
+        drawn = plots.curve(lines, "", title, first_round=run.config.train.first_round)
+        panels.append(html.figure(html.svg(drawn), "", title, "chart"))
+    panels = [panel for panel in panels if panel]
+    if run.image_shape is not None and len(panels) > 2:  # Filters are as high as two curves.
+        panels[1:3] = [f"<div>{''.join(panels[1:3])}</div>"]
+    yield f'<div class="grid">{"".join(panels[: len(panels) // 2 * 2])}</div>'  # Of an odd number the last is left out.
 
 
 def curve(several: dict[str, Run], name: str, title: str, log: bool) -> str:
@@ -262,14 +277,12 @@ def _scored(run: Run) -> Iterator[str]:
 
 def _beside(run: Run) -> Iterator[str]:
     """Simpler models on the same held-out rows, where `grbm evaluate` has scored them."""
-    found = measured(run, runs.EVALUATION).get("baselines")
-    if not isinstance(found, list) or not found:
-        return
     body = []
-    for row in (restore(Comparison, row) for row in found if is_kind(Comparison, row)):
+    for row in compared(measured(run, runs.EVALUATION)):
         difference = with_error(row.difference, row.difference_error)
         body.append([row.name, with_error(row.mean, row.error), difference, row.verdict])
-    yield html.table(body, ("simpler model", "held out, nats", "this model is above it by", "so it is"))
+    if body:
+        yield html.table(body, ("simpler model", "held out, nats", "this model is above it by", "so it is"))
 
 
 def _images(run: Run) -> ScoreTable | None:
@@ -284,6 +297,20 @@ def _verdict(findings: Sequence[Finding]) -> str:
     text = "Nothing is wrong." if all(x.level == "fine" for x in good) else "Nothing is wrong, but read the note."
     text = f"{len(wrong)} of {len(findings)} checks found something wrong." if wrong else text
     return f"<p><strong>{text}</strong></p>{_items(wrong or good[::-1])}"
+
+
+def _next(run: Run) -> str:
+    """Commands that people run next."""
+    folder = shlex.quote(str(run.folder))
+    commands = [f"grbm sample {folder} --n 1000"]
+    if run.image_shape is not None:
+        commands.append(f"grbm mixing {folder}" if _images(run) else f"grbm evaluate {folder} --fid")
+    elif run.config.dataset.name == "array":
+        data = shlex.quote(str(run.config.data or "FILE"))
+        commands = [f"grbm score {folder} {data}", f"{commands[0]} --out new.csv"]
+    else:
+        commands.append(f"grbm evaluate {folder}")
+    return f'<p class="muted">Next: {", ".join(f"<code>{escape(command)}</code>" for command in commands)}</p>'
 
 
 def _items(findings: Sequence[Finding]) -> str:

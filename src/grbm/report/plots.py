@@ -22,11 +22,16 @@ INK, RUST = "#1f4e79", "#c0504d"
 Metrics = list[dict[str, Any]]  # of a run, as logged
 COLOURS = (INK, RUST, "#5b8c5a", "#c9a227", "#7a5c99", "#4aa3a2", "#8a8a8a")
 
+DASHED = ("held out", "on for 99 %")  # labels of curves that are drawn dashed
 CURVES = (  # of the records of training: name, title, and whether on a logarithmic axis
     ("log_var_mean", "log σ², mean over visible units", False),
     ("reconstruction", "reconstruction error, mean square", False),
     ("grad_norm", "gradient norm before clipping", True),
     ("energy_distance", "energy distance of chains and data", True),
+)
+PAIRS = (  # curves that share a panel: their labels and names, and the title of the panel
+    ({"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample"),
+    ({"off for 99 % of the data": "hidden_off", "on for 99 %": "hidden_on"}, "share of hidden units that are"),
 )
 
 
@@ -80,7 +85,7 @@ def learning_curves(metrics: Metrics, first_round: int | None = None) -> Figure:
         for k, (name, label) in enumerate(named.items()):
             points = [(u, x) for x, u in logged(metrics, name) if not math.isnan(x)]
             if points:
-                style = "--" if label in ("held out", "on for 99 %") else "-"
+                style = "--" if label in DASHED else "-"
                 axes.plot(*zip(*points, strict=True), style, color=COLOURS[k], label=label, lw=1.2)
         if log:
             _log_scale(axes, [x for name in named for x in column(metrics, name)])
@@ -120,7 +125,7 @@ def curve(
     columns = [column(metrics, name) for metrics in several.values()]
     marker = "." if log else None
     for k, ((label, metrics), numbers) in enumerate(zip(several.items(), columns, strict=True)):
-        plain, style = label.replace("$", r"\$"), "--" if label == "held out" else "-"  # not mathematics
+        plain, style = label.replace("$", r"\$"), "--" if label in DASHED else "-"  # not mathematics
         updates, colour = [m["update"] for m in metrics], COLOURS[k % len(COLOURS)]
         axes.plot(updates, numbers, style, color=colour, label=plain, lw=1.3, marker=marker, ms=3)
     log = log and any(y > 0 for numbers in columns for y in numbers)
@@ -156,16 +161,20 @@ def _with_rounds(axes: Axes, last: int, first_round: int | None) -> None:
 
 
 def _log_scale(axes: Axes, numbers: Sequence[float]) -> None:
-    """A logarithmic axis; where unbiased distances fall below 0, one that is linear around it."""
-    positive = sorted(x for x in numbers if x > 0)
+    """A logarithmic axis; where unbiased distances fall below 0, it ends at the largest of these, which is noise."""
+    positive, negative = [x for x in numbers if x > 0], [-x for x in numbers if x <= 0]
     if not positive:
         return
-    if any(x <= 0 for x in numbers):
-        around = max(positive[0], *(-x for x in numbers if x <= 0))
-        axes.set_yscale("symlog", linthresh=10 ** math.ceil(math.log10(around)))
-        axes.axhline(0, color="#999999", lw=0.6)
-    else:
-        axes.set_yscale("log")
+    axes.set_yscale("log")
+    noise = max(negative, default=0.0)
+    if 0 < noise < max(positive):
+        for line in axes.lines:
+            line.set_ydata(np.maximum(np.asarray(line.get_ydata(), dtype=float), noise))
+        axes.set_ylim(bottom=0.8 * noise)
+        axes.axhline(noise, color="#999999", lw=0.6)
+        axes.text(
+            0.98, 0.97, "grey line: no larger than noise", transform=axes.transAxes, ha="right", va="top", fontsize=7
+        )
 
 
 def together(columns: Sequence[list[float]], log: bool, most: float = 8.0) -> tuple[float, float] | None:

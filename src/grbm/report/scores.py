@@ -1,14 +1,16 @@
 """`grbm evaluate`: the numbers that a run's data allow, and its likelihood beside those of simpler models."""
 
+import json
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from grbm.core.files import write_text
 from grbm.core.randomness import seed_of
 from grbm.core.streams import plain
-from grbm.core.typed import is_kind
+from grbm.core.typed import is_kind, restore
 from grbm.data.loading import Dataset
 from grbm.data.tables import Table, spread
 from grbm.data.weighting import effective, mean_and_error
@@ -23,6 +25,8 @@ from grbm.runs.encoding import finite_parts
 from grbm.runs.sampling import generate, on_device
 
 WIDEST = 1024  # columns, above which one Gaussian's covariance takes too long
+WIDEST_QUICK = 200  # Maximum number of columns of a table that is scored without being asked.
+QUICK_SAMPLES = 1000
 FEWEST = 10  # held-out rows that a comparison needs
 MOST = 5000
 PARTS: tuple[Literal["train", "test"], ...] = "train", "test"
@@ -108,6 +112,32 @@ def evaluate(
         scores |= {"kl_data_model": density.kl, "mode_mass": list(density.mode_mass)}
         scores |= {"within_3_deviations": drawn.within, "mode_share": list(drawn.mode_share)}
     return scores
+
+
+def quick(run: Run, dataset: Dataset, *, seed: int = 1) -> dict[str, Any]:
+    """Read the scores of the run's present weights; compute and write them first where that takes seconds.
+
+    So it does for tables whose log Z is exact or bridged from a mixture. For other runs without scores the result is
+    empty.
+    """
+    if (found := measured(run, EVALUATION)) or not _is_quick(run):
+        return found
+    found = evaluate(run, dataset=dataset, n_samples=QUICK_SAMPLES, seed=seed)
+    write_text(run.folder / EVALUATION, json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def _is_quick(run: Run) -> bool:
+    model = run.model
+    if run.image_shape is not None or model.censoring.n or run.transform.n_columns > WIDEST_QUICK:
+        return False
+    return run.frame.reference is not None or model.n_visible <= 2 or exact.is_enumerable(model)
+
+
+def compared(scores: dict[str, Any]) -> list[Comparison]:
+    """Comparisons with simpler models among ``scores``; empty where there are none."""
+    rows = scores.get("baselines")
+    return [restore(Comparison, row) for row in rows if is_kind(Comparison, row)] if isinstance(rows, list) else []
 
 
 def score_rows(

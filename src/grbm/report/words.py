@@ -182,6 +182,16 @@ def of_rows(scores: dict[str, Any]) -> Iterator[str]:
     yield "These rows are not the data of the run. Nothing was written to the run."
 
 
+def of_held_out(scores: dict[str, Any]) -> Iterator[str]:
+    """The log-likelihood of held-out rows among ``scores``, beside those of simpler models; nothing where it is not."""
+    if (mean := scores.get("log_likelihood_test")) is None:
+        return
+    shown = with_error(mean, scores["log_likelihood_test_error"])
+    doubt = " (log Z has NOT converged: do not use it)" if scores.get("log_z_converged") is False else ""
+    yield f"Log-likelihood of held-out rows: {shown} nats per row{doubt}"
+    yield from beside(scores)
+
+
 def beside(scores: dict[str, Any]) -> Iterator[str]:
     """Simpler models on the same held-out rows, and which is better."""
     rows = scores.get("baselines") or []

@@ -4,8 +4,9 @@
     python -m benchmarks.coarse --table            # what has been measured so far
 
 Four fifths of the rows are learned from, at random places of their cells too, by the estimator with ``coarse="auto"``
-and everything else at its default, by one Gaussian, and by mixtures of Gaussians. Tables of more than 8,000 rows are
-cut to so many at random. Results go to ``--out`` (JSON lines), and what is there is not measured again.
+and everything else at its default, by a full-covariance Gaussian, and by mixtures of Gaussians.
+Tables of more than 8,000 rows are cut to so many at random. Results go to ``--out`` (JSON lines), and what is there is
+not measured again.
 """
 
 import argparse
@@ -62,9 +63,7 @@ def measure(x: Array, seed: int) -> dict[str, Any]:
 
 def show(path: Path) -> None:
     """Print what has been measured."""
-    print(
-        "| table | columns, coarse, as scores | seed | ours | one Gaussian | mixture | ours less the mixture | CPU s |"
-    )
+    print("| table | columns, coarse, as scores | seed | ours | Gaussian | mixture | ours less the mixture | CPU s |")
     print("|" + "---|" * 8)
     for line in sorted(map(json.loads, path.read_text().splitlines()), key=lambda x: (x["table"], x["seed"])):
         cells = [line["table"], f"{line['n_columns']}, {line['coarse']}, {line['scored']}", str(line["seed"])]

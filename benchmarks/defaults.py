@@ -272,7 +272,7 @@ def measure(name: str, seed: int, *, whole: bool) -> dict[str, Any]:
         }
     if table.log_p is not None and table.modes is not None and table.masses is not None:
         found["kl"] = float((table.log_p - log_p).mean())
-        found["kl_gaussian"] = float(table.log_p.mean()) - found["rivals"]["one Gaussian"]["nats"]
+        found["kl_gaussian"] = float(table.log_p.mean()) - found["rivals"]["full-covariance Gaussian"]["nats"]
         # of held-out rows, not the true masses: where clusters overlap a row's likeliest one need not be its own
         drawn, held_out = (
             np.bincount(table.modes(rows), minlength=len(table.masses)) / len(rows)
@@ -329,7 +329,7 @@ def show(path: Path) -> None:
             f"{np.median([x['ours']['nats'] for x in rows]):.4g} ± {first['ours']['log_z_error']:.1g}",
             f"{first['preset']['nats']:.4g}" if "preset" in first else "–",
             f"{first['before']['nats']:.4g}" if "before" in first else "–",
-            rival("one Gaussian"),
+            rival("full-covariance Gaussian"),
             rival("mixture of Gaussians"),
             rival("kernel density"),
             middle(lambda x: x.get("kl")),

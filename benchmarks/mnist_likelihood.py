@@ -8,7 +8,7 @@ Pavlakou & Murray 2017). A model stands in coordinates that the training images 
 
 - logits of 1e-6 + (1 − 2e-6) x, as published;
 - each pixel by its own distribution function to a normal one, Φ⁻¹(F_i(x_i)), where F_i is linear within each level. A
-  pixel that is always black is then a normal number that costs nothing, and one Gaussian is a Gaussian copula.
+  pixel that is always black is then a normal number that costs nothing, and a Gaussian is a Gaussian copula.
 
 50,000 images are learned from, 10,000 choose among settings, and the test images are the usual 10,000. What is trained
 is kept in --out, and taken up again.

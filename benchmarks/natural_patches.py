@@ -144,7 +144,7 @@ def main() -> None:
     scores = Scores(folder, train, test, data.test_photograph, options.only)
     print(f"{'':<36} {'train':>9} {'test':>9}   (nats per patch; errors over test photographs)")
     scores.add("Gaussian", lambda: (patch_models.gaussian(data), {}))
-    scores.add("One Gaussian at 8 contrasts", lambda: (patch_models.scale_mixture(data), {}))
+    scores.add("full-covariance Gaussian at 8 contrasts", lambda: (patch_models.scale_mixture(data), {}))
     scores.add("ICA (FastICA, ½ sech(πs/2))", lambda: (patch_models.ica(data)[0], {}))
     scores.add("ICA, shapes fitted", lambda: (patch_models.ica(data)[1], {}))
     sizes = (2, 5, 10, 20, 40) if options.shrink == 1 else (2, 5)

@@ -29,7 +29,7 @@ def contrasts_of(data: Patches, n_contrasts: int) -> Contrasts:
 
 
 def scale_mixture(data: Patches, n_contrasts: int = 8) -> Density:
-    """One Gaussian at several contrasts: how much of the gain is in the length of a patch alone."""
+    """A full-covariance Gaussian at several contrasts: how much of the gain is in the length of a patch alone."""
     contrasts, constant = contrasts_of(data, n_contrasts), 0.5 * data.n_units * math.log(2 * math.pi)
 
     def density(x: np.ndarray) -> np.ndarray:

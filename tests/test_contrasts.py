@@ -533,7 +533,7 @@ def test_one_gaussian_is_enough_where_a_machine_is_hardly_better_and_no_clusters
     plain = float(gaussian_log_prob(frame, rows).mean())
 
     def enough(model, above, frame):
-        """Whether one Gaussian is, where the model has so much more; all rows are held out."""
+        """Whether a full-covariance Gaussian is, where the model has so much more; all rows are held out."""
         log_z = float(-model.free_energy(rows).double().mean().detach()) - plain - above
         return is_gaussian_enough(frame, model, Nats(1, plain + above, 0.1, ais.known(log_z)), HeldOut(rows), rows[:0])
 

@@ -101,6 +101,11 @@ def test_diseases_of_the_record(tmp_path):
         finding = found("acceptance", metrics=[record(k, accept_prob=rate) for k in range(1, 101)])
         assert finding.level == level
         assert word in finding.text
+    sampler = SamplerConfig("global-moves")
+    jumping = run._replace(config=replace(run.config, sampler=sampler))
+    for rate, level in ((0.004, "note"), (0.006, "fine")):
+        metrics = [record(k, accept_prob=rate) for k in range(1, 101)]
+        assert named(diagnose(jumping._replace(metrics=metrics), data), "acceptance").level == level
     for rate, level, word in ((0.001, "wrong", "n-replicas"), (0.02, "note", "2.0%"), (0.4, "fine", "14 replicas")):
         finding = found("swaps", metrics=[record(k, swap_rate_min=rate, replicas=14) for k in range(1, 101)])
         assert finding.level == level

@@ -26,7 +26,7 @@ def clusters(n: int, seed: int, masses: tuple[float, ...] = (0.4, 0.35, 0.25)) -
 
 
 def ring(n: int, seed: int) -> np.ndarray:
-    """Eight round clusters on a circle, which one Gaussian and those settings tell nothing of."""
+    """Eight round clusters on a circle, which a full-covariance Gaussian and those settings tell nothing of."""
     rng = np.random.default_rng(seed)
     angle = 2 * np.pi * rng.integers(0, 8, n) / 8
     return 5 * np.c_[np.cos(angle), np.sin(angle)] + 0.3 * rng.normal(size=(n, 2))
@@ -90,13 +90,14 @@ def test_a_single_hidden_unit_is_wrong(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    "kind", ["clusters", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("one Gaussian", "skewed"))]
+    "kind",
+    ["clusters", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("full-covariance Gaussian", "skewed"))],
 )
 def test_healthy_runs_are_not_called_wrong(kind, seed, tmp_path):
     rng = np.random.default_rng(seed)
     tables = {
         "clusters": clusters(2000, seed),
-        "one Gaussian": rng.normal(size=(1000, 4)) @ rng.normal(size=(4, 4)),
+        "full-covariance Gaussian": rng.normal(size=(1000, 4)) @ rng.normal(size=(4, 4)),
         "skewed": rng.gamma(3.0, size=(2000, 3)) @ rng.normal(size=(3, 3)),
     }
     assert wrong(tmp_path, tables[kind], quick(), seed) == []

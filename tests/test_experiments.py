@@ -95,7 +95,7 @@ def test_a_table_puts_the_papers_number_beside_ours(what, options, capsys):
     assert list(table["rows"]) == [*TABLES[what], "mnist-small"]
     assert table["rows"]["table1-gibbs-langevin"]["paper FID"] == 17.49
     assert all(row["Fréchet"] > 0 for row in table["rows"].values())
-    assert list(table["references"]) == ["held-out images", "one Gaussian", "mixture of 20", "small VAE"]
+    assert list(table["references"]) == ["held-out images", "full-covariance Gaussian", "mixture of 20", "small VAE"]
     assert "17.49" in text
     assert "our recipe (mnist-small)" in text
     assert table["rows"]["mnist-small"]["paper FID"] is None

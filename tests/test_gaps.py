@@ -1,4 +1,4 @@
-"""Rows with gaps: one Gaussian by EM, the density of what rows have, and learning from them."""
+"""Rows with gaps: a full-covariance Gaussian by EM, the density of what rows have, and learning from them."""
 
 import copy
 import math
@@ -212,7 +212,7 @@ def test_what_is_learned_is_not_biased_by_which_rows_have_gaps(skewed):
 @pytest.mark.parametrize("n_rounds", [0, 3])
 def test_refills_are_draws_of_the_model_in_training(skewed, monkeypatch, n_rounds):
     """Every other update here and every round, of the rows with gaps alone, whose known values stay, from the first
-    look on that finds it better than one Gaussian; without them other weights come."""
+    look on that finds it better than a full-covariance Gaussian; without them other weights come."""
     _, gappy = skewed
     settings = {"n_components": 8, "n_iter": 10, "n_rounds": n_rounds, "random_state": 0}
     fitted = GaussianBernoulliRBM(**settings).fit(gappy)
@@ -540,7 +540,7 @@ def test_arrays_may_have_gaps_too(tmp_path):
 
 
 def test_quantiles_are_those_of_the_conditional_density():
-    """Of one Gaussian, in closed form."""
+    """Of a full-covariance Gaussian, in closed form."""
     x = np.random.default_rng(0).normal(size=(500, 2)) @ [[1.0, 0.8], [0, 0.6]] + [3, -1]
     rbm = GaussianBernoulliRBM(8, random_state=0, n_iter=0, n_rounds=0).fit(x)
     rbm._best["W"][:] = 0

@@ -373,7 +373,7 @@ def test_weights_point_to_clusters_that_lie_in_few_of_many_directions():
 
 @pytest.mark.slow
 def test_clusters_far_apart_in_many_columns_are_found():
-    """Three clusters in 40 columns: within a nat of the truth, where a start in all directions ends at one Gaussian."""
+    """Three clusters in 40 columns: within a nat of the truth, where a start in all directions ends at a Gaussian."""
     x = three_of_many(40, 24.0)
     train, test = x[:500].numpy(), x[500:].numpy()
     rbm = GaussianBernoulliRBM(random_state=0).fit(train)
@@ -600,7 +600,7 @@ RING_STD = math.sqrt(8 + 0.3**2)
 
 
 def test_the_readmes_recipe_finds_clusters_far_apart():
-    """From the usual start a machine stays one Gaussian, 2.8 nats below the truth, and Gibbs chains lose clusters."""
+    """From the usual start a model stays a Gaussian, 2.8 nats below the truth, and Gibbs chains lose clusters."""
     data, test = ring(2000, 0), ring(2000, 1)
     model = anchored_(GRBM(2, 16, seed=0), data)
     sampler = GlobalMoves(Reference.fit(data))

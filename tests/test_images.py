@@ -209,15 +209,15 @@ def test_a_table_is_remembered_for_what_it_was_made_of(tmp_path, monkeypatch):
     assert not made
     other = score(data=data._replace(train=data.train.flip(0) * 0.5))
     assert made
-    assert other.rows["one Gaussian"] != first.rows["one Gaussian"]
+    assert other.rows["full-covariance Gaussian"] != first.rows["full-covariance Gaussian"]
     with torch.no_grad():
         run.model.b += 1
     assert score().rows["this run"] != first.rows["this run"]
-    assert score().rows["one Gaussian"] == first.rows["one Gaussian"]
+    assert score().rows["full-covariance Gaussian"] == first.rows["full-covariance Gaussian"]
     for path in (tmp_path / "cache").rglob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:100])  # a damaged cache is made anew
     (folder / runs.FID).unlink()
-    assert score().rows["one Gaussian"] == first.rows["one Gaussian"]
+    assert score().rows["full-covariance Gaussian"] == first.rows["full-covariance Gaussian"]
     with pytest.raises(UserError, match="at least 50"):
         score(data=data._replace(train=data.train[:40]))
 
@@ -245,7 +245,7 @@ def test_the_command_writes_a_table_with_its_protocol(tmp_path, capsys, monkeypa
     out, err = capsys.readouterr()
     assert "Only the classifier" in err
     table = json.loads((tmp_path / "run" / "fid.json").read_text())
-    names = ["this run", "held-out images", "one Gaussian", "mixture of 20", "small VAE"]
+    names = ["this run", "held-out images", "full-covariance Gaussian", "mixture of 20", "small VAE"]
     assert list(table["rows"]) == names
     assert table["rows"]["held-out images"]["Fréchet"] < table["rows"]["this run"]["Fréchet"]
     assert "300 images" in table["own_protocol"][0]
@@ -264,7 +264,7 @@ def test_the_command_writes_a_table_with_its_protocol(tmp_path, capsys, monkeypa
 
 @pytest.mark.parametrize("n", [300, pytest.param(1000, marks=pytest.mark.whole)])
 def test_errors_of_distances_are_deviations_over_draws(n):
-    """Of 100 draws of n from one Gaussian, against the mean of their own errors: the ratio, itself known to 8 %."""
+    """Of 100 draws of n from a Gaussian, against the mean of their own errors: the ratio, itself known to 8 %."""
     exact = FeatureStatistics(torch.zeros(5).double(), torch.eye(5).double())
     real = torch.randn(2000, 5, generator=torch.Generator().manual_seed(1000))
     draws = [torch.randn(n, 5, generator=torch.Generator().manual_seed(k)) * 1.5 + 0.5 for k in range(100)]

@@ -18,7 +18,7 @@ RNG = np.random.default_rng(0)
 TABLES = {
     "whitened": np.concatenate([0.3 * RNG.normal(size=(150, 3)) + m for m in ([0, 0, 0], [3, 0, 1])]),
     "contrasts": RNG.standard_t(1.5, size=(400, 3)),
-    "one Gaussian": np.c_[RNG.normal(size=(300, 2)) @ [[1.0, 0.5], [0.0, 2.0]], np.full(300, 7.0)],
+    "full-covariance Gaussian": np.c_[RNG.normal(size=(300, 2)) @ [[1.0, 0.5], [0.0, 2.0]], np.full(300, 7.0)],
     "few rows": RNG.normal(size=(15, 3)),
     "gaps": np.where(RNG.random((300, 3)) < 0.2, np.nan, np.round(RNG.normal(size=(300, 3)) * [1, 5, 9], 4)),
     "standardised": (RNG.random((300, 45)) < 0.3).astype(float),
@@ -46,7 +46,7 @@ def test_the_estimator_and_the_command_line_are_one(tmp_path, name):
     learned, own = run.model.state_dict(), rbm.to_model().state_dict()
     assert learned.keys() == own.keys()
     assert all(torch.equal(learned[k], own[k]) for k in own)
-    assert rbm.is_gaussian_ == (not run.model.W.any()) == (name in ("one Gaussian", "contrasts", "gaps"))
+    assert rbm.is_gaussian_ == (not run.model.W.any()) == (name in ("full-covariance Gaussian", "contrasts", "gaps"))
     assert run.frame.is_whitened == (name not in ("few rows", "standardised"))
     assert (run.model.contrasts.n > 1) == (name == "contrasts")
     frame = rbm._frame().tensors()

@@ -119,7 +119,7 @@ def test_trajectories_leave_the_density_as_it_is_and_log_z_is_that_of_quadrature
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", units.MACHINES.values())
 def test_machines_learn_rows_that_no_gaussian_describes(kind):
-    """Rows of two scales, white as a whole: more nats than one Gaussian has, by quadrature."""
+    """Rows of two scales, white as a whole: more nats than a full-covariance Gaussian has, by quadrature."""
     rng = generator(0)
     scale = torch.tensor([0.4, 1.8])[(torch.rand(3000, generator=rng) < 0.3).long()]
     rows = scale[:, None] * torch.randn(3000, 2, generator=rng)

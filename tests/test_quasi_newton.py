@@ -42,7 +42,7 @@ from tests.helpers import assert_standard, random_model
 
 
 def reference(N: int, scale: float = 2.0) -> Reference:
-    """One Gaussian with independent units."""
+    """A Gaussian with independent units."""
     return Reference(torch.ones(1), torch.zeros(1, N), scale * torch.eye(N)[None])
 
 

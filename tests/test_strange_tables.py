@@ -74,7 +74,9 @@ def test_a_narrow_direction_is_one_like_any_other():
     factors = (-0.5 * np.log(2 * np.pi * x[:1000].var()) - 0.5 * (x[1000:] - x[:1000].mean()) ** 2 / x[:1000].var()
                for x in (price, gap))  # fmt: skip
     alone = sum(f.mean() for f in factors)
-    assert next(b for b in scored if b.name == "one Gaussian").log_p.mean() == pytest.approx(alone, abs=0.05)
+    assert next(b for b in scored if b.name == "full-covariance Gaussian").log_p.mean() == pytest.approx(
+        alone, abs=0.05
+    )
 
 
 @pytest.mark.parametrize("ratio", [1e-2, 1e-5, 1e-8, 1e-11])
@@ -251,7 +253,7 @@ def test_a_split_without_copies_is_what_it_was():
 
 @pytest.mark.whole
 def test_claims_of_copied_rows_hold_on_fresh_ones():
-    """Of 200 rows drawn 600 times: one Gaussian has -5.71 nats, and the held-out rows seemed to have more."""
+    """Of 200 rows drawn 600 times: a Gaussian has -5.71 nats, and the held-out rows seemed to have more."""
     apart = []
     for seed in range(3):
         rng = np.random.default_rng(seed)

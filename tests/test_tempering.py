@@ -267,7 +267,7 @@ def test_trajectory_tempering_keeps_swapping_after_it_has_thinned():
 
 
 def test_a_far_base_is_bridged_by_tempered_models():
-    """Saved modes 12 deviations apart: one Gaussian fitted to both hardly swaps with them, the ladder between does."""
+    """Saved modes 12 deviations apart: a Gaussian fitted to both hardly swaps with them, the ladder between does."""
     energy = two_modes().float().freeze()
     sampler = TrajectoryTempering(base=Base(WIDE.mean.float(), WIDE.var.float()))
     tuned = sampler.tuned(energy)

@@ -296,7 +296,7 @@ def test_copies_do_not_ask_for_more_clusters():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_uneven_weights_do_not_ask_for_clusters(seed):
-    """One Gaussian; weights of some rows are as large as those of a hundred others together."""
+    """A full-covariance Gaussian; weights of some rows are as large as those of a hundred others together."""
     rng = np.random.default_rng(seed)
     x, w = rng.normal(size=(1000, 3)), np.exp(1.5 * rng.normal(size=1000))
     rows = repeated(torch.from_numpy(w), seed).rows.numpy()
@@ -331,7 +331,7 @@ def test_whitening_counts_copies_once():
 
 
 def test_validation_is_weighted():
-    """And so is the choice between the model and one Gaussian, which may turn on it."""
+    """And so is the choice between the model and a full-covariance Gaussian, which may turn on it."""
     rows = torch.from_numpy(ROWS)
     frame = whiten(ROWS, n_contrasts=1)
     z = frame.transform(rows).float()
@@ -354,7 +354,7 @@ def test_validation_is_weighted():
 
 def test_weights_count_in_comparisons():
     ours, theirs = np.array([1.0, 2.0, 5.0]), np.array([1.5, 1.0, 1.0])
-    found = compare(ours, 0.0, Baseline("one Gaussian", theirs), weights(1, 1, 2))
+    found = compare(ours, 0.0, Baseline("full-covariance Gaussian", theirs), weights(1, 1, 2))
     assert found.difference == pytest.approx((-0.5 + 1 + 8) / 4)
     assert found.mean == pytest.approx(4.5 / 4)
 

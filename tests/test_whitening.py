@@ -65,7 +65,7 @@ def test_constant_and_collinear_columns_are_found_and_put_back():
 
 
 def test_whitening_is_a_change_of_coordinates_of_known_determinant():
-    """One Gaussian has the same likelihood in either coordinates, and hardly any correlation is left."""
+    """A full-covariance Gaussian has the same likelihood in either coordinates, and hardly any correlation is left."""
     x = table()[:, :4]
     for fine in (True, False):
         found = whiten(x, fine=fine)
@@ -112,14 +112,16 @@ def test_simpler_models_are_scored_in_the_units_of_the_data():
     assert all(np.array_equal(b.log_p, found[b.name]) for b in frames)
     entropy = 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
     missed = -0.5 * np.log(np.linalg.det(covariance) / 4.0)
-    for name, expected in (("one Gaussian", -entropy), ("independent features", -entropy - missed)):
+    for name, expected in (("full-covariance Gaussian", -entropy), ("independent features", -entropy - missed)):
         assert abs(found[name].mean() - expected) < z_bound(2) * found[name].std() / 4000**0.5 + 0.002
     assert abs(found["mixture of Gaussians"].mean() + entropy) < 0.05
     assert -0.1 < found["kernel density"].mean() + entropy < 0.05
-    better = compare(found["one Gaussian"], 0.0, next(b for b in baselines(train, test) if "independent" in b.name))
+    better = compare(
+        found["full-covariance Gaussian"], 0.0, next(b for b in baselines(train, test) if "independent" in b.name)
+    )
     assert better.verdict == "better"
     assert better.difference == pytest.approx(missed, abs=0.05)
-    assert compare(found["one Gaussian"], 1.0, next(iter(baselines(train, test)))).verdict == "level"
+    assert compare(found["full-covariance Gaussian"], 1.0, next(iter(baselines(train, test)))).verdict == "level"
 
 
 def test_tables_of_few_rows_have_no_rounds(tmp_path):
@@ -241,7 +243,7 @@ def test_the_gaussian_of_a_short_table_is_that_of_its_cross_validated_covariance
     mean, std = train.mean(0), train.std(0)
     covariance = cross_validated((train - mean) / std) * std * std[:, None]
     assert ours == pytest.approx(multivariate_normal(mean, covariance).logpdf(test).mean(), abs=0.02)
-    shrunk = next(b for b in baselines(train, test) if b.name == "one Gaussian")
+    shrunk = next(b for b in baselines(train, test) if b.name == "full-covariance Gaussian")
     assert ours > shrunk.log_p.mean() + 0.05 * n_columns
     in_its_rows = float(gaussian_log_prob(replace(found, base=Base(z.mean(0), z.var(0))), z).mean()) - float(
         gaussian_log_prob(found, z).mean()

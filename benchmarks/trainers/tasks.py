@@ -46,7 +46,7 @@ class Task(NamedTuple):
 
     @property
     def base(self) -> Base:
-        """One Gaussian with the mean and variance of each column."""
+        """A full-covariance Gaussian with the mean and variance of each column."""
         return Base.fit(self.rows)
 
     def machine(self, seed: int) -> GRBM:

@@ -215,7 +215,7 @@ class EvaluateOptions(JudgingOptions):
     fid_samples: int = 10_000
     """Number of samples, and of training images that they are compared with."""
     fid_references: bool = True
-    """Also held-out images, one Gaussian, a mixture of 20 and a small variational autoencoder, in the same table."""
+    """Score held-out images, a full-covariance Gaussian, a mixture of 20 and a small VAE in the same table."""
     fid_mean: bool | None = None
     """Images: score conditional means μ + W h in place of v; by default as the run says."""
 

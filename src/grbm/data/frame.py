@@ -23,7 +23,7 @@ REFERENCE = ("weights", "means", "factors")
 class Frame:
     """Coordinates of a model, and what is known of the data in them: a Gaussian, a mixture, contrasts.
 
-    The ``base`` is one Gaussian with independent units, where tempered paths start; in whitened units it has the data's
+    The ``base`` is a Gaussian with independent units, where tempered paths start; in whitened units it has the data's
     covariance. The ``reference`` is the mixture of Gaussians that describes whitened data best: chains jump by its
     draws, and log Z is bridged from it. Both are of unit contrast.
     """

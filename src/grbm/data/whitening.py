@@ -4,7 +4,7 @@ A GRBM is a mixture of Gaussians that share one diagonal covariance. So coordina
 and what is left within their clusters are both uncorrelated (those of linear discriminants; Hastie & Tibshirani 1996).
 Their unit is the narrowest width of a cluster; for a machine of few hidden units, which cannot see clusters so finely,
 it is the deviation of the whole table. Wherever there are no clusters these are principal components, and a
-machine without hidden units at work is one Gaussian with the data's full covariance. Where rows lie near and far as
+machine without hidden units at work is a Gaussian with the data's full covariance. Where rows lie near and far as
 those of no such mixture do, it is seen at several contrasts (`grbm.model.contrasts`), and all else is found of rows at
 one.
 """
@@ -177,8 +177,8 @@ def suits_whitening(x: Array) -> bool:
     """Whether a table (n, N) is whitened by default, by its columns that are no linear functions of others.
 
     These are at most 40; or fewer than a quarter of them are coarse, or their correlation is worth more than 0.6 nats
-    to each. A standardised machine ends far below one Gaussian there; where many columns are coarse, such as those of
-    two values, its hidden units see them better. Tables of more than 500 columns are not whitened.
+    to each. A standardised machine ends far below a full-covariance Gaussian there; where many columns are coarse, such
+    as those of two values, its hidden units see them better. Tables of more than 500 columns are not whitened.
     """
     if x.shape[1] <= WIDEST:
         return True

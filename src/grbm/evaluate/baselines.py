@@ -18,7 +18,7 @@ LARGEST_KERNEL = 3
 SAME = 1e-3  # nats that nobody would call a difference
 
 Array = np.ndarray[Any, Any]
-Name = Literal["independent features", "one Gaussian", "mixture of Gaussians", "kernel density"]
+Name = Literal["independent features", "full-covariance Gaussian", "mixture of Gaussians", "kernel density"]
 Verdict = Literal["better", "level", "worse"]
 
 
@@ -51,9 +51,9 @@ def baselines(
 
     By default constant columns and exact linear functions of others are left out.
 
-    Independent features are a normal each; one Gaussian has a covariance that is shrunk as far as few rows ask for
-    (Ledoit & Wolf 2004); the mixture is chosen by BIC among full, tied and diagonal covariances; kernels are those of
-    `scipy.stats.gaussian_kde`, for at most three columns.
+    Independent features are a normal each. The full-covariance Gaussian has a covariance that is shrunk as far as few
+    rows ask for (Ledoit & Wolf 2004). The mixture is chosen by BIC among full, tied and diagonal covariances. Kernels
+    are those of `scipy.stats.gaussian_kde`, for at most three columns.
     """
     train, test = (np.asarray(rows, dtype=np.float64) for rows in (train, test))
     train = train[np.linspace(0, len(train) - 1, min(FIT_ROWS, len(train))).astype(int)]
@@ -68,7 +68,7 @@ def baselines(
         x, y, z, units = x @ change, y @ change, z @ change, units + float(np.linalg.slogdet(change)[1])
     from sklearn.covariance import ledoit_wolf
 
-    found = [Baseline("one Gaussian", _normal(y, ledoit_wolf(x, assume_centered=True)[0]))]
+    found = [Baseline("full-covariance Gaussian", _normal(y, ledoit_wolf(x, assume_centered=True)[0]))]
     if z.shape[1] <= LARGEST_MIXTURE and len(z) > 2:
         mixture = best_mixture(z, ("full", "tied", "diag"), seed)
         detail = f"{mixture.n_components} components, {mixture.covariance_type} covariance, by BIC"

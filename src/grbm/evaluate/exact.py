@@ -54,7 +54,7 @@ def _log_weights(energy: Energy, h: Tensor) -> Tensor:
 
 
 def is_enumerable(model: GRBM) -> bool:
-    """Whether `log_z` can enumerate: units without weights, such as all of one Gaussian's, have no part in it."""
+    """Whether `log_z` can enumerate: hidden units without weights do not count."""
     return int((model.W != 0).any(0).sum()) <= MAX_SUMMED
 
 

@@ -12,7 +12,7 @@ LARGEST, COMPONENTS = 1024, 256  # a full covariance of 3,072 columns would take
 
 
 def gaussian(images: Tensor, n: int, seed: int = 0) -> Tensor:
-    """Samples (n, N) of one Gaussian with the images' mean and covariance."""
+    """Samples (n, N) of a full-covariance Gaussian with the images' mean and covariance."""
     x = images.double()
     values, vectors = torch.linalg.eigh(torch.cov(x.T, correction=0))
     noise = torch.randn(n, x.shape[1], generator=generator(seed, "gaussian"), dtype=torch.float64)
@@ -22,7 +22,7 @@ def gaussian(images: Tensor, n: int, seed: int = 0) -> Tensor:
 def mixture(images: Tensor, n: int, seed: int = 0, *, n_components: int = 20, n_rows: int = 20_000) -> Tensor:
     """Samples (n, N) of a mixture of Gaussians with full covariances, fitted by 30 steps of EM to evenly spaced rows.
 
-    Of more than `LARGEST` columns it is fitted to the first principal components, and the others have one Gaussian.
+    Of more than `LARGEST` columns it is fitted to the first principal components, and the others have a Gaussian.
     """
     rows = images[torch.linspace(0, len(images) - 1, min(n_rows, len(images))).long()].float()
     if images.shape[1] <= LARGEST:

@@ -24,7 +24,7 @@ BURN_IN = 4  # steps from learning's own chains to the model that is looked at
 STATES = 8  # of every chain at a look
 CHAINS = 256  # annealed ones, and of a ladder where learning left none
 DRAWS = 2048  # of the reference
-LITTLE = 0.01  # nats that a machine must be better by than one Gaussian, of data without clusters
+LITTLE = 0.01  # nats that a machine must be better by than a full-covariance Gaussian, of data without clusters
 
 
 class Nats(NamedTuple):
@@ -141,20 +141,20 @@ def score(model: GRBM, log_z: LogZ, unseen: HeldOut) -> Nats:
 
 @torch.no_grad()
 def gaussian_log_prob(frame: Frame, rows: Tensor) -> Tensor:
-    """log p of rows (..., K) under the frame's one Gaussian, at its contrasts: (...) float64, on the CPU."""
+    """log p of rows (..., K) under the Gaussian of the frame, at its contrasts: (...) float64, on the CPU."""
     rows = rows.double().cpu()
     base = Base(*(x.to(rows) for x in frame.base))
     return -frame.contrasts.to(rows).free_energy(rows, base.energy) - base.log_z(0)
 
 
 def gaussian_score(frame: Frame, unseen: HeldOut) -> float:
-    """The mean log-likelihood of rows under the frame's one Gaussian, in nats, in the units of the model."""
+    """The mean log-likelihood of rows under the Gaussian of the frame, in nats, in the units of the model."""
     return mean_and_error(unseen.log_prob(lambda z: -gaussian_log_prob(frame, z)), unseen.weights)[0]
 
 
 @torch.no_grad()
 def is_gaussian_enough(frame: Frame, model: GRBM, best: Nats, unseen: HeldOut, seen: Tensor) -> bool:
-    """Whether one Gaussian describes ``unseen`` rows as well as the model, which has ``best`` nats there.
+    """Whether a full-covariance Gaussian describes ``unseen`` rows as well as the model, which has ``best`` nats there.
 
     That is, better, there or on all rows, ``seen`` ones (n, K) among them: the few may lack what is rare in the many.
     Or, where the reference has found no clusters, no worse by more than two standard errors of the difference, or 0.01

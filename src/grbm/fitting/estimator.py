@@ -83,8 +83,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     The density is p(v) = Σ_h exp(−E(v, h))/Z with E(v, h) = ½ Σ_i (v_i − μ_i)²/σ_i² − Σ_i (v_i/σ_i²)(W h)_i − b·h, a
     mixture of 2^n_components Gaussians with one diagonal covariance. v are the features as `whiten` transforms them: by
     default they may have any units, and be collinear or constant. The model is learned by persistent contrastive
-    divergence and quasi-Newton steps. With whitening the best model on held-out rows is kept (one Gaussian, where
-    nothing was better).
+    divergence and quasi-Newton steps. With whitening the best model on held-out rows is kept (a
+    full-covariance Gaussian, where nothing was better).
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     n_iter : int, default=None
         Passes over the data by stochastic gradients; None makes 1,500 updates of them (300 where rounds follow, 2,000
         without whitening).
-        If given, no rounds follow unless ``n_rounds`` is set, and the fitted model is kept even where one Gaussian
-        scores as well.
+        If given, no rounds follow unless ``n_rounds`` is set, and the fitted model is kept even where a
+        full-covariance Gaussian scores as well.
     n_rounds : int, default=None
         Maximum number of rounds of quasi-Newton steps after those passes (`grbm.learning.quasi_newton`). They end when
         the held-out log-likelihood has not risen for 12 rounds. None is 60 where X is whitened, has 256 rows and at
@@ -177,7 +177,8 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
     contrasts_ : ndarray of shape (n_contrasts, 2)
         Each scale and its weight; [[1, 1]] is the machine itself. Parameters are those at scale 1.
     is_gaussian_ : bool
-        Whether one Gaussian did as well on held-out rows, and is kept: W = 0. Only where ``n_iter`` is None.
+        Whether a full-covariance Gaussian did as well on held-out rows, and is kept: W = 0. Only where ``n_iter`` is
+        None.
     validation_scores_ : list of float
         Mean log-likelihood of the held-out rows along `fit`, in nats, as `score` gives it.
     best_validation_score_ : float or None

@@ -214,7 +214,7 @@ class Gaps:
 
     @functools.cached_property
     def drawn(self) -> Tensor:
-        """The rows filled by draws from one Gaussian (`gaussian_draws`)."""
+        """The rows filled by draws from a full-covariance Gaussian (`gaussian_draws`)."""
         return self._drawn(1, match=False)
 
     @property
@@ -223,7 +223,7 @@ class Gaps:
         return facts_of(self.drawn, self.same)._replace(missing=float(self.missing.double().mean()))
 
     def by_gaussian(self, recipe: Recipe) -> Tensor:
-        """Rows that one Gaussian is fitted to where it is kept: each filled eight times (8 n, N).
+        """Rows that a full-covariance Gaussian is fitted to where it is kept: each filled eight times (8 n, N).
 
         Where ``recipe`` whitens they have the moments of the Gaussian by EM. Elsewhere values at limits must stay.
         """
@@ -279,7 +279,7 @@ class Gaps:
 
 
 def _least(frame: Frame, unseen: HeldOut) -> float:
-    """Mean nats that one Gaussian gives to validation rows, and a model must reach before its draws fill gaps."""
+    """Mean nats that a Gaussian gives to validation rows, and a model must reach before its draws fill gaps."""
     return gaussian_score(frame, unseen) if len(unseen) and frame.reference is not None else -math.inf
 
 

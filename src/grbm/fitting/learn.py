@@ -25,7 +25,7 @@ from grbm.learning.training import fit
 from grbm.model import GRBM
 from grbm.model.initialise import gaussian_
 
-SEEN = 4000  # Maximum number of rows learned from that one Gaussian is scored on.
+SEEN = 4000  # Maximum number of rows learned from that a full-covariance Gaussian is scored on.
 
 Ended = Literal["finished", "early", "stopped"]
 
@@ -88,7 +88,7 @@ def one_gaussian(
     seed: int,
     where: str = "X",
 ) -> Fitted | None:
-    """Fit one Gaussian to all rows, in a frame of its own, where it is as good as the best model; None elsewhere.
+    """Fit a full-covariance Gaussian to all rows, in its own frame, if it is as good as the best model; else None.
 
     ``rows`` (n, K) were learned from. ``table`` (n', N) has the held-out ones too, which can improve a Gaussian; its
     copies of a row are equal in ``same`` (n',).

@@ -169,7 +169,7 @@ class TrainConfig(FitOptions):
     """Share of the training rows used for validation. Their score is the mean log-likelihood, in nats per row. If it
     falls far below the best, training goes back to the best model and continues at half the learning rate."""
     keep_best: bool = False
-    """Keep the model with the best validation score in place of the last; one Gaussian, if it scores as well."""
+    """Keep the model with the best validation score, or a full-covariance Gaussian if it scores as well."""
     patience: int | None = None
     """Stop after so many validations in a row without a better score. There are up to 40; with rounds only those after
     each round count."""

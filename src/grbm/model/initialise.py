@@ -73,7 +73,7 @@ def _ways(data: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def gaussian_(model: GRBM, mean: Tensor, var: Tensor) -> GRBM:
-    """One Gaussian with independent units: W = 0, so that no hidden unit is at work."""
+    """A Gaussian with independent units: W = 0, so that no hidden unit is at work."""
     return _set(model, torch.zeros_like(model.W), torch.zeros_like(model.b), mean, var.log())
 
 

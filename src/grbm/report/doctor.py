@@ -12,10 +12,11 @@ from torch import Tensor
 from grbm.core.typed import is_kind
 from grbm.data.loading import Dataset
 from grbm.data.tables import spread
+from grbm.evaluate.baselines import Comparison
 from grbm.evaluate.distance import energy_distance
 from grbm.report import plots
 from grbm.report.scores import compared, comparisons, log_z
-from grbm.report.words import measured
+from grbm.report.words import measured, with_error
 from grbm.runs import CHECKPOINTS, EVALUATION, MIXING, Run, checkpoint
 from grbm.runs.recording import BROAD, broadest
 from grbm.runs.sampling import generate, on_device, tuned_sampler
@@ -29,7 +30,7 @@ BEYOND = 0.02  # Share of draws beyond the numbers of a column, and 3 over the n
 ROUNDING = 1e-6  # Share of a column's range that is not beyond.
 SHOWN = 4  # Columns in a sentence.
 ENOUGH_JUMPS = 0.005  # Share of accepted jumps from which on they help chains to mix.
-MORE = 0.1  # nats of a mixture above one Gaussian, from which data have more than a covariance
+MORE = 0.1  # nats of a mixture above a full-covariance Gaussian, from which data have more than a covariance
 
 
 class Finding(NamedTuple):
@@ -196,8 +197,11 @@ def _swaps(run: Run) -> Iterator[Finding]:
 
 def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
     if not bool(run.model.W.any()):
-        text = "One Gaussian described the validation rows as well as any model, and was kept: W = 0, and codes "
-        yield Finding("note", "hidden units", f"{text}carry no information. The last model learned is --weights raw.")
+        text = (
+            "A full-covariance Gaussian described the validation rows as well as any model, and was kept. Its W is 0, "
+        )
+        text += "so that codes carry no information. The last model learned is --weights raw."
+        yield Finding("note", "hidden units", text)
         return
     on = run.model(rows).mean(0)
     off, always = float((on < 0.01).double().mean()), float((on > 0.99).double().mean())
@@ -332,7 +336,7 @@ def _ranges(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
 
 
 def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
-    """Held-out nats beside one Gaussian and a mixture: has the model learned more than a covariance?"""
+    """Held-out nats beside a full-covariance Gaussian and a mixture: has the model learned more than a covariance?"""
     if run.image_shape is not None or run.transform.n_columns > WIDEST_TABLE:
         return
     scores = measured(run, EVALUATION)
@@ -343,11 +347,11 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
         known = log_z(run, dataset, n_steps=QUICK_STEPS, n_chains=QUICK_CHAINS, seed=seed)
         comparison, error, converged = comparisons(run, dataset, known, seed=seed), known.error, known.converged
     found = {c.name: c for c in comparison}
-    if "one Gaussian" not in found:
+    if "full-covariance Gaussian" not in found:
         return
-    one, best = found["one Gaussian"], found.get("mixture of Gaussians")
-    text = f"Held-out rows have on average {one.difference:+.3g} ± {one.difference_error:.2g} nats against one Gaussian"
-    text += "" if best is None else f", {best.difference:+.3g} ± {best.difference_error:.2g} against a mixture by BIC"
+    one, best = found["full-covariance Gaussian"], found.get("mixture of Gaussians")
+    text = f"Held-out rows are {_compared(one)} a full-covariance Gaussian"
+    text += "" if best is None else f", and {_compared(best)} a mixture by BIC"
     more = 0.0 if best is None or best.verdict != "worse" else best.mean - one.mean
     remedy = "train with more --train.n-updates or --model.n-hidden, or a lower --lr"
     if run.config.dataset.standardise != "whiten":
@@ -356,9 +360,11 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
     if not is_sure and one.verdict != "worse":
         yield Finding("note", "likelihood", f"{text}; but log Z is known to {error:.2g} nats only.")
     elif one.verdict == "worse":
-        yield Finding("wrong", "likelihood", f"{text}: one Gaussian describes them better. To learn more, {remedy}.")
+        yield Finding(
+            "wrong", "likelihood", f"{text}: a full-covariance Gaussian describes them better. To learn more, {remedy}."
+        )
     elif more > MORE and one.difference < 0.25 * more:
-        text += f": hardly more than one Gaussian, though the data have more to learn. Instead, {remedy}."
+        text += f": hardly more than a full-covariance Gaussian, though the data have more to learn. Instead, {remedy}."
         yield Finding("wrong", "likelihood", text)
     elif best is not None and best.verdict == "worse":
         text += ": the mixture describes them better. For densities and anomalies use it (sklearn.mixture)."
@@ -368,6 +374,11 @@ def _likelihood(run: Run, dataset: Dataset, seed: int) -> Iterator[Finding]:
         yield Finding("note", "likelihood", text)
     else:
         yield Finding("fine", "likelihood", f"{text}.")
+
+
+def _compared(found: Comparison) -> str:
+    side = "above" if found.difference >= 0 else "below"
+    return f"{with_error(abs(found.difference), found.difference_error)} nats {side}"
 
 
 def _mixing(run: Run) -> Iterator[Finding]:

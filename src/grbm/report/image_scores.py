@@ -83,7 +83,7 @@ def score_images(
     inception : Features, optional
         `inception_2048` or `inception_768`. Digits, MNIST and Fashion-MNIST also have a classifier of their own.
     with_references : bool
-        Also held-out images, one Gaussian, a mixture of 20 and a small variational autoencoder of the training images.
+        Also held-out images, a full-covariance Gaussian, a mixture of 20 and a small variational autoencoder.
     say : callable
         Told what is going on.
 
@@ -112,7 +112,7 @@ def score_images(
     if with_references:
         if len(dataset.test) >= FEWEST:
             sets["held-out images"] = lambda: dataset.test[spread(len(dataset.test), n)]
-        sets["one Gaussian"] = lambda: references.gaussian(whole, n, seed)
+        sets["full-covariance Gaussian"] = lambda: references.gaussian(whole, n, seed)
         sets["mixture of 20"] = lambda: references.mixture(whole, n, seed)
         sets["small VAE"] = lambda: references.autoencoder(whole, n, seed)
 
@@ -171,7 +171,7 @@ def _protocol(dataset: Dataset, judges: list[Features], n: int, rows: dict[str, 
     if "held-out images" in rows and len(dataset.test) < n:
         yield f"Held-out images: {len(dataset.test):,} only, and a Fréchet distance rises where there are fewer."
     if "mixture of 20" in rows and dataset.train.shape[1] > references.LARGEST:
-        yield f"Mixture of 20: of {references.COMPONENTS} principal components; the others one Gaussian."
+        yield f"Mixture of 20: of {references.COMPONENTS} principal components; the others a Gaussian."
     yield from (f"{judge.label}: {judge.protocol}." for judge in judges)
     yield "Errors: what other draws of as many images would vary by."
 

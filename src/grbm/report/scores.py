@@ -24,7 +24,7 @@ from grbm.runs import EVALUATION, Run, model_digest
 from grbm.runs.encoding import finite_parts
 from grbm.runs.sampling import generate, on_device
 
-WIDEST = 1024  # columns, above which one Gaussian's covariance takes too long
+WIDEST = 1024  # columns, above which a full-covariance Gaussian's covariance takes too long
 WIDEST_QUICK = 200  # Maximum number of columns of a table that is scored without being asked.
 QUICK_SAMPLES = 1000
 FEWEST = 10  # held-out rows that a comparison needs

@@ -202,7 +202,7 @@ def beside(scores: dict[str, Any]) -> Iterator[str]:
     for row in rows:
         detail = f" ({row['detail']})" if row.get("detail") else ""
         yield (
-            f"  {row['name']:<22}{with_error(row['mean'], row['error']):>18}   grbm minus "
+            f"  {row['name']:<26}{with_error(row['mean'], row['error']):>18}   grbm minus "
             f"this {row['difference']:+.3g} ± {row['difference_error']:.2g}: {row['verdict']}{detail}"
         )
 

@@ -167,7 +167,7 @@ class Data(NamedTuple):
     frame: Frame  # that is learned in
     image_shape: ImageShape | None
     fingerprint: str
-    kept: Frame | None = None  # of what is kept, where it is another: that of one Gaussian of all rows
+    kept: Frame | None = None  # of what is kept, where it is another: that of a full-covariance Gaussian of all rows
     columns: tuple[str, ...] = ()  # names, where the data have them
 
     def save(self, folder: Path) -> None:

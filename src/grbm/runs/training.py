@@ -298,8 +298,8 @@ def _best(session: Session, keep: KeepBest) -> GRBM:
     session.require(run.state.update)
     _data(run, found.frame).save(session.folder)
     print(
-        "One Gaussian describes the validation rows as well as any machine on the way, and is what is kept (W = 0: "
-        "hidden units tell nothing; the last machine is --weights raw).",
+        "A full-covariance Gaussian describes the validation rows as well as any model on the way, and is kept (W = 0: "
+        "codes carry no information; the last model is --weights raw).",
         flush=True,
     )
     return found.model

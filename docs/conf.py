@@ -15,6 +15,7 @@ import grbm
 from grbm import cli
 from grbm.cli.main import USAGE
 from grbm.cli.names import COMMANDS
+from grbm.cli.training import HELP_ALL
 
 project, author, copyright = "grbm", "the authors of grbm", "the authors of grbm, MIT licence"
 version = release = grbm.__version__
@@ -59,7 +60,10 @@ logging.getLogger("arviz").setLevel(logging.WARNING)
 def command_line(app) -> None:
     """The page of the command line, from what its parsers say."""
     os.environ |= {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-    arguments = {"train": [["train"], ["train", "array"]], "reproduce": [["reproduce"], ["reproduce", "table1"]]}
+    arguments = {
+        "train": [["train"], ["train", "array", HELP_ALL]],
+        "reproduce": [["reproduce"], ["reproduce", "table1"]],
+    }
     parts = ["# The command line", f"```text\n{USAGE}\n```"]
     for command in COMMANDS:
         parts.append(f"## grbm {command}")

@@ -401,7 +401,7 @@ def test_help_teaches(capsys):
     printed = capsys.readouterr().out
     assert all(name in printed for name in PRESETS)
     with pytest.raises(SystemExit) as stop:
-        cli.main(["train", "digits", "--help"])
+        cli.main(["train", "digits", "--help-all"])
     assert stop.value.code == 0
     assert "Langevin steps K per draw of h" in " ".join(capsys.readouterr().out.replace("│", "").split())
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sklearn.datasets as sets
 import torch
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -563,3 +564,18 @@ def test_the_public_name_is_the_class():
     assert grbm.GaussianBernoulliRBM is GaussianBernoulliRBM
     with pytest.raises(AttributeError, match="no attribute"):
         grbm.Nothing  # noqa: B018
+
+
+def test_a_notebook_shows_what_was_learned_and_how_good_it_is():
+    X = np.random.default_rng(0).normal(size=(100, 3))
+    rbm = GaussianBernoulliRBM(n_components=4, n_iter=3, random_state=0)
+    assert "call fit(X)" in rbm._repr_html_()
+    shown = rbm.fit(X)._repr_mimebundle_()
+    assert shown["text/plain"] == repr(rbm)
+    assert f"{rbm._seen[0]:,} rows of 3 columns" in shown["text/html"]
+    assert f"{rbm.best_validation_score_:.4g} nats per row" in shown["text/html"]
+    assert "full-covariance Gaussian" not in shown["text/html"]
+    rbm.is_gaussian_ = True
+    assert "full-covariance Gaussian" in rbm._repr_html_()
+    with config_context(display="text"):
+        assert set(rbm._repr_mimebundle_()) == {"text/plain"}

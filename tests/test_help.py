@@ -112,15 +112,26 @@ def test_help_shows_first_what_applies_to_the_preset(capsys):
         ("isotropic", "--dataset.n-points", "--data "),
     ):
         with pytest.raises(SystemExit):
-            cli.main(["train", preset, "--help"])
-        head, _, options = capsys.readouterr().out.partition("show this help message")
+            cli.main(["train", preset, "--help-all"])
+        options = capsys.readouterr().out
+        assert cli.main(["train", preset, "--help"]) == 0
+        head = capsys.readouterr().out
         assert first in head
         assert other not in head
-        assert re.search(rf"--updates +{PRESETS[preset].config.train.n_updates}\n", head)
+        assert re.search(rf"--updates +{PRESETS[preset].config.train.n_updates} +number of updates\n", head)
+        assert len(head.splitlines()) < 40
         flags = re.findall(r"^  (--\S+)", head, re.MULTILINE)
         longest = max(flags, key=len)
         assert f"{longest} " in options, "which stands apart from its value"
-        assert "(all options are below)" in head
+        assert f"grbm train {preset} --help-all" in head
+
+
+def test_help_explains_all_that_people_change(capsys):
+    for preset in PRESETS:
+        assert cli.main(["train", preset, "--help"]) == 0
+        for line in capsys.readouterr().out.splitlines():
+            if line.startswith("  --") and not line.startswith("  --sampler."):
+                assert re.search(r"  [a-z]\S* .*[a-z]{3}", line.partition("  --")[2]), line
 
 
 def test_the_configuration_of_a_run_makes_another(tmp_path, capsys):
@@ -330,13 +341,15 @@ def test_one_curve_that_runs_away_does_not_flatten_the_others():
 
 
 def test_distances_around_nothing_are_drawn_too():
-    """An unbiased distance is below 0 as often as not once there is none."""
+    """An unbiased distance is below 0 as often as not once there is none: such are drawn as large as that noise."""
     metrics = [{"update": k, "energy_distance": x} for k, x in enumerate([3.0, 1.0, 0.1, -0.02, 0.01, -0.01])]
     axes = curve({"": metrics}, "energy_distance", "x", log=True).axes[0]
     low, high = axes.get_ylim()
-    assert axes.get_yscale() == "symlog"
-    assert low < -0.02
+    assert axes.get_yscale() == "log"
+    assert 0.01 < low < 0.02
     assert high > 3
+    assert axes.lines[0].get_ydata().tolist() == [3.0, 1.0, 0.1, 0.02, 0.02, 0.02]
+    assert "noise" in axes.texts[0].get_text()
 
 
 def test_tables_are_shown_by_name(tmp_path):

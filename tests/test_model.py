@@ -1,6 +1,7 @@
 """The model against its definition, term by term, and against autograd."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -198,3 +199,13 @@ def test_a_look_at_an_energy_takes_no_gradient_from_it(looking, learned):
         torch.testing.assert_close(W.grad, model.W.grad)
         energy.free_energy(v).sum().backward()  # once more: nothing is kept of the first graph
         torch.testing.assert_close(W.grad, 2 * model.W.grad)
+
+
+def test_a_notebook_shows_sizes_and_variances():
+    model = GRBM(3, 2, n_contrasts=4)
+    with torch.no_grad():
+        model.log_var.copy_(torch.tensor([0.5, 1.0, 2.0]).log())
+    text = re.sub("<[^>]+>+", " ", model._repr_html_())
+    for name, value in (("Visible units", "3"), ("Hidden units", "2"), ("Parameters", "14"), ("Contrasts", "4")):
+        assert re.search(rf"{name}\s+{value}\b", text), text
+    assert "0.5 to 2" in text

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from grbm import cli
+from grbm.cli.training import HELP_ALL
 from grbm.runs.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +64,7 @@ def test_commands_exist(tmp_path, monkeypatch, capsys):
                 Path(command[1]).write_text("a,b\n1,2\n3,4\n")
         if len(command) > 1:
             with pytest.raises(SystemExit) as stop:
-                cli.main([*command, "--help"])
+                cli.main([*command, HELP_ALL if command[0] == "train" else "--help"])
             assert stop.value.code == 0
     capsys.readouterr()
 

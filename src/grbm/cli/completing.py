@@ -3,7 +3,7 @@
 from grbm.cli.common import flags_of, function_of
 from grbm.cli.names import COMMANDS, close
 from grbm.cli.options import TrainOptions
-from grbm.cli.training import ALIASES
+from grbm.cli.training import ALIASES, HELP_ALL
 from grbm.core.errors import UserError
 from grbm.reproduce.targets import TARGETS, PaperOptions
 from grbm.runs.presets import PRESETS
@@ -33,7 +33,7 @@ def words() -> dict[str, tuple[list[str], list[str]]]:
     """By command: the names that may follow it, and its options."""
     names = {"train": list(PRESETS), "reproduce": ["all", "fig1", *TARGETS], "completion": list(SHELLS)}
     kinds = {"train": TrainOptions, "reproduce": PaperOptions}  # they read a word before their options
-    more = {"train": [*ALIASES, "--config", "--dynamics", "--scale"]}
+    more = {"train": [*ALIASES, HELP_ALL, "--config", "--dynamics", "--scale"]}
     found = {}
     for command in COMMANDS:
         kind = kinds.get(command, function_of(command)[1])

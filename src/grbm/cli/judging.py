@@ -206,8 +206,8 @@ def compare(options: CompareOptions) -> None:
     if len(options.runs) < 2:
         raise UserError("grbm compare needs two runs or more; for one there is grbm report.")
     refuse_out(options.overwrite, options.out)
+    from grbm.core.streams import aligned
     from grbm.report.page import compare
-    from grbm.report.words import aligned
     from grbm.runs import note_written
 
     table = compare([read_run(folder) for folder in options.runs], options.out, seed=options.seed, warn=note)

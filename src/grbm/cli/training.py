@@ -11,7 +11,7 @@ from grbm.cli.names import close
 from grbm.cli.options import Moved, ResumeOptions, TrainOptions
 from grbm.cli.piped import SIGN
 from grbm.core.errors import UserError
-from grbm.core.streams import plain
+from grbm.core.streams import aligned, plain
 from grbm.data.kinds import as_array, holds_pictures, is_arrow, table_kind
 from grbm.runs.config import Dynamics, RunConfig
 from grbm.runs.paper import EXPERIMENTS, changed_by_hand, configure, describe
@@ -24,11 +24,45 @@ SHORT = {  # what everyone sets
     "--batch-size": "--train.batch-size",
     "--sampler": "--sampler.name",
 }
+ONLY_OF_TABLES = ("--dataset.coarse", "--dataset.censor", "--dataset.standardise", "--dataset.held-out")
 OF_DATA = {
     f"--{name}": f"--dataset.{name}"
     for name in ("key", "columns", "drop", "weights", "index", "na", "decimal", "header", "bounds")
 }
 ALIASES = SHORT | OF_DATA
+ABOUT = {  # what people change of a preset, in a line each
+    "--data FILE": "your table",
+    "--data FOLDER": "your pictures",
+    "--data-dir FOLDER": "where the data set is, or is downloaded to",
+    "--key": "which array of an NPZ file",
+    "--columns": "columns to learn; all others are left out",
+    "--drop": "columns to leave out",
+    "--weights": "column with the weight of each row",
+    "--index": "column with the name of each row, which is not learned",
+    "--na": "marks of missing values",
+    "--decimal": "decimal mark, where the file does not show it",
+    "--header": "whether the first line holds names",
+    "--bounds": "limits that columns never reach, such as income=0, or auto",
+    "--dataset.censor": "values at a limit: none, auto, or LOW,HIGH",
+    "--dataset.coarse": "auto: columns of few different values are learned as cells",
+    "--dataset.standardise": "whiten; or pixel (standardise each column), scalar, none",
+    "--dataset.held-out": "share of rows to test on",
+    "--dataset.n-points": "number of training points",
+    "--dataset.size": "height and width of pictures, in pixels",
+    "--dataset.crop": "part of pictures to use",
+    "--dataset.grey": "pictures in grey",
+    "--dataset.subset": "number of pictures to use",
+    "--n-hidden": "number of hidden units",
+    "--updates": "number of updates",
+    "--lr": "learning rate",
+    "--batch-size": "rows of an update",
+    "--sampler": "sampler of the model's chains",
+    "--seed": "seed of every random number",
+    "--out": "folder of the run",
+    "--dynamics": "equations as printed, or as a published program ran them",
+    "--scale": "share of the paper's arithmetic",
+}
+HELP_ALL = "--help-all"  # explains all options, where --help explains those that people change
 USAGE = """\
 usage: grbm train PRESET [options]
        grbm train FILE [options]       a table, such as x.csv or x.npy
@@ -43,13 +77,16 @@ def train(args: list[str]) -> None:
     if not written and (not args or args[0] in ("-h", "--help")):
         width = max(map(len, PRESETS))
         print(USAGE)
-        print("\nPresets (grbm train PRESET --help shows what can be changed):")
+        print("\nPresets (grbm train PRESET --help shows what people change):")
         print("\n".join(f"  {name:<{width}}  {preset.summary}" for name, preset in PRESETS.items()))
         return
     name, preset, rest = _of_file(Path(written), args) if written else _of_preset(args)
     defaults = TrainOptions(**{f.name: getattr(preset.config, f.name) for f in fields(RunConfig)})
-    about = f"{preset.summary}\n\n{_first(name, preset.config)}" if {"-h", "--help"} & set(rest) else preset.summary
-    options = parse(TrainOptions, rest, f"grbm train {name}", ALIASES, default=defaults, description=about)
+    if {"-h", "--help"} & set(rest):
+        print(f"usage: grbm train {name} [options]\n\n{preset.summary}\n\n{_first(name, preset.config)}")
+        return
+    rest = ["--help" if word == HELP_ALL else word for word in rest]
+    options = parse(TrainOptions, rest, f"grbm train {name}", ALIASES, default=defaults, description=preset.summary)
     config = RunConfig(**{f.name: getattr(options, f.name) for f in fields(RunConfig)})
     config = _settle(config, preset.config)
     if config.preset in EXPERIMENTS:
@@ -119,10 +156,10 @@ def _of_file(path: Path, args: list[str]) -> tuple[str, Preset, list[str]]:
 
 
 def _first(name: str, config: RunConfig) -> str:
-    """Settings of this preset that people change, with their defaults; the whole list follows them."""
+    """Settings of this preset that people change, with their defaults, in a line each."""
     kind = config.dataset.name
     data = {
-        "array": ["--data FILE", *OF_DATA, "--dataset.standardise", "--dataset.held-out"],
+        "array": ["--data FILE", *OF_DATA, *ONLY_OF_TABLES],
         "images": ["--data FOLDER", "--dataset.size", "--dataset.crop", "--dataset.grey", "--dataset.held-out"],
         "celeba": ["--data FILE", "--data-dir FOLDER", "--dataset.size", "--dataset.subset"],
         "mnist": ["--data-dir FOLDER"],
@@ -137,9 +174,9 @@ def _first(name: str, config: RunConfig) -> str:
     shown = {flag: values.get(ALIASES.get(flag.split()[0], flag.split()[0])) for flag in names}
     own = {flag: x for flag, x in values.items() if flag.startswith("--sampler.") and flag != "--sampler.name"}
     shown |= {flag: x for flag, x in own.items() if x is not None}
-    width = max(map(len, shown))
-    lines = [f"  {flag:<{width}}  {'' if x in (None, '', ()) else x}".rstrip() for flag, x in shown.items()]
-    return "What people change of it, with its defaults (all options are below):\n" + "\n".join(lines)
+    rows = [(f"  {flag}", "" if x in (None, "", ()) else str(x), ABOUT.get(flag, "")) for flag, x in shown.items()]
+    table = aligned([("  option", "default", ""), *rows])
+    return "\n".join([*table, "", f"All options: grbm train {name} {HELP_ALL}"])
 
 
 def _given(config: RunConfig, args: list[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,6 +17,15 @@ LEFT |= {errno.EINVAL} if os.name == "nt" else set()  # a pipe, on Windows
 def plain(text: str) -> str:
     """``text``, such as a name in a file, in one line: control characters are written out, such as ``\\x1b``."""
     return text.translate(CONTROLS)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
+    """A table as lines of text; with ``numbers`` all columns but the first end at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        sides = ["<", *(">" if numbers else "<" for _ in row[1:])]
+        cells = (f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
+        yield "  ".join(cells).rstrip()
 
 
 class Stream:

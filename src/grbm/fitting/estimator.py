@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from joblib import effective_n_jobs
+from sklearn import get_config
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -24,13 +25,14 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils._set_output import ADAPTERS_MANAGER, _get_output_config
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grbm.core.devices import pick_device, threads
 from grbm.core.errors import DivergenceError
+from grbm.core.notebook import facts
 from grbm.core.randomness import generator, seed_of
 from grbm.data.bounding import bounds_of
 from grbm.data.bounds import UNBOUNDED, Bounds
@@ -834,6 +836,27 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "components_")
+
+    def _repr_html_(self) -> str:
+        """What was learned and how good it is, over scikit-learn's diagram of the parameters, for notebooks."""
+        return facts("Gaussian-Bernoulli RBM", self._facts_shown()) + estimator_html_repr(self)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        shown = {"text/plain": repr(self)}
+        return shown | ({"text/html": self._repr_html_()} if get_config()["display"] == "diagram" else {})
+
+    def _facts_shown(self) -> dict[str, str]:
+        if not self.__sklearn_is_fitted__():
+            return {"Fitted": "no; call fit(X)"}
+        rows = {
+            "Learned from": f"{self._seen[0]:,} rows of {self.n_features_in_:,} columns",
+            "Hidden units": f"{len(self.components_):,}",
+        }
+        if self.is_gaussian_:
+            rows["Hidden units"] += "; none is active: a full-covariance Gaussian was as good on held-out rows"
+        if self.best_validation_score_ is not None:
+            rows["Held-out log-likelihood"] = f"{self.best_validation_score_:.4g} nats per row"
+        return rows
 
     # What is asked for, and what follows from it.
 

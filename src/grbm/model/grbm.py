@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from grbm.core import memory
 from grbm.core.errors import UserError
 from grbm.core.files import read_tensors, write_tensors, write_text
+from grbm.core.notebook import facts
 from grbm.core.options import Precision
 from grbm.core.randomness import Rng, generator
 from grbm.model import censoring, contrasts
@@ -205,6 +206,20 @@ class GRBM(Sized, nn.Module):
         """The sizes, for PyTorch's own representation of a module."""
         more = f", n_contrasts={self.contrasts.n}" if self.contrasts.n > 1 else ""
         return f"n_visible={self.n_visible}, n_hidden={self.n_hidden}{more}"
+
+    def _repr_html_(self) -> str:
+        """Sizes, variances and device, for notebooks."""
+        low, high = (float(x) for x in self.var.detach().aminmax())
+        rows = {
+            "Visible units": f"{self.n_visible:,}",
+            "Hidden units": f"{self.n_hidden:,}",
+            "Parameters": f"{sum(p.numel() for p in self.parameters()):,}",
+            "Variances σ²": f"{low:.3g} to {high:.3g}",
+            "Numbers": f"{self.W.dtype} on {self.W.device}".removeprefix("torch."),
+        }
+        rows |= {"Contrasts": str(self.contrasts.n)} if self.contrasts.n > 1 else {}
+        rows |= {"Censored units": f"{self.censoring.n:,}"} if self.censoring.n else {}
+        return facts("Gaussian-Bernoulli RBM", rows)
 
     def freeze(self, precision: Precision = "highest") -> Energy:
         """A copy of the energy at the present parameters, without gradients: what samplers move under."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from grbm.report.words import aligned
+from grbm.core.streams import aligned
 
 SHOWN = 3  # rows
 QUANTILES = (0.05, 0.5, 0.95)

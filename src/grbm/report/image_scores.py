@@ -13,6 +13,7 @@ from torch import Tensor
 
 from grbm.core.errors import UserError
 from grbm.core.files import cache_folder, digest_of, read_tensors, write_tensors, write_text
+from grbm.core.streams import aligned
 from grbm.core.typed import is_kind, read_json, restore
 from grbm.data.images import load_digits, load_idx
 from grbm.data.loading import Dataset
@@ -20,7 +21,7 @@ from grbm.data.tables import spread
 from grbm.evaluate import features, frechet, references
 from grbm.evaluate.features import Features, classifier
 from grbm.evaluate.frechet import FeatureStatistics, frechet_estimate, kernel_distance, neighbours
-from grbm.report.words import aligned, with_error
+from grbm.report.words import with_error
 from grbm.runs import FID, Run, RunConfig, model_digest
 from grbm.runs.sampling import generate
 

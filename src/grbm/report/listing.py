@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grbm.core.errors import UserError
-from grbm.core.streams import plain
+from grbm.core.streams import aligned, plain
 from grbm.core.typed import is_kind, read_json
-from grbm.report.words import aligned, duration
+from grbm.report.words import duration
 from grbm.runs import CONFIG, EVALUATION, last_metrics, read_config, read_status
 from grbm.runs.claiming import is_held
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grbm.core.streams import plain
+from grbm.core.streams import aligned, plain
 from grbm.data.loading import Dataset
 from grbm.evaluate.censored import FEWEST
 from grbm.fitting.density import LogPartition
 from grbm.report.scores import log_z
-from grbm.report.words import aligned, with_error
+from grbm.report.words import with_error
 from grbm.runs import Run
 from grbm.runs.sampling import on_device
 

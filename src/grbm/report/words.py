@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from grbm.core.typed import read_json
@@ -29,15 +29,6 @@ def measured(run: Run, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and content.get("model") == model_digest(run.model) else {}
-
-
-def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
-    """A table as lines of text; with ``numbers`` all columns but the first end at their right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        sides = ["<", *(">" if numbers else "<" for _ in row[1:])]
-        cells = (f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
-        yield "  ".join(cells).rstrip()
 
 
 def duration(seconds: float) -> str:

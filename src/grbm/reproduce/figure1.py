@@ -16,11 +16,11 @@ from grbm import runs
 from grbm.core import files
 from grbm.core.devices import threads
 from grbm.core.errors import UserError
+from grbm.core.streams import aligned
 from grbm.data.mixtures import MIXTURES
 from grbm.evaluate.mixtures import density_score, sample_score
 from grbm.fitting.recipe import SamplerConfig
 from grbm.report import plots
-from grbm.report.words import aligned
 from grbm.reproduce import campaign
 from grbm.reproduce.targets import Figure1Options
 from grbm.runs.config import LogConfig, RunConfig

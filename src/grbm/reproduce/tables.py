@@ -10,9 +10,10 @@ from typing import Any
 
 from grbm import runs
 from grbm.core import files
+from grbm.core.streams import aligned
 from grbm.evaluate.features import Features
 from grbm.report.image_scores import OWN, cells, judges_of, score_images
-from grbm.report.words import aligned, ending
+from grbm.report.words import ending
 from grbm.runs.paper import EXPERIMENTS, describe
 
 SECONDS = "seconds"  # the column of training times

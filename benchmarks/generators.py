@@ -132,7 +132,7 @@ def two_stage(x: Tensor, n: int, seconds: float, seed: int) -> Tensor:
     """The same with a learned width, and a second VAE of the codes that the first one gives to images.
 
     In so few steps Adam does not bring the widths to where they are best; moving twenty times as fast they made worse
-    images of digits (docs/results.md).
+    images of digits (docs/lab/paper.md).
     """
     rng = generator(seed, "two stages")
     first = VAE(down(2 * CODES), nn.Sequential(up(CODES), nn.Sigmoid()), rng, gaussian=True)

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
 import torch
 
 from grbm import GRBM, GibbsLangevin, ModifiedCD, gradient
@@ -58,3 +59,17 @@ def test_the_page_learns():
     for p, q in zip(model.parameters(), before.parameters(), strict=True):
         assert not torch.equal(p, q)
     assert (model.W[0] * model.W[1]).sum() > (before.W[0] * before.W[1]).sum() + 0.1
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning about workers and its own use of PyTorch
+def test_a_model_trains_in_lightning():
+    pytest.importorskip("lightning", reason="the example needs PyTorch Lightning")
+    path = PAGE.with_name("lightning_module.py")
+    spec = importlib.util.spec_from_file_location("lightning_module", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    trained = module.main(epochs=2)
+    assert not torch.equal(trained.model.W, module.PCDModule(trained.chains).model.W)
+    assert trained.chains.isfinite().all()

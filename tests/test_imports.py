@@ -72,7 +72,10 @@ json.dump(seen, sys.stdout)
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """Observations of a fresh process."""
-    command = [sys.executable, "-c", OBSERVE, json.dumps(COMMANDS), str(tmp_path_factory.mktemp("imports") / "run")]
+    folder = tmp_path_factory.mktemp("imports")
+    (folder / "config.json").write_text("{}")  # which makes it a run to the eye
+    commands = [*COMMANDS, *([name, str(folder), "nowhere.csv"] for name in ("score", "impute"))]
+    command = [sys.executable, "-c", OBSERVE, json.dumps(commands), str(folder / "run")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -81,6 +84,7 @@ def seen(tmp_path_factory):
 def test_help_and_errors_of_the_command_line_load_nothing_heavy(seen):
     """They then answer in 0.4 s, where loading PyTorch alone takes 3."""
     assert {command: seen[command] for command in map(" ".join, COMMANDS)} == {" ".join(c): [] for c in COMMANDS}
+    assert [found for command, found in seen.items() if "nowhere.csv" in command] == [[], []]
 
 
 def test_the_core_needs_torch_numpy_and_safetensors_alone(seen):

@@ -360,3 +360,15 @@ def test_data_that_are_no_dense_real_tensor_say_what_to_give():
     for data, words in ((small_data().to_sparse(), "to_dense"), (small_data() * 1j, "complex"), (frame, "to_numpy")):
         with pytest.raises(TypeError, match=words):
             fit(new_state(), data, CDS[0], FitOptions(2))
+
+
+def test_the_length_of_training_is_the_number_of_updates_left():
+    state = new_state()
+    updates = fit(state, small_data(), CDS[0], FitOptions(n_updates=7, batch_size=30))
+    assert len(updates) == 7
+    next(updates)
+    next(updates)
+    assert len(updates) == 7  # as of a list that is being read
+    rest = fit(state, small_data(), CDS[0], FitOptions(n_updates=7, batch_size=30))
+    assert len(rest) == 5
+    assert len(list(rest)) == 5

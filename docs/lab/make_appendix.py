@@ -9,7 +9,7 @@ from typing import NamedTuple
 LAB = Path(__file__).resolve().parent
 HEAD = """# Appendix: logs
 
-What the commands behind [the paper's experiments](paper.md) printed, whole. This page is made by `docs/lab/make_appendix.py`
+What the commands behind [the experiments](paper.md) printed, whole. This page is made by `docs/lab/make_appendix.py`
 from `docs/lab/logs`.
 """
 

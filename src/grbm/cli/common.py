@@ -12,7 +12,8 @@ import tyro
 
 from grbm.cli.names import COMMANDS, close
 from grbm.cli.options import Moved
-from grbm.core.errors import UserError
+from grbm.cli.piped import SIGN
+from grbm.core.errors import UserError, unreadable
 from grbm.core.streams import plain
 from grbm.runs.config import Which
 
@@ -53,6 +54,9 @@ def parse(kind: type[T], args: list[str], prog: str, aliases: Mapping[str, str] 
     run = getattr(options, "run", None)
     if isinstance(run, Path) and not (run / "config.json").is_file():  # said before anything heavy is loaded
         raise UserError(f"{run} is not a run (it has no config.json); give a folder that `grbm train` made.")
+    file = getattr(options, "file", None)
+    if isinstance(file, Path) and str(file) != SIGN and not file.exists():
+        raise unreadable(file, FileNotFoundError())
     return options
 
 

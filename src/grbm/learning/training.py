@@ -277,7 +277,7 @@ def fit(
             stacklevel=2,
         )
     updates = _fit(state, data, objective, options, batch_size, precision, group)
-    return Fitting(updates, has_work=state.update < options.n_updates)
+    return Fitting(updates, max(0, options.n_updates - state.update))
 
 
 @torch.no_grad()
@@ -297,10 +297,17 @@ def _check_scale(model: GRBM, data: Tensor) -> None:
 
 
 class Fitting(Iterator[StepMetrics]):
-    """Iterator of `fit`: an update for each `StepMetrics`; warns where nobody iterated, so that nothing was learned."""
+    """Iterator of `fit`: an update for each `StepMetrics`; warns where nobody iterated, so that nothing was learned.
 
-    def __init__(self, updates: Iterator[StepMetrics], has_work: bool) -> None:
-        self._updates, self._is_idle = updates, has_work
+    Its length is the number of updates that were left to make, by which progress bars such as ``tqdm(fit(...))`` know
+    how far training is.
+    """
+
+    def __init__(self, updates: Iterator[StepMetrics], n_updates: int) -> None:
+        self._updates, self._n_updates, self._is_idle = updates, n_updates, n_updates > 0
+
+    def __len__(self) -> int:
+        return self._n_updates
 
     def __next__(self) -> StepMetrics:
         self._is_idle = False

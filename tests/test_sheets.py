@@ -21,9 +21,9 @@ def test_a_sheet_says_which_units_it_shows():
     one = torch.ones(4, 1)
     assert which_filters(one.expand(4, 2048)) == "100 of 2,048 hidden units, by the norm of their weights"
     assert which_filters(one.expand(4, 64)) == "all 64 hidden units, by the norm of their weights"
-    rest = "hidden units ({} in all) whose weights have a tenth of the largest norm or more, by that norm"
-    assert which_filters(torch.cat([one, one, 0.01 * one], 1)) == f"the 2 {rest.format(3)}"
+    rest = "{} hidden units, those with a tenth of the largest norm or more"
+    assert which_filters(torch.cat([one, one, 0.01 * one], 1)) == f"{rest.format('2 of 3')}, by norm"
     many = torch.cat([one.expand(4, 109), 0.01 * one.expand(4, 147)], 1)
-    assert which_filters(many) == f"100 of the 109 {rest.format(256)}"
+    assert which_filters(many) == f"{rest.format('109 of 256')}; 100 of these are shown, by norm"
     for same in (0.0, torch.nan):  # nothing learned, or no numbers
         assert which_filters(torch.full((4, 3), same)).startswith("all 3")

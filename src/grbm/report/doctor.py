@@ -16,6 +16,7 @@ from grbm.evaluate.baselines import Comparison
 from grbm.evaluate.distance import energy_distance
 from grbm.report import plots
 from grbm.report.scores import compared, comparisons, log_z
+from grbm.report.sheets import WEAK
 from grbm.report.words import measured, with_error
 from grbm.runs import CHECKPOINTS, EVALUATION, MIXING, Run, checkpoint
 from grbm.runs.recording import BROAD, broadest
@@ -97,7 +98,10 @@ def _training(run: Run) -> Iterator[Finding]:
             yield Finding("wrong", "later is worse", text)
         else:
             end = at_end([d for d, _ in distances])
-            text = f"Energy distance of chains to data {distances[0][0]:.3g} at first, {end:.3g} at the end."
+            text = (
+                f"Energy distance of chains to data {distances[0][0]:.3g} at first, {end:.3g} at the end (the mean of "
+            )
+            text += "the last tenth of training)."
             yield Finding("fine", "progress", text)
 
 
@@ -126,7 +130,7 @@ def _variances(run: Run, rows: Tensor | None) -> Iterator[Finding]:
             finer &= rows.var(0) > 2 * floor
         text = f"{share(at_floor)} of the visible units are at the floor {floor:.3g}; {span}; "
         if finer.any():
-            text += f"{share(finer)} could be sharper, since their reconstructions are: for a better likelihood lower "
+            text += f"{share(finer)} have smaller reconstruction errors than this floor. For a better likelihood lower "
             yield Finding("note", "variances", f"{text}--train.min-var.")
         else:
             yield Finding("fine", "variances", f"{text}they hardly vary in the data, or fit it.")
@@ -152,8 +156,9 @@ def _gradients(run: Run) -> Iterator[Finding]:
             "fine", "gradients", f"{share:.0%} of them clipped to a norm of {clip:g} in the last quarter of training."
         )
     elif run.config.train.spectral_norm is not None:
-        text = f"{all_clipped}. W takes spectral steps, which are not clipped: --train.spectral-norm times "
-        yield Finding("fine", "gradients", f"{text}--train.learning-rate is their length.")
+        text = "W takes spectral steps, whose length is --train.spectral-norm times --train.learning-rate. In the last "
+        text += f"quarter all other gradients were clipped to a norm of {clip:g}, as is usual beside such steps."
+        yield Finding("fine", "gradients", text)
     else:
         text = f"{all_clipped}, so the learning rate alone set the length of a step. That is how the paper trains; if "
         text += "progress was slow, raise --train.clip-norm or --train.learning-rate."
@@ -210,8 +215,11 @@ def _hidden(run: Run, rows: Tensor) -> Iterator[Finding]:
         text += f"--train.learning-rate, {'' if run.config.train.centred else 'train with --train.centred, '}or use "
         yield Finding("wrong" if off + always > 0.9 else "note", "hidden units", f"{text}fewer --model.n-hidden.")
     else:
-        used = f"{off:.0%} off and {always:.0%} on for 99 % of the data"
-        yield Finding("fine", "hidden units", f"{used}; mean probability {float(on.mean()):.2f}.")
+        norms = run.model.W.norm(dim=0)
+        n_weak = int((norms < WEAK * norms.max()).sum())
+        used = f"{off:.0%} off and {always:.0%} on for 99 % of the data; mean probability {float(on.mean()):.2f}."
+        used += f" {n_weak:,} of {len(norms):,} have weights below a tenth of the largest norm." if n_weak else ""
+        yield Finding("fine", "hidden units", used)
 
 
 def _held_out(run: Run, dataset: Dataset, rows: Tensor) -> Iterator[Finding]:

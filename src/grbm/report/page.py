@@ -140,7 +140,7 @@ def samples(run: Run, dataset: Dataset | None, seed: int, *, real: bool = True) 
     sampling, shape, size = run.config.sampling, run.image_shape, run.model.n_visible + 2 * run.model.n_hidden
     sampler = tuned_sampler(run, sampling.sampler, on_device(run).model)
     what = "conditional means of the last states" if sampling.mean else "last states"
-    how = f"{sampling.n_steps} steps of {sampling.sampler.name} from noise; {what}"
+    how = f"{sampling.n_steps} steps from noise (sampler {sampling.sampler.name}); {what}"
     # few enough that a page of large pictures can be mailed, and that all states fit into memory
     n_chains = (64 if run.model.n_visible <= 1024 else 8) if shape else max(100, min(1000, 1_000_000 // size))
     if shape is None and not run.transform.n_columns == run.model.n_visible == 2:
@@ -243,7 +243,10 @@ def scores(run: Run, *, images: bool = True) -> Iterator[tuple[str, str]]:
             error = found.get(f"{name}_error")
             doubt = doubted if name in OF_LOG_Z else ""
             shown = with_error(found[name], error) if error and is_kind(float, error) else f"{found[name]:.3f}"
-            yield label, shown + doubt
+            method = (
+                f" ({found['log_z_method']})" if name == "log_z" and is_kind(str, found.get("log_z_method")) else ""
+            )
+            yield label, shown + method + doubt
     if verdict:
         yield "log Z, verdict", verdict
     if images and (table := _images(run)) is not None:
@@ -309,7 +312,7 @@ def _next(run: Run) -> str:
         data = shlex.quote(str(run.config.data or "FILE"))
         commands = [f"grbm score {folder} {data}", f"{commands[0]} --out new.csv"]
     else:
-        commands.append(f"grbm evaluate {folder}")
+        commands.append(f"grbm {'mixing' if measured(run, runs.EVALUATION) else 'evaluate'} {folder}")
     return f'<p class="muted">Next: {", ".join(f"<code>{escape(command)}</code>" for command in commands)}</p>'
 
 
@@ -323,7 +326,8 @@ def _items(findings: Sequence[Finding]) -> str:
 
 def _settings(run: Run) -> str:
     rows = [(name, str(value)) for name, value in run.config.identity().items() if value is not None]
-    return f"<details><summary>All {len(rows)} that decide the numbers</summary>{html.table(rows, ('', ''))}</details>"
+    summary = f"All {len(rows)} settings (some have no effect on these data)"
+    return f"<details><summary>{summary}</summary>{html.table(rows, ('', ''))}</details>"
 
 
 def _name(run: Run) -> str:

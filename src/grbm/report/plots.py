@@ -173,7 +173,13 @@ def _log_scale(axes: Axes, numbers: Sequence[float]) -> None:
         axes.set_ylim(bottom=0.8 * noise)
         axes.axhline(noise, color="#999999", lw=0.6)
         axes.text(
-            0.98, 0.97, "grey line: no larger than noise", transform=axes.transAxes, ha="right", va="top", fontsize=7
+            0.98,
+            0.97,
+            "grey line: noise; lower values are drawn on it",
+            transform=axes.transAxes,
+            ha="right",
+            va="top",
+            fontsize=7,
         )
 
 

@@ -65,6 +65,7 @@ def evaluate(
         scores |= {"log_z_lower": known.found.lower, "log_z_upper": known.found.upper}
         scores |= {"log_z_converged": known.found.converged, "log_z_verdict": known.found.verdict}
     scores["baselines"] = [found._asdict() for found in comparisons(run, dataset, known, seed=seed)]
+    scores |= {"baselines_of": MOST} if len(dataset.test) > MOST else {}
     with torch.no_grad():
         for name in PARTS:
             rows, weights = getattr(dataset, name), dataset.weights_of(name)

@@ -122,9 +122,8 @@ def which_filters(W: Tensor, count: int = 100) -> str:
     M, strong = W.shape[1], len(_by_norm(W))
     shown = min(count, strong)
     if strong < M:
-        which = f"the {strong:,}" if shown == strong else f"{shown:,} of the {strong:,}"
-        strength = "whose weights have a tenth of the largest norm or more, by that norm"
-        return f"{which} hidden units ({M:,} in all) {strength}"
+        some = "" if shown == strong else f"; {shown:,} of these are shown"
+        return f"{strong:,} of {M:,} hidden units, those with a tenth of the largest norm or more{some}, by norm"
     which = f"all {M:,}" if shown == M else f"{shown:,} of {M:,}"
     return f"{which} hidden units, by the norm of their weights"
 

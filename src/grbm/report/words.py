@@ -189,7 +189,8 @@ def beside(scores: dict[str, Any]) -> Iterator[str]:
     if not rows:
         return
     places = ", each at one place of its cells" if scores.get("coarse") else ""
-    yield f"Simpler models on the same held-out rows{places}, nats per sample:"
+    some = f" ({scores['baselines_of']:,} of them)" if "baselines_of" in scores else ""
+    yield f"Simpler models on the same held-out rows{some}{places}, nats per sample:"
     for row in rows:
         detail = f" ({row['detail']})" if row.get("detail") else ""
         yield (

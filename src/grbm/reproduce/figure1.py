@@ -242,9 +242,12 @@ def _draw(todo: list[Panel], folder: Path) -> Figure:
                     continue
                 with torch.no_grad():
                     log_p = -run.model.free_energy(points.float())
-                ended = "" if run.status.ended == "finished" else f", stopped at {run.status.update:,}"
-                shown = TITLES[method] if method == "recommended" else f"{TITLES[method]}\n{RULES[rule]}{ended}"
+                shown = TITLES[method] if method == "recommended" else f"{TITLES[method]}\n{RULES[rule]}"
                 plots.density_panel(table[above, column], points, (200, 200), log_p, shown)
+                if run.status.ended != "finished":
+                    how = "diverged" if run.status.ended == "diverged" else "stopped"
+                    text, middle = f"{how} at update {run.status.update:,}", table[above, column].transAxes
+                    table[above, column].text(0.5, 0.7, text, color="white", ha="center", fontsize=7, transform=middle)
                 what = "conditional means from noise" if run.config.sampling.mean else "samples from noise"
                 plots.sample_panel(table[above + 1, column], generate(run, 1000), mixture, what)
     return figure

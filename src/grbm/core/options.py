@@ -13,7 +13,7 @@ APART = 10  # updates at least from look to look, since a look takes as long as 
 class FitOptions:
     """Settings of learning, by default those of the paper.
 
-    Each field is described below it, in the API reference and by ``grbm train isotropic --help`` (--train.*).
+    Each field is described in the API reference and by ``grbm train isotropic --help-all`` (--train.*).
     """
 
     n_updates: int = 10_000

@@ -838,7 +838,7 @@ class GaussianBernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ou
         return hasattr(self, "components_")
 
     def _repr_html_(self) -> str:
-        """What was learned and how good it is, over scikit-learn's diagram of the parameters, for notebooks."""
+        """Show in a notebook how good the fitted model is, above scikit-learn's diagram of the parameters."""
         return facts("Gaussian-Bernoulli RBM", self._facts_shown()) + estimator_html_repr(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

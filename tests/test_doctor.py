@@ -13,12 +13,13 @@ from grbm.data import Elementwise
 from grbm.data.config import DatasetConfig
 from grbm.data.frame import Frame
 from grbm.data.loading import Dataset
+from grbm.evaluate.baselines import Comparison
 from grbm.evaluate.distance import energy_distance
 from grbm.fitting.density import Fitted
 from grbm.fitting.recipe import ObjectiveConfig, SamplerConfig, TrainConfig
 from grbm.report import doctor
 from grbm.report.doctor import Finding, diagnose
-from grbm.runs import CHECKPOINTS, MIXING, Run, Status, checkpoint, model_digest
+from grbm.runs import CHECKPOINTS, EVALUATION, MIXING, Run, Status, checkpoint, model_digest
 from grbm.runs.config import RunConfig, SamplingConfig
 from grbm.samplers import Gibbs, sample
 from tests.helpers import exact_chains, random_model
@@ -334,3 +335,36 @@ def test_pixels_that_are_nearly_always_black_do_not_weigh_as_others_do(tmp_path,
         judged = diagnose(run._replace(image_shape=shape), Dataset(pictures, pictures))
         found[shape] = named(judged, "samples").level
     assert found == {(1, 2, 2): "fine", None: "wrong"}
+
+
+def test_the_doctor_reads_the_comparisons_that_evaluate_wrote(tmp_path):
+    """Nats above and below simpler models; with a log Z that is known badly, or not converged, no verdict."""
+    run, data = healthy(tmp_path)
+    one = Comparison("full-covariance Gaussian", -5.0, 0.1, 2.0, 0.25, "better")
+    best = Comparison("mixture of Gaussians", -4.0, 0.1, -0.5, 0.25, "level")
+    written = {"model": model_digest(run.model), "baselines": [one._asdict(), best._asdict()], "log_z_error": 0.1}
+
+    def found(**changes) -> Finding:
+        (tmp_path / EVALUATION).write_text(json.dumps(written | changes))
+        return named(diagnose(run, data), "likelihood")
+
+    good = found(log_z_converged=True)
+    assert good.level == "fine"
+    assert "2.00 ± 0.25 nats above a full-covariance Gaussian" in good.text
+    assert "0.50 ± 0.25 nats below a mixture" in good.text
+    assert found(log_z_error=0.29).level == "fine"
+    for doubt in ({"log_z_error": 0.31}, {"log_z_converged": False}):
+        assert found(**doubt).level == "note"
+        assert "log Z is known to" in found(**doubt).text
+
+
+def test_hidden_units_of_hardly_any_weight_are_counted(tmp_path):
+    model = random_model(N, M, 1, dtype=torch.float32)
+    norms = model.W.detach().norm(dim=0)
+    n = torch.ones(M)
+    n[1] = 0.09 * norms.max() / norms[1]
+    assert norms.min() > 0.11 * norms.max(), "so that one alone is weak"
+    with torch.no_grad():
+        model.W.mul_(n)
+    run, data = healthy(tmp_path, model)
+    assert f" 1 of {M} have weights below a tenth" in named(diagnose(run, data), "hidden units").text

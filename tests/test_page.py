@@ -82,6 +82,26 @@ def test_a_report_says_what_was_done_and_how_good_it_is(page_of):
     assert "train.learning_rate 0.04" in text
 
 
+def test_scores_that_take_seconds_are_computed_and_others_are_not(trained, page_of, tmp_path):
+    """Of a table and of the plane; an image's log Z would be annealed, and what was measured stays."""
+    for name in ("array", "isotropic"):
+        page_of(name)
+        scores = json.loads((trained / name / runs.EVALUATION).read_text())
+        assert scores["log_likelihood_test"] < 0
+    assert len(scores["baselines"]) >= 3
+    assert "mixture of Gaussians" in text_of(page_of("array"))
+    report(runs.read(trained / "other"))
+    assert not (trained / "other" / runs.EVALUATION).exists()
+    assert "-12.35" in text_of(page_of("digits"))
+
+
+@pytest.mark.parametrize(("name", "n_curves"), [("array", 6), ("isotropic", 6), ("digits", 6)])
+def test_panels_come_in_pairs(name, n_curves, page_of):
+    page = page_of(name).read_text(encoding="utf-8")
+    learned = page[page.index("What was learned") : page.index("<h2>Scores")]
+    assert len(re.findall('class="chart"', learned)) == n_curves
+
+
 def test_the_verdict_comes_first(page_of):
     """Before anything else: whether something is wrong, and what; of a good run, how good it is."""
     good, bad = text_of(page_of("array")), text_of(page_of("digits"))

@@ -138,3 +138,17 @@ def test_only_annealing_is_advised_to_anneal_longer(method):
         said = " ".join(" ".join(text).split())
         assert re.search("NOT converged: do not use|Not converged. Do not use", said)
         assert ("--ais-steps" in said) is (method == "AIS")
+
+
+@pytest.mark.parametrize("most", [60, 200])
+def test_comparisons_with_some_of_the_held_out_rows_say_how_many(tmp_path, monkeypatch, most):
+    monkeypatch.setattr("grbm.report.scores.MOST", most)
+    rows = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    frame = Frame(Elementwise.of(torch.zeros(2), torch.ones(2)), Base(torch.zeros(2), torch.ones(2)))
+    sampling = SamplingConfig(SamplerConfig("gibbs"), n_steps=2)
+    config = RunConfig(DatasetConfig("array", standardise="none"), ModelConfig(3), sampling=sampling)
+    run = Run(tmp_path, config, Fitted(frame, GRBM(2, 3)), None, Status("finished", 1), [], "")
+    scores = evaluate(run, n_samples=10, dataset=Dataset(rows[:200], rows[200:]))
+    text = "\n".join(words.score_table(scores))
+    assert "Simpler models" in text
+    assert ("(60 of them)" in text) == (most == 60)

@@ -210,9 +210,11 @@ def _learned(run: Run, dataset: Dataset | None, seed: int) -> Iterator[str]:
         title = "log-likelihood of validation rows, nats per row"
         drawn = plots.validation(run.metrics, title, run.config.train.first_round)
         panels.insert(0, html.figure(html.svg(drawn), "", title, "chart"))
-    for parts, title in plots.PAIRS if run.metrics else ():
+    for parts, title, limits in plots.PAIRS if run.metrics else ():
         lines = {label: [m | {"": m.get(name)} for m in run.metrics] for label, name in parts.items()}
         drawn = plots.curve(lines, "", title, first_round=run.config.train.first_round)
+        if limits is not None:
+            drawn.axes[0].set_ylim(*limits)
         panels.append(html.figure(html.svg(drawn), "", title, "chart"))
     panels = [panel for panel in panels if panel]
     if run.image_shape is not None and len(panels) > 2:  # Filters are as high as two curves.

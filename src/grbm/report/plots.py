@@ -29,9 +29,9 @@ CURVES = (  # of the records of training: name, title, and whether on a logarith
     ("grad_norm", "gradient norm before clipping", True),
     ("energy_distance", "energy distance of chains and data", True),
 )
-PAIRS = (  # curves that share a panel: their labels and names, and the title of the panel
-    ({"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample"),
-    ({"off for 99 % of the data": "hidden_off", "on for 99 %": "hidden_on"}, "share of hidden units that are"),
+PAIRS = (  # curves that share a panel: their labels and names, the title of the panel, and limits of its axis
+    ({"training": "free_energy_data", "held out": "free_energy_test"}, "free energy, nats per sample", None),
+    ({"off for 99 % of the data": "hidden_off", "on for 99 %": "hidden_on"}, "hidden units, share", (-0.02, 1.02)),
 )
 
 
